@@ -216,6 +216,7 @@ LONG = (
     "test_rack",
     "test_rack_in_real_time",
     "test_rack_of_containers",
+    "test_real_kills",
     "test_safety_guest",
     "test_sonic_rack",
     "test_many_readings",

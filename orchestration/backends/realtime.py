@@ -12,19 +12,17 @@ the same packets take that much less of the machine.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestration.backends import timer_lag
+from orchestration.backends import shaper_lag, timer_lag
+from orchestration.backends.lag import Lag, LagProgram
 from orchestration.model.trial import TrialSpec
 
 # Says to programs in a rack whose time passes there: see `virtual_rack.layout.Clock`.
@@ -43,9 +41,10 @@ MOST_SQUEEZED = 1e-3
 # behind several. What is below the lateness that virtual time's flows may have
 # (`analysis.stamp`) is harmless, however long it takes by the clock.
 LATE_NS, HARMLESS_NS = 5_000_000, 2_000
+# A shaper that holds no more than a frame loses of its rate what its timer is late. Emulated ones
+# in real time hold that much more, or `HARMLESS_NS` of the trial's time if that is more.
+SHAPERS_LATE_NS = 200_000
 _LEAST_PERIOD_NS, _MOST_PERIOD_NS = 2_000_000, 10_000_000
-_LEAST_WAKES = 100
-_START_S, _END_S = 5.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -110,12 +109,11 @@ class Load:
     squeezed: float
     dropped: int
     waiting: float
-    lag_p50_ns: int
-    lag_p99_ns: int
-    wakes: int
+    processes: Lag
+    shapers: Lag
 
     @classmethod
-    def between(cls, first: Counters, last: Counters, lag: Mapping[str, int]) -> Load:
+    def between(cls, first: Counters, last: Counters, processes: Lag, shapers: Lag) -> Load:
         """Return the load between two moments."""
         total = max(1, sum(last.total) - sum(first.total))
         by_cpu = [
@@ -138,9 +136,8 @@ class Load:
             squeezed=(last.squeezed - first.squeezed) / packets,
             dropped=last.dropped - first.dropped,
             waiting=(last.waiting_us - first.waiting_us) / max(1, last.at_us - first.at_us),
-            lag_p50_ns=int(lag.get("p50_ns", 0)),
-            lag_p99_ns=int(lag.get("p99_ns", 0)),
-            wakes=int(lag.get("count", 0)),
+            processes=processes,
+            shapers=shapers,
         )
 
     def facts(self) -> dict[str, Any]:
@@ -154,17 +151,19 @@ class Load:
             "packets_squeezed_share": round(self.squeezed, 6),
             "packets_dropped": self.dropped,
             "waiting_share": round(self.waiting, 4),
-            "timer_lag_us": {
-                "p50": round(self.lag_p50_ns / 1e3, 1),
-                "p99": round(self.lag_p99_ns / 1e3, 1),
-                "count": self.wakes,
-            },
+            "timer_lag_us": self.processes.facts(),
+            "shaper_lag_us": self.shapers.facts(),
         }
 
 
 def bound_late_ns(scale: int) -> int:
     """Return how late a process may wake."""
     return max(LATE_NS, HARMLESS_NS * scale)
+
+
+def bound_shapers_late_ns(scale: int) -> int:
+    """Return how late a shaper may send."""
+    return max(SHAPERS_LATE_NS, HARMLESS_NS * scale)
 
 
 def judge(load: Load, scale: int) -> list[dict[str, str]]:
@@ -195,11 +194,13 @@ def judge(load: Load, scale: int) -> list[dict[str, str]]:
     if load.dropped:
         text = f"{load.dropped} packets were dropped before a CPU took them, which no port counts"
         add("packets-lost", text, 2.0)
-    late_ns = bound_late_ns(scale)
-    if load.wakes >= _LEAST_WAKES and load.lag_p99_ns > late_ns:
-        text = f"a process woke up to {load.lag_p99_ns / 1e6:.2f} ms late (p99)"
-        factor = load.lag_p99_ns / late_ns
-        add("timers-late", f"{text}, above {late_ns / 1e6:.3g} ms", factor)
+    for code, who, lag, late_ns in (
+        ("timers-late", "a process woke", load.processes, bound_late_ns(scale)),
+        ("shapers-late", "a shaper sent", load.shapers, bound_shapers_late_ns(scale)),
+    ):
+        if lag.exceeds(late_ns):
+            text = f"{who} up to {lag.p99_ns / 1e6:.2f} ms late (p99), above {late_ns / 1e6:.3g} ms"
+            add(code, text, lag.p99_ns / late_ns)
     return [{"code": code, "severity": "invalid", "text": text} for code, text in found]
 
 
@@ -213,11 +214,12 @@ class MachineWatch:
         self._load: Load | None = None
 
     def __enter__(self) -> MachineWatch:
-        # isolated, so that it starts without the project's modules
-        argv = [sys.executable, "-IS", str(timer_lag.__file__), str(self._period_ns)]
-        self._lag = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        assert self._lag.stdout is not None
-        self._lag.stdout.readline()
+        self._lags = (
+            LagProgram(timer_lag, str(self._period_ns)),
+            LagProgram(shaper_lag),
+        )
+        for program in self._lags:
+            program.await_start()
         self._first = Counters.now()
         return self
 
@@ -228,15 +230,8 @@ class MachineWatch:
         trace: TracebackType | None,
     ) -> None:
         last = Counters.now()
-        self._lag.terminate()
-        text = ""
-        with suppress(subprocess.TimeoutExpired):
-            text, _ = self._lag.communicate(timeout=_END_S)
-        if self._lag.poll() is None:
-            self._lag.kill()
-            self._lag.wait()
-        lag = json.loads(text) if text.strip() else {}
-        self._load = Load.between(self._first, last, lag)
+        processes, shapers = (program.end() for program in self._lags)
+        self._load = Load.between(self._first, last, processes, shapers)
 
     @property
     def load(self) -> Load:

@@ -20,7 +20,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from orchestration.backends.emulated.system import (
     unshare_mounts,
 )
 from orchestration.model.errors import NotReadyError
-from orchestration.virtual_rack import groups, image
+from orchestration.virtual_rack import groups
 from orchestration.virtual_rack.folder import python_path, which
 from orchestration.virtual_rack.host_kernel import adopt_orphans
 from orchestration.virtual_rack.layout import Layout
@@ -225,24 +224,6 @@ def _own_capabilities() -> int:
 
 def _mount(where: str, kind: str, *options: str, source: str = "") -> dict[str, Any]:
     return {"destination": where, "type": kind, "source": source or kind, "options": [*options]}
-
-
-def leftovers() -> list[Path]:
-    """Return what racks of containers have left that were killed: control groups, half images."""
-    return [*groups.leftovers(), *image.leftovers()]
-
-
-def remove_leftovers() -> list[Path]:
-    """Remove what `leftovers` finds; return what could be removed.
-
-    A group that somebody has put a process of theirs into stays.
-    """
-    found = leftovers()
-    for group in groups.leftovers():
-        with suppress(OSError):
-            groups.remove_tree(group)
-    image.remove_leftovers()
-    return [path for path in found if not path.exists()]
 
 
 def _try(tree: Path) -> None:

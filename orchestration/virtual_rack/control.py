@@ -25,7 +25,7 @@ from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import host_kernel, lending
+from orchestration.virtual_rack import host_kernel, leftovers, lending
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -302,7 +302,7 @@ def _ready_runtime(progress: Progress) -> str:
     """Return a runtime that starts containers of the image here. Raises NotReadyError."""
     runtime = oci.require_runtime()
     tree = require_image(progress=progress)
-    oci.remove_leftovers()
+    leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
     oci.require_containers(runtime, tree)
     return runtime
 

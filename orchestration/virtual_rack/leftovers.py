@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import ClosloopError, NotReadyError
 from orchestration.virtual_rack import groups, image, lending
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
 
@@ -48,10 +49,13 @@ def interfaces() -> Iterator[Leftover]:
 
 
 def racks() -> Iterator[Leftover]:
-    """Find the folders of racks of this user, which `rack down` removes."""
-    for path in sorted(racks_folder().glob("*")):
+    """Find the folders of racks of this user, which `rack down` removes.
+
+    An empty one is that of a rack which was killed before its first file was written.
+    """
+    for path in sorted(racks_folder().glob("*/")):
         place = RackFolder(path)
-        if not place.is_rack():
+        if not place.is_rack() and any(path.iterdir()):
             continue
         alive = "it is up, or is being started: closloop rack down ends it"
 
@@ -98,3 +102,16 @@ KINDS: tuple[Callable[[], Iterator[Leftover]], ...] = (
 def leftovers() -> list[Leftover]:
     """Return what is left of all kinds, and what is not since somebody alive uses it."""
     return [row for kind in KINDS for row in kind()]
+
+
+def remove_dead(*kinds: Callable[[], Iterator[Leftover]]) -> list[str]:
+    """Remove what is left of some kinds, all by default; return the names of what was removed.
+
+    What cannot be removed stays, such as a control group that somebody has put a process into.
+    """
+    removed = []
+    for row in [row for kind in kinds or KINDS for row in kind() if not row.alive]:
+        with suppress(ClosloopError, OSError, RuntimeError):
+            row.remove()
+            removed.append(row.name)
+    return removed

@@ -20,7 +20,7 @@ from orchestration.device import ethtool
 from orchestration.device.agent.deadman_process import Process
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench import machine
-from orchestration.studies.bench.real_kills import FOUR_DEVICES, disturb
+from orchestration.studies.bench.killed_racks import FOUR_DEVICES
 from orchestration.virtual_rack import interfaces, leftovers, lending
 from orchestration.virtual_rack.control import up
 
@@ -228,10 +228,3 @@ def test_a_loan_of_an_earlier_boot_has_nothing_to_put_back(cards, namespace, tmp
     (loan,) = lending.loans()
     assert lending.give_back(replace(loan, boot="another")) == "the machine has booted since"
     assert lending.loans() == []
-
-
-def test_sigkills_while_it_is_built_runs_and_is_removed_leave_the_machine_as_it_was(tmp_path):
-    seed = int(time.time())  # another one each time, and said if it fails
-    rows = disturb(tmp_path, kills=8, seed=seed, parts=("up", "exec", "down", "up"))
-    assert len(rows) == 8
-    assert [row for row in rows if row.get("differs")] == [], (seed, rows)

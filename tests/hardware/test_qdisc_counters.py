@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from orchestration.backends.emulated.machine import said_apart
 from orchestration.virtual_rack.folder import python_path
 
 pytestmark = [pytest.mark.root]
@@ -81,3 +83,14 @@ def test_counters_by_places_are_those_of_a_full_reading():
         check=False,
     )
     assert done.stdout == "same\n", done.stderr
+
+
+def test_marked_ports_are_read_in_namespaces_of_their_own():
+    before = {path.name for path in Path("/sys/class/net").iterdir()}
+    module = "orchestration.studies.bench.reading_ports"
+    took_ns = said_apart(("--net",), module, "3", "5")
+    assert len(took_ns) == 5
+    assert all(one > 0 for one in took_ns)
+    assert {path.name for path in Path("/sys/class/net").iterdir()} == before
+    with pytest.raises(RuntimeError):
+        said_apart(("--net",), module, "0", "many")

@@ -1,6 +1,5 @@
 """A rack of namespaces of this machine: devices over SSH, marked flows, and nothing left behind."""
 
-import io
 import json
 import os
 import signal
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from collectors.bpf.congestion import registered
-from inventory.files import load_testbed
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench.rack import closloop
 from orchestration.virtual_rack.control import find_rack, up
@@ -21,21 +19,16 @@ from orchestration.virtual_rack.control import find_rack, up
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine_state import family, gone, machine
+from real_rack import (
+    FOUR,
+    facts_of_a_campaign,
+    first_process,
+    in_rack,
+    provisioned,
+)
 from watched_flows import FLOWS, WATCHER, seen_in
 
 pytestmark = [pytest.mark.root, pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(600)]
-
-FOUR = """
-name: four
-kind: leaf-spine
-leaves: 2
-spines: 1
-hosts_per_leaf: 1
-host_link: {rate: 20Mbps, delay: 1us}
-uplink: {rate: 10Mbps, delay: 1us}
-mtu: 1500B
-buffer: 1MB
-"""
 
 # Runs in the rack, as the controller: a flow through queues that mark, read over SSH.
 FLOW = """
@@ -98,64 +91,21 @@ agent.close()
 """
 
 
-CAMPAIGN = """
-campaign: {control}
-testbed: {testbed}
-backend: hardware
-host: {{congestion_control: {control}}}
-tuners: [{{name: static, kmin_bytes: 10000, kmax_bytes: 30000, pmax: 0.2}}]
-traffic:
-  - {{kind: incast, fan_in: 1, size: 128KB, period: 300ms, start: 100ms}}
-repeats: 1
-duration: 1s
-drain: 1s
-sample_period: 20ms
-"""
-
-
 @pytest.fixture(scope="module")
-def before():
-    return machine()
-
-
-@pytest.fixture(scope="module")
-def testbed(tmp_path_factory):
-    path = tmp_path_factory.mktemp("testbed") / "four.yml"
-    path.write_text(FOUR)
-    return load_testbed(str(path))
-
-
-@pytest.fixture(scope="module")
-def prepared(before, testbed, tmp_path_factory):
+def prepared(machine_before, four_devices, tmp_path_factory):
     """A provisioned rack, with its folder's parent."""
     folder = tmp_path_factory.mktemp("real")
-    rack, started_here = up(testbed, clock="real", folder=folder / "rack")
-    try:
-        assert started_here
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
+    with provisioned(four_devices, folder, machine_before) as rack:
         yield rack, folder
-        processes = family(rack.status()["pid"])
-    finally:
-        rack.down()
-    gone(processes)
-    assert not rack.folder.exists()
-    assert machine() == before
 
 
-def in_rack(rack, *argv):
-    printed = io.BytesIO()
-    code = rack.run(argv, stdout=printed, stderr=printed)
-    return code, printed.getvalue().decode()
-
-
-def test_a_rack_is_up_once_with_one_clock(prepared, testbed):
+def test_a_rack_is_up_once_with_one_clock(prepared, four_devices):
     rack, folder = prepared
     assert rack.layout.clock == "real"
-    _, started_here = up(testbed, clock="real", folder=rack.folder)
+    _, started_here = up(four_devices, clock="real", folder=rack.folder)
     assert not started_here
     with pytest.raises(NotReadyError, match="other devices"):
-        up(testbed, folder=rack.folder)
+        up(four_devices, folder=rack.folder)
     began = time.monotonic()
     rack.let_pass(0.5)
     assert time.monotonic() - began >= 0.5
@@ -163,7 +113,9 @@ def test_a_rack_is_up_once_with_one_clock(prepared, testbed):
     assert code == 0, text
 
 
-def test_devices_know_their_neighbours_and_cannot_touch_the_machine(prepared, before, testbed):
+def test_devices_know_their_neighbours_and_cannot_touch_the_machine(
+    prepared, machine_before, four_devices
+):
     rack, _ = prepared
     assert in_rack(rack, "ssh", "h1", "hostname") == (0, "h1\n")
     code, said = in_rack(rack, "ssh", "leaf1", "lldpctl -f keyvalue | grep chassis.name")
@@ -177,8 +129,8 @@ def test_devices_know_their_neighbours_and_cannot_touch_the_machine(prepared, be
     code, said = in_rack(rack, "ssh", "h1", "ls /dev; ps -e | wc -l")
     assert "vda" not in said, said
     assert int(said.split()[-1]) < 20, said
-    assert machine() == before
-    assert len(family(rack.status()["pid"])) > 3 * len(testbed.devices)
+    assert machine() == machine_before
+    assert len(family(rack.status()["pid"])) > 3 * len(four_devices.devices)
 
 
 def test_flows_are_marked_by_thresholds_that_are_set_and_read_over_ssh(prepared):
@@ -192,29 +144,18 @@ def test_flows_are_marked_by_thresholds_that_are_set_and_read_over_ssh(prepared)
 
 
 @pytest.mark.parametrize("control", ["reno", "dctcp"])
-def test_a_campaign_runs_and_puts_everything_back(prepared, testbed, control):
+def test_a_campaign_runs_and_puts_everything_back(prepared, four_devices, control):
     rack, folder = prepared
-    names = [device.name for device in testbed.devices]
+    names = [device.name for device in four_devices.devices]
     states = {name: rack.dump(name) for name in names}
     known = registered()
-    text = CAMPAIGN.format(testbed=folder / "four.yml", control=control)
-    (folder / f"{control}.yml").write_text(text)
-    (folder / "four.yml").write_text(FOUR)
-    arguments = ("-i", str(rack.inventory), "--json")
-    # on a busy machine its trial may be invalid, and says so
-    code, text = closloop(rack, folder, "run", str(folder / f"{control}.yml"), *arguments)
-    assert code in (0, 1), text
-    (trial,) = (folder / "runs" / control).glob("*/trial.json")
-    facts = json.loads(trial.read_text())["facts"]
-    assert facts["clock"] == "real"
-    assert facts["read_back"]["wrong"] == 0
-    assert facts["read_back"]["equal"] > 0
+    facts = facts_of_a_campaign(rack, folder, control)
     marks = facts["sources"]["leaf1"]["marked_packets"]
     assert marks.startswith("a BPF program" if "red" in rack.layout.lacks else "Linux RED")
     assert facts["offloads_on"] == []
     if control == "dctcp" and "dctcp" in rack.layout.lacks:
         said = facts["congestion_control"]["dctcp"]
-        assert (said["by"], said["hosts"]) == ("a BPF program", list(testbed.hosts))
+        assert (said["by"], said["hosts"]) == ("a BPF program", list(four_devices.hosts))
         # the hosts have one kernel: one of them registered it for all
         (totals,) = said["totals"].values()
         assert totals["connections"] > 0
@@ -226,10 +167,9 @@ def test_a_campaign_runs_and_puts_everything_back(prepared, testbed, control):
     assert registered() == known
 
 
-def test_switches_keep_flow_tables_for_a_tuner_that_looks_at_flows(prepared, testbed):
+def test_switches_keep_flow_tables_for_a_tuner_that_looks_at_flows(prepared, four_devices):
     rack, folder = prepared
-    states = {device.name: rack.dump(device.name) for device in testbed.devices}
-    (folder / "four.yml").write_text(FOUR)
+    states = {device.name: rack.dump(device.name) for device in four_devices.devices}
     (folder / "watcher.py").write_text(WATCHER)
     (folder / "flows.yml").write_text(FLOWS.format(folder=folder, control="reno", where="hardware"))
     code, text = closloop(
@@ -245,8 +185,8 @@ def test_switches_keep_flow_tables_for_a_tuner_that_looks_at_flows(prepared, tes
     # leaf1's uplink, the spine's port to leaf2, and leaf2's to h2
     away = [
         number
-        for number, queue in enumerate(testbed.queues)
-        if queue.device != "leaf1" or testbed.peer_device(queue.port).name != "h1"
+        for number, queue in enumerate(four_devices.queues)
+        if queue.device != "leaf1" or four_devices.peer_device(queue.port).name != "h1"
     ]
     on_the_way = {name: set() for name in seen[0]}
     for row in seen:
@@ -265,7 +205,7 @@ def test_switches_keep_flow_tables_for_a_tuner_that_looks_at_flows(prepared, tes
 
 
 @pytest.mark.parametrize("victim", ["its first process", "its supervisor", "all that boots"])
-def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victim):
+def test_a_sigkill_leaves_the_machine_as_it_was(machine_before, four_devices, tmp_path, victim):
     folder = tmp_path / "rack"
     if victim == "all that boots":
         source = (
@@ -288,16 +228,15 @@ def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victi
             booting.wait()
             gone(processes)
     else:
-        rack, _ = up(testbed, clock="real", folder=folder)
+        rack, _ = up(four_devices, clock="real", folder=folder)
         status = rack.status()
         processes = family(status["pid"])
-        guest = status["guest_pid"]
-        (first,) = Path(f"/proc/{guest}/task/{guest}/children").read_text().split()
-        os.kill(int(first) if victim == "its first process" else status["pid"], signal.SIGKILL)
+        first = first_process(status)
+        os.kill(first if victim == "its first process" else status["pid"], signal.SIGKILL)
         gone(processes)
         with pytest.raises(NotReadyError, match="not up"):
             find_rack(folder)
-    assert machine() == before
+    assert machine() == machine_before
     # what it left in its folder is replaced
-    rack, _ = up(testbed, clock="real", folder=folder)
+    rack, _ = up(four_devices, clock="real", folder=folder)
     rack.down()

@@ -4,18 +4,27 @@ import io
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from inventory.files import load_testbed
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench.rack import closloop, dumps
-from orchestration.virtual_rack import containers, groups
+from orchestration.virtual_rack import containers, groups, leftovers
 from orchestration.virtual_rack.control import find_rack, up
-from tests.hardware.test_rack_in_real_time import CAMPAIGN, FOUR, family, gone, machine
 from tuners.pretrained import __path__ as pretrained
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from machine_state import family, gone, machine
+from real_rack import (
+    facts_of_a_campaign,
+    first_process,
+    on,
+    provisioned,
+)
 
 pytestmark = [
     pytest.mark.root,
@@ -36,54 +45,23 @@ def groups_of(pid):
 
 
 @pytest.fixture(scope="module")
-def before():
-    containers.remove_leftovers()
-    return machine()
-
-
-@pytest.fixture(scope="module")
-def testbed(tmp_path_factory):
-    path = tmp_path_factory.mktemp("testbed") / "four.yml"
-    path.write_text(FOUR)
-    return load_testbed(str(path))
-
-
-@pytest.fixture(scope="module")
-def prepared(before, testbed, tmp_path_factory):
+def prepared(machine_before, four_devices, tmp_path_factory):
     """A provisioned rack, with a folder for files."""
     folder = tmp_path_factory.mktemp("containers")
-    (folder / "four.yml").write_text(FOUR)
-    rack, started = up(testbed, clock="real", containers=True, folder=folder / "rack")
-    try:
-        assert started
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
+    with provisioned(four_devices, folder, machine_before, containers=True) as rack:
         yield rack, folder
         supervisor = rack.status()["pid"]
-        processes = family(supervisor)
-    finally:
-        rack.down()
-    gone(processes)
-    assert not rack.folder.exists()
     assert groups_of(supervisor) == []
-    assert machine() == before
 
 
-def on(rack, device, command):
-    """Run a command on a device over SSH; return its code and output."""
-    printed = io.BytesIO()
-    code = rack.run(["ssh", device, command], stdout=printed, stderr=printed)
-    return code, printed.getvalue().decode()
-
-
-def test_devices_are_containers_of_the_runtime(prepared, testbed):
+def test_devices_are_containers_of_the_runtime(prepared, four_devices):
     rack, _ = prepared
     printed = io.BytesIO()
     runtime = containers.require_runtime()
     state = ("--root", "/run/runtime")
     assert rack.run([runtime, *state, "list", "--format", "json"], stdout=printed) == 0
     found = {row["id"]: row for row in json.loads(printed.getvalue())}
-    assert found.keys() == {device.name for device in testbed.devices}
+    assert found.keys() == {device.name for device in four_devices.devices}
     assert {row["status"] for row in found.values()} == {"running"}
     printed = io.BytesIO()
     assert rack.run([runtime, *state, "exec", "h1", "cat", "/etc/hostname"], stdout=printed) == 0
@@ -117,17 +95,7 @@ def test_a_device_has_the_image_and_cannot_touch_the_machine(prepared):
 def test_a_campaign_runs_and_puts_everything_back(prepared):
     rack, folder = prepared
     found = dumps(rack)
-    text = CAMPAIGN.format(testbed=folder / "four.yml", control="reno")
-    (folder / "reno.yml").write_text(text)
-    # on a busy machine its trial may be invalid, and says so
-    words = ("run", str(folder / "reno.yml"), "-i", str(rack.inventory), "--json")
-    code, text = closloop(rack, folder, *words)
-    assert code in (0, 1), text
-    (trial,) = (folder / "runs" / "reno").glob("*/trial.json")
-    facts = json.loads(trial.read_text())["facts"]
-    assert facts["clock"] == "real"
-    assert facts["read_back"]["wrong"] == 0
-    assert facts["read_back"]["equal"] > 0
+    facts_of_a_campaign(rack, folder, "reno")
     assert dumps(rack) == found
 
 
@@ -148,13 +116,12 @@ def test_a_policy_paces_the_flows_of_one_host_only(prepared):
 
 
 @pytest.mark.parametrize("victim", ["its supervisor", "its first process", "a container"])
-def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victim):
-    rack, _ = up(testbed, clock="real", containers=True, folder=tmp_path / "rack")
+def test_a_sigkill_leaves_the_machine_as_it_was(machine_before, four_devices, tmp_path, victim):
+    rack, _ = up(four_devices, clock="real", containers=True, folder=tmp_path / "rack")
     status = rack.status()
     processes = family(status["pid"])
     assert groups_of(status["pid"])
-    guest = status["guest_pid"]
-    (first,) = map(int, Path(f"/proc/{guest}/task/{guest}/children").read_text().split())
+    first = first_process(status)
     if victim == "a container":
         (one,) = [pid for pid, _ in processes if is_init_of(pid, "h1")]
         os.kill(one, signal.SIGKILL)
@@ -171,7 +138,7 @@ def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victi
     while groups_of(status["pid"]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert groups_of(status["pid"]) == []
-    assert machine() == before
+    assert machine() == machine_before
 
 
 def is_init_of(pid, device):
@@ -182,7 +149,7 @@ def is_init_of(pid, device):
         return False
 
 
-def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(before):
+def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(machine_before):
     (place, *_) = groups.hierarchies()
     child = os.fork()
     if not child:
@@ -193,10 +160,9 @@ def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(befor
     mine.mkdir()
     try:
         (left,) = groups_of(child)
-        assert left in containers.leftovers()
-        assert left in containers.remove_leftovers()
+        assert str(left) in leftovers.remove_dead(leftovers.control_groups)
         assert not left.exists()
         assert mine.exists()  # its process lives
     finally:
         groups.remove(mine.name)
-    assert machine() == before
+    assert machine() == machine_before

@@ -49,6 +49,13 @@ def test_a_dead_rack_s_folder_goes_and_nothing_else_does(rack):
     assert (theirs / "file").exists()
 
 
+def test_an_empty_folder_is_a_rack_s_that_was_killed_at_once():
+    RackFolder(racks_folder() / "unborn").make()
+    (racks_folder() / "file").touch()
+    assert clean() == (0, [("unborn", "removed")])
+    assert [path.name for path in racks_folder().iterdir()] == ["file"]
+
+
 def test_a_rack_whose_supervisor_lives_is_left_alone(rack):
     with rack.held() as lock:
         # as `rack up` starts a supervisor, and is killed then

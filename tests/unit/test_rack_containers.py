@@ -8,7 +8,15 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.virtual_rack import containers, control, folder, groups, host_kernel, image
+from orchestration.virtual_rack import (
+    containers,
+    control,
+    folder,
+    groups,
+    host_kernel,
+    image,
+    leftovers,
+)
 from orchestration.virtual_rack.layout import Layout, make_layout
 from orchestration.virtual_rack.roots import Place
 
@@ -130,9 +138,10 @@ def test_only_what_carries_the_mark_of_a_process_that_has_ended_is_removed(a_mac
     left = [root / f"{groups.PREFIX}{GONE}", images / f".building-{GONE}"]
     for path in (*kept, *left):
         (path / "h1").mkdir(parents=True)
-    assert containers.leftovers() == left
-    containers.remove_leftovers()
-    assert containers.leftovers() == []
+    kinds = (leftovers.control_groups, leftovers.half_images)
+    assert leftovers.remove_dead(*kinds) == [str(path) for path in left]
+    assert not any(path.exists() for path in left)
+    assert leftovers.remove_dead(*kinds) == []
     assert all((path / "h1").is_dir() for path in kept)
 
 

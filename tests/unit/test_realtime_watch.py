@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from orchestration.backends import realtime
+from orchestration.backends.lag import Lag
 from orchestration.backends.realtime import Counters, Load, MachineWatch, judge, rounded_up
 from orchestration.model.trial import TrialSpec, TunerSpec
 
@@ -28,10 +29,10 @@ IDLE = Load(
     squeezed=0.0,
     dropped=0,
     waiting=0.1,
-    lag_p50_ns=60_000,
-    lag_p99_ns=1_300_000,
-    wakes=400,
+    processes=Lag(60_000, 1_300_000, 400),
+    shapers=Lag(35_000, 90_000, 400),
 )
+LATE = Lag(60_000, 9_000_000, 400)
 
 
 def proc(folder, *, user=100, idle=500, softirq=20, steal=0, squeezed=0, dropped=0, own=0, at=10):
@@ -55,7 +56,7 @@ def test_a_load_is_the_growth_of_counters(tmp_path):
         tmp_path / "b", user=200, idle=560, softirq=40, steal=20, squeezed=3, dropped=2, own=50,
         at=14,
     )  # fmt: skip
-    load = Load.between(first, last, {"p50_ns": 5, "p99_ns": 7, "count": 9})
+    load = Load.between(first, last, Lag(5, 7, 9), Lag(1, 2, 3))
     # 100 + 20 + 20 of 200 ticks; cpu1 stood still
     assert load.busy == pytest.approx(140 / 200)
     assert load.stolen == pytest.approx(20 / 200)
@@ -63,7 +64,8 @@ def test_a_load_is_the_growth_of_counters(tmp_path):
     assert load.others == pytest.approx((140 - 20 - 50 - 20) / 200)
     assert (load.squeezed, load.dropped) == (3 / 100, 2)
     assert load.waiting == pytest.approx(0.1)
-    assert (load.lag_p50_ns, load.lag_p99_ns, load.wakes) == (5, 7, 9)
+    assert (load.processes, load.shapers) == (Lag(5, 7, 9), Lag(1, 2, 3))
+    assert load.facts()["shaper_lag_us"] == {"p50": 0.0, "p99": 0.0, "count": 3}
 
 
 def test_a_kernel_without_pressure_counters_is_read_too(tmp_path):
@@ -80,7 +82,8 @@ def test_a_kernel_without_pressure_counters_is_read_too(tmp_path):
         ("cpu-stolen", {"stolen": 0.05}, "took 5.0% of its CPU time, above 2%"),
         ("packets-squeezed", {"squeezed": 0.01}, "1.00% of packets were left for later"),
         ("packets-lost", {"dropped": 3}, "3 packets were dropped before a CPU took them"),
-        ("timers-late", {"lag_p99_ns": 9_000_000}, "up to 9.00 ms late (p99), above 5 ms"),
+        ("timers-late", {"processes": LATE}, "a process woke up to 9.00 ms late (p99), above 5 ms"),
+        ("shapers-late", {"shapers": LATE}, "a shaper sent up to 9.00 ms late (p99), above 0.2 ms"),
     ],
 )
 def test_beyond_a_bound_a_trial_is_invalid_and_the_scale_that_fits_is_named(code, beyond, says):
@@ -105,10 +108,11 @@ def test_the_factor_is_that_of_the_racks_own_share():
 
 
 def test_lateness_is_harmless_in_slow_time():
-    late = dataclasses.replace(IDLE, lag_p99_ns=9_000_000)
-    assert judge(late, 4_000)
+    late = dataclasses.replace(IDLE, processes=LATE, shapers=LATE)
+    assert [found["code"] for found in judge(late, 4_000)] == ["timers-late", "shapers-late"]
     assert judge(late, 5_000) == []
-    assert judge(dataclasses.replace(late, wakes=20), 1) == []
+    few = Lag(0, 9_000_000, 20)
+    assert judge(dataclasses.replace(late, processes=few, shapers=few), 1) == []
 
 
 def test_scales_have_two_digits():
@@ -145,12 +149,21 @@ def test_with_all_cores_spinning_a_trial_is_invalid():
 
 def test_a_watch_ends_its_process_also_after_an_error():
     with suppress(KeyError), MachineWatch(a_trial()) as watch:
-        pid = watch._lag.pid
+        pids = [program.pid for program in watch._lags]
         time.sleep(0.4)
         raise KeyError
-    assert watch.load.wakes > 20
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
+    assert watch.load.processes.count > 20
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.root
+def test_departures_of_shapers_are_timed_on_each_cpu():
+    shapers = watched(1.0).load.shapers
+    # 200 a second and CPU, on a machine that is busy, too
+    assert shapers.count > 100
+    assert 0 < shapers.p50_ns < 5_000_000
 
 
 def test_only_a_rack_in_real_time_is_watched(monkeypatch):

@@ -15,7 +15,7 @@ from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
 from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
-from inventory.scale import scaled, shapers_late_ns
+from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched
@@ -33,7 +33,6 @@ from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
 from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.real_time import (
-    SHAPERS_LATE_NS,
     check_here,
     dctcp_of,
     facts_here,
@@ -42,6 +41,7 @@ from orchestration.backends.emulated.real_time import (
 )
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
+from orchestration.backends.realtime import bound_shapers_late_ns
 from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
@@ -218,7 +218,7 @@ class EmulatedBackend:
         if self._lacks is None:
             self._lacks = check_here(testbed, 1, [trial])
         lacks = self._lacks
-        late_ns = max(SHAPERS_LATE_NS, shapers_late_ns(trial.scale))
+        late_ns = bound_shapers_late_ns(trial.scale)
         about, findings = facts_here(testbed, lacks, late_ns), findings_here(testbed, lacks)
         return _Ground(partial(run_here, folder), about, lacks, findings, late_ns)
 

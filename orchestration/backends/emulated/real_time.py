@@ -22,9 +22,6 @@ from orchestration.model.trial import TrialSpec
 _VIRTUAL = "run it in virtual time: leave the clock out"
 # Cutting a cable takes these: what arrives at its ends is dropped.
 _CUTS = ("clsact", "matchall")
-# Timers of a busy machine are late. A shaper that holds no more than a frame loses that much of its
-# rate each time.
-SHAPERS_LATE_NS = 200_000
 _QUEUE = "at the moment of reading"
 
 

@@ -1,7 +1,8 @@
 """What there is on this machine, to compare before and after: a rack in real time leaves it alone.
 
 Interfaces, addresses, routes, rules and queueing disciplines are those of this process's network
-namespace, mounts those of its mount namespace; control groups and BPF are the whole machine's.
+namespace, mounts those of its mount namespace; control groups, containers and BPF are the whole
+machine's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from collectors.bpf.load import LoadError, bpf
 from orchestration.device.agent.deadman_process import Process
-from orchestration.virtual_rack import interfaces, lending
+from orchestration.virtual_rack import groups, interfaces, lending
 
 _SHOWN: Mapping[str, tuple[str, ...]] = {
     "links": ("ip", "-j", "-d", "link", "show"),
@@ -30,6 +31,21 @@ _SHOWN: Mapping[str, tuple[str, ...]] = {
     "rules6": ("ip", "-j", "-6", "rule", "show"),
     "qdiscs": ("tc", "-j", "qdisc", "show"),
     "named namespaces": ("ip", "-j", "netns", "list"),
+}
+# Where runtimes keep what they know of containers that root has started.
+_STATES = (Path("/run/runc"), Path("/run/crun"))
+# The parts of a comparison by what they are about.
+SUBJECTS: Mapping[str, tuple[str, ...]] = {
+    "interfaces, addresses, qdiscs": ("links", "addresses", "qdiscs", "interfaces", "loans"),
+    "routes and rules": ("routes", "routes6", "rules", "rules6"),
+    "namespaces": ("named namespaces", "namespaces"),
+    "containers": ("containers",),
+    "processes": ("processes",),
+    "BPF maps": ("map_id",),
+    "BPF programs and links": ("prog_id", "link_id"),
+    "control groups": ("cgroups",),
+    "mounts": ("mounts",),
+    "folders": ("folders",),
 }
 # Of a snapshot: what a living process has.
 _HELD = "held"
@@ -48,6 +64,7 @@ def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
     )
     found["loans"] = [loan.interface for loan in lending.loans()]
     found["cgroups"], found[_HELD] = _cgroups()
+    found["containers"] = _containers()
     for kind, (numbers, held) in bpf_objects().items():
         found[kind] = numbers
         found[_HELD] |= {f"{kind} {number}" for number in held}
@@ -66,6 +83,15 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
                 if row not in other[part] and f"{part} {row}" not in some[_HELD]:
                     said.append(f"{sign} {part}: {row}")
     return said
+
+
+def by_subject(said: Iterable[str]) -> dict[str, int]:
+    """Count differences by what they are about, all of `SUBJECTS`. Raises KeyError for another."""
+    subject = {part: name for name, parts in SUBJECTS.items() for part in parts}
+    count = dict.fromkeys(SUBJECTS, 0)
+    for line in said:
+        count[subject[line[2:].partition(":")[0]]] += 1
+    return count
 
 
 def settled(before: Mapping[str, Any], within_s: float = 20.0) -> list[str]:
@@ -101,6 +127,16 @@ def _cgroups() -> tuple[list[str], set[str]]:
                 if Path(folder, "cgroup.procs").read_text():
                     held |= {f"cgroups {path}" for path in (folder, *Path(folder).parents)}
     return sorted(found), held
+
+
+def _containers() -> list[str]:
+    """Return the containers of the machine's runtimes, and those that a gone rack's groups hold."""
+    found = [str(path) for state in _STATES for path in state.glob("*")]
+    for group in groups.leftovers():
+        for procs in group.glob("*/cgroup.procs"):
+            with suppress(OSError):
+                found += [str(procs.parent)] * bool(procs.read_text())
+    return sorted(found)
 
 
 def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:

@@ -3,131 +3,205 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
-import signal
-import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from orchestration.device.agent.deadman_process import Process
 from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.runner.signals import noted_signals
 from orchestration.studies.bench import machine
-from orchestration.studies.bench.outcome import Figure, Outcome, bench_folder, zero
-from orchestration.studies.bench.rack import program
+from orchestration.studies.bench.killed_racks import CARDS, KilledRacks
+from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.virtual_rack import interfaces
-from orchestration.virtual_rack.control import find_rack, is_up
-from orchestration.virtual_rack.folder import RackFolder, racks_folder
-from orchestration.virtual_rack.leftovers import leftovers
+from orchestration.virtual_rack.containers import require_runtime
+from orchestration.virtual_rack.image import require_image
+from orchestration.virtual_rack.leftovers import leftovers, remove_dead
 
 KILLS = 50
-FOUR_DEVICES = """
-name: four
-kind: leaf-spine
-leaves: 1
-spines: 1
-hosts_per_leaf: 2
-host_link: {rate: 20Mbps, delay: 1us}
-uplink: {rate: 10Mbps, delay: 1us}
-mtu: 1500B
-buffer: 1MB
-"""
-CAMPAIGN = """
-campaign: killed
-testbed: {testbed}
-backend: hardware
-host: {{congestion_control: reno}}
-tuners: [{{name: static, kmin_bytes: 10000, kmax_bytes: 30000, pmax: 0.2}}]
-traffic:
-  - {{kind: incast, fan_in: 1, size: 128KB, period: 300ms, start: 100ms}}
-repeats: 1
-duration: 1s
-drain: 1s
-sample_period: 20ms
-"""
-# In place of two network cards that a cable connects.
-CARDS = ("clkill0", "clkill1")
-PORTS = ("h1:eth0", "leaf1:eth0")
-# Whom to kill; without one of a kind, `any` of the rack's processes.
-VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agent", "any")
+_MOST_S = 360.0
+# What devices are, with the options of `rack up` for that.
+KINDS = {"containers": (), "plain": ("--plain",)}
 # During what: also while a program runs on a host, and while a campaign does.
-PARTS = ("up", "up", "up", "down", "exec", "run")
-# The most kills of a rack that is up and survives them.
-_AGAIN = 4
-_SETTLED_S = 30.0
+PARTS = {
+    "up": "it was built",
+    "down": "it was removed",
+    "exec": "a program ran on a host",
+    "run": "a campaign ran",
+}
+# Racks' lives, in turn: during what they get kills, for as long as they survive them.
+_LIVES = (
+    ("up", "exec", "down"),
+    ("run", "run", "run", "down"),
+    ("up",),
+    ("exec", "exec", "run", "down"),
+)
 # A rack that has not survived a kill has gone down by then.
 _DIES_S = 0.5
+# The kernel tries an address for a second or two before it uses it, longer if it is busy.
+_TRIED_S = 10.0
+
+Row = dict[str, Any]
 
 
 def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
     """SIGKILLs while a rack in real time is built, runs and is removed: what is left?"""
     began = time.monotonic()
+    kinds, notes = _kinds_here()
     with bench_folder() as folder:
-        rows = disturb(folder, kills, seed)
-    count = {part: sum(row["during"] == part for row in rows) for part in dict.fromkeys(PARTS)}
+        rows = disturb(folder, kills, seed, kinds=kinds, tell=_tell)
+    wall_s = time.monotonic() - began
     return Outcome(
-        f"{kills} SIGKILLs while a rack in real time was built, ran and was removed",
+        f"{kills} SIGKILLs while racks in real time were built, ran and were removed",
+        (*_figures(rows, kinds), at_most("wall time", wall_s, _MOST_S, 0, " s")),
         (
-            Figure(
-                "while it was built, removed, ran a program, ran a campaign",
-                ", ".join(map(str, count.values())),
-            ),
-            Figure("after which closloop clean had work", str(sum(row["cleaned"] for row in rows))),
-            zero(
-                "that left the machine different",
-                sum(bool(row.get("differs")) for row in rows),
-            ),
-            Figure("wall time", f"{time.monotonic() - began:.0f} s"),
-        ),
-        (
-            "compared are interfaces with offloads and settings, addresses, routes, rules, qdiscs, "
-            "mounts, control groups, and BPF objects that no descriptor holds; namespaces and "
-            "processes of the rack must be gone",
-            f"the rack has two interfaces of the machine, {' and '.join(CARDS)}, a veth pair in "
+            *notes,
+            "interfaces are compared with offloads and settings; of control groups and BPF objects "
+            "those count that no process has; processes and namespaces are those of the rack",
+            f"each rack has two interfaces of the machine, {' and '.join(CARDS)}, a veth pair in "
             "place of two cards",
         ),
         {"rows": rows},
     )
 
 
+def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> Iterator[Figure]:
+    for name, key, values in (("devices were", "kind", kinds), ("", "during", PARTS)):
+        count = Counter(row[key] for row in rows)
+        for value in values:
+            what = f"kills while {name or PARTS[value]} {value if name else ''}".strip()
+            yield Figure(what, str(count[value]))
+    killed = Counter(row["victim"] for row in rows)
+    yield Figure("killed", ", ".join(f"{name} {count}" for name, count in killed.most_common()))
+    compared = [row for row in rows if "differs" in row]
+    yield Figure("the machine was compared after racks", str(len(compared)))
+    cleaned = sum(row["cleaned"] for row in compared)
+    yield Figure("of these, after which closloop clean had work", str(cleaned))
+    waited = sum(row["waits"] for row in rows)
+    yield Figure("commands that waited for what was killed until the rack was down", str(waited))
+    yield zero("commands that hung", sum(row["hung"] for row in rows))
+    differences = [line for row in compared for line in row["differs"]]
+    for subject, found in machine.by_subject(differences).items():
+        yield zero(f"differences in {subject}", found)
+
+
+def _kinds_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the kinds of devices that this machine takes, and notes about that."""
+    try:
+        require_runtime()
+        require_image()
+    except NotReadyError as error:
+        return ("plain",), (f"no containers: {error.message}",)
+    return tuple(KINDS), ()
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def disturb(
     folder: Path,
     kills: int,
     seed: int,
-    parts: Sequence[str] = PARTS,
-    devices: Sequence[str] = ("--plain",),
-) -> list[dict[str, Any]]:
+    *,
+    lives: Sequence[Sequence[str]] = _LIVES,
+    kinds: Sequence[str] = ("plain",),
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
     """Kill processes of racks at moments drawn from a seed; return what each kill left.
 
-    `parts` says during what, in turn; a rack that has survived a kill gets the next.
-    `devices` are the options of `rack up` that say what devices are.
+    `lives` says during what, of `PARTS`, racks get a kill each, in turn; with one that it does not
+    survive a rack's life ends. `kinds` are of `KINDS`, and get a like number of kills. `tell` is
+    called with a line on each kill. SIGINT and SIGTERM end it in order, too.
+
+    Raises:
+        Interrupted: it was told to end; the rack and what stood for cards are gone.
+        TrialError: a rack leaves something without a kill, or does not come up.
     """
     dice = random.Random(seed)
-    rows: list[dict[str, Any]] = []
-    with _state_in(folder), _cards(), (folder / "log").open("ab") as log:
-        racks = _Racks(folder, log, devices)
-        lasts_s = {part: racks.undisturbed_s(part) for part in dict.fromkeys(parts)}
-        racks.end()
-        if wrong := racks.left():
-            raise TrialError("a rack left something without a kill", "", "\n".join(wrong))
-        turns = itertools.cycle(parts)
+    rows: list[Row] = []
+    with (
+        noted_signals(lambda: None) as signals,
+        _state_in(folder),
+        _cards(),
+        (folder / "log").open("ab") as log,
+        ExitStack() as after,
+    ):
+        parts = [*dict.fromkeys(itertools.chain(*lives))]
+        turn, racks, lasts_s = {}, {}, {}
+        for kind in kinds:
+            turn[kind] = itertools.cycle(lives)
+            racks[kind] = KilledRacks(folder, log, KINDS[kind], signals)
+            after.callback(_abandon, racks[kind])
+            lasts_s[kind] = racks[kind].undisturbed_s(parts)
+            racks[kind].end()
+            if wrong := racks[kind].left():
+                raise TrialError("a rack left something without a kill", "", "\n".join(wrong))
+            shown = ", ".join(f"{part} {took:.1f} s" for part, took in lasts_s[kind].items())
+            tell(f"{kind}, undisturbed: {shown}")
         while len(rows) < kills:
-            during = next(turns)
-            racks.forget()
-            for _ in range(1 if during in ("up", "down") else _AGAIN):
-                rows.append(racks.kill(during, lasts_s[during], dice))
-                time.sleep(_DIES_S)
-                if len(rows) == kills or not racks.is_up:
+            had = Counter(row["kind"] for row in rows)
+            kind = min(kinds, key=lambda name: had[name])
+            racks[kind].forget()
+            for row in _one_life(racks[kind], next(turn[kind]), lasts_s[kind], dice):
+                rows.append({"kind": kind, **row})
+                tell(f"{len(rows)} of {kills}: {_shown(rows[-1])}")
+                if len(rows) == kills:
                     break
-            racks.end()
-            rows[-1]["cleaned"] = any(not row.alive for row in leftovers())
-            if rows[-1]["cleaned"]:
-                racks.closloop("clean")
-            rows[-1]["differs"] = racks.left()
+            rows[-1] |= _end(racks[kind])
+            tell(f"  {_said(rows[-1])}")
     return rows
+
+
+def _one_life(
+    racks: KilledRacks, life: Sequence[str], lasts_s: Mapping[str, float], dice: random.Random
+) -> Iterator[Row]:
+    """Kill processes of one rack as long as it lives."""
+    whole = True
+    for during in life:
+        # without a device, or a process of it, a campaign would end before it has begun
+        if whole or during == "down":
+            row = racks.kill(during, lasts_s[during], dice)
+            whole &= row["victim"] not in ("device", "any")
+            yield row
+            racks.pause(_DIES_S)
+            if not racks.is_up:
+                return
+
+
+def _end(racks: KilledRacks) -> Row:
+    """End a rack if it has survived, do as its owner then does, and compare the machine."""
+    racks.end()
+    cleaned = any(not row.alive for row in leftovers())
+    if cleaned:
+        racks.closloop("clean")
+    return {"cleaned": cleaned, "differs": racks.left()}
+
+
+def _shown(row: Row) -> str:
+    waits = ", and the command waited for the rack's end" if row["waits"] else ""
+    hung = ", and hung" if row["hung"] else ""
+    return (
+        f"{row['kind']}, while {PARTS[row['during']]}: {row['victim']} killed after "
+        f"{row['after_s']:.2f} s{waits}{hung}"
+    )
+
+
+def _said(row: Row) -> str:
+    cleaned = "closloop clean had work; " if row["cleaned"] else ""
+    return f"{cleaned}{'; '.join(row['differs']) or 'nothing is left'}"
+
+
+def _abandon(racks: KilledRacks) -> None:
+    """End a rack, and remove what it has left: whatever has happened before."""
+    racks.abandon()
+    remove_dead()
 
 
 @contextmanager
@@ -153,146 +227,22 @@ def _cards() -> Iterator[None]:
         command(["ip", "link", "set", "dev", CARDS[0], *words])
         command(["ip", "link", "set", "dev", CARDS[1], "up"])
         Path(f"/proc/sys/net/ipv4/conf/{CARDS[0]}/rp_filter").write_text("2")
-        time.sleep(2)  # until the kernel has tried their addresses
+        _await_addresses()
         yield
     finally:
         with suppress(RuntimeError):
             command(["ip", "link", "del", CARDS[0]])
 
 
-class _Racks:
-    """The racks, one after the other in the same folder, and what has been seen of them."""
+def _await_addresses() -> None:
+    """Wait until the kernel has tried the cards' addresses, after which there are routes to them.
 
-    def __init__(self, folder: Path, log: IO[bytes], devices: Sequence[str]) -> None:
-        self._log, self._folder, self._devices = log, folder, devices
-        self._file, self._campaign = folder / "four.yml", folder / "killed.yml"
-        self._file.write_text(FOUR_DEVICES)
-        self._campaign.write_text(CAMPAIGN.format(testbed=self._file))
-        self._place = RackFolder(racks_folder() / "four")
-        self._runs = 0
-        self._provisioned = False
-        self.forget()
-
-    def forget(self) -> None:
-        """Look at the machine before the next rack, whose processes are not the last one's."""
-        self._before = machine.snapshot(CARDS)
-        self._seen: set[Process] = set()
-        self._namespaces: set[str] = set()
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the rack answers."""
-        return is_up(self._place)
-
-    def closloop(self, *arguments: str) -> None:
-        """Run `closloop ARGUMENTS`. Raises TrialError if it fails."""
-        if code := self._start(*arguments).wait():
-            said = Path(self._log.name).read_text(errors="replace")[-1500:]
-            words = " ".join(arguments)
-            raise TrialError(f"closloop {words} ended with exit code {code}", "", said)
-
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `closloop ARGUMENTS`, with its output in the log."""
-        return subprocess.Popen(
-            program(*arguments), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
-
-    def undisturbed_s(self, during: str) -> float:
-        """Return how long something takes that nobody disturbs."""
-        began = time.monotonic()
-        self._begin(during).wait()
-        lasts_s = time.monotonic() - began
-        self._look(0)
-        if during == "up" and not self.is_up:
-            said = Path(self._log.name).read_text(errors="replace")[-1500:]
-            raise TrialError("the rack does not come up", "", said)
-        return lasts_s
-
-    def _begin(self, during: str) -> subprocess.Popen[bytes]:
-        up = ["rack", "up", str(self._file), "--clock", "real", *self._devices]
-        for port, card in zip(PORTS, CARDS, strict=True):
-            up += ["--interface", f"{port}={card}"]
-        if during == "up":
-            self._provisioned = False
-            return self._start(*up)
-        if not self.is_up:
-            self.closloop(*up)
-            self._provisioned = False
-        if during == "down":
-            return self._start("rack", "down")
-        if during == "exec":
-            return self._start("rack", "exec", "--", "ssh", "h1", "sleep", "0.5")
-        if not self._provisioned:
-            self.closloop("provision", str(self._place.inventory))
-            self._provisioned = True
-        self._runs += 1
-        words = ("--inventory", str(self._place.inventory), "--no-report")
-        out = self._folder / "runs" / str(self._runs)
-        return self._start("run", str(self._campaign), *words, "--out", str(out))
-
-    def kill(self, during: str, lasts_s: float, dice: random.Random) -> dict[str, Any]:
-        """Kill one process at a random moment, and wait for the end of what it disturbs."""
-        command = self._begin(during)
-        after_s = dice.uniform(0, lasts_s)
-        time.sleep(after_s)
-        roles = self._look(command.pid)
-        role = dice.choice([name for name in VICTIMS if roles.get(name)])
-        victim = dice.choice(sorted(roles[role]))
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-        self._look(command.pid)
-        command.wait()
-        return {"during": during, "victim": role, "after_s": round(after_s, 3), "cleaned": False}
-
-    def _look(self, command: int) -> dict[str, set[int]]:
-        """Return the rack's processes by what they are, and remember them."""
-        roles: dict[str, set[int]] = {"command": {command} - {0}, "any": set()}
-        for name in ("supervisor", "guardian"):
-            roles[name] = machine.running(f"virtual_rack.{name}", str(self._place.path))
-        whole = {
-            process
-            for pid in (*roles["command"], *roles["supervisor"], *roles["guardian"])
-            for process in machine.family(pid)
-            if process.lives
-        }
-        self._seen |= whole
-        self._namespaces |= machine.namespaces(whole)
-        roles["any"] = {process.pid for process in whole}
-        for supervisor in roles["supervisor"]:
-            # unshare, and in its namespaces the first process, and the devices' in those of theirs
-            for unshare in machine.children(supervisor) - roles["guardian"]:
-                roles["first process"] = machine.children(unshare)
-                roles["device"] = {
-                    child for first in roles["first process"] for child in machine.children(first)
-                }
-        roles["agent"] = roles["any"] & machine.running("closloop-agent")
-        return roles
-
-    def end(self) -> None:
-        """Take the rack down if it is there, or will be."""
-        deadline = time.monotonic() + _SETTLED_S
-        while self._place.is_held():
-            if self.is_up:
-                with suppress(NotReadyError):
-                    find_rack(self._place.path).down()
-            if time.monotonic() > deadline:
-                raise TrialError("the rack's supervisor does not end")
-            time.sleep(0.02)
-
-    def left(self) -> list[str]:
-        """Return what differs once the machine has settled.
-
-        Without a process in it, only a mount keeps a namespace; its number is then another one's.
-        """
-        deadline = time.monotonic() + _SETTLED_S
-        while True:
-            found = [f"+ {process}" for process in self._seen if process.lives]
-            found += [f"+ {name}" for name in self._namespaces & machine.mounted_namespaces()]
-            found += [f"+ {self._place.path}"] * self._place.path.exists()
-            try:
-                found += machine.differences(self._before, machine.snapshot(CARDS))
-            except (RuntimeError, ValueError, OSError) as error:  # an interface is away
-                found.append(str(error))
-            if not found or time.monotonic() > deadline:
-                return found
-            time.sleep(0.2)
+    On a machine without IPv6 there are none, which takes the whole time.
+    """
+    deadline = time.monotonic() + _TRIED_S
+    while time.monotonic() < deadline:
+        said = interfaces.command(["ip", "-j", "-6", "route", "show", "table", "local"])
+        found = json.loads(said or "[]")
+        if {*CARDS} <= {route.get("dev") for route in found if route.get("type") == "local"}:
+            return
+        time.sleep(0.1)
