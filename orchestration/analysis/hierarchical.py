@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -51,9 +52,14 @@ def draw_counts(groups: Groups, draws: int = DRAWS, seed: int = 0) -> Ints:
 
     The same groups give the same draws.
     """
-    rng = np.random.default_rng(seed)
     label = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    which = np.array([label[group] for group in groups])
+    return _drawn(tuple(label[group] for group in groups), draws, seed)
+
+
+@lru_cache(maxsize=64)
+def _drawn(labels: tuple[int, ...], draws: int, seed: int) -> Ints:
+    rng = np.random.default_rng(seed)
+    which = np.array(labels)
     order = np.argsort(which, kind="stable")
     sizes = np.bincount(which)
     begins = np.cumsum(sizes) - sizes
@@ -65,6 +71,7 @@ def draw_counts(groups: Groups, draws: int = DRAWS, seed: int = 0) -> Ints:
             picked = begins[network] + (rng.random(draws) * sizes[network]).astype(np.int64)
             has = place < sizes[network]
             np.add.at(counts, (rows[has], order[picked[has]]), 1)
+    counts.flags.writeable = False  # it is shared by all that ask for it
     return counts
 
 

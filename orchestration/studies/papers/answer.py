@@ -133,14 +133,16 @@ def _cause_text(cells: dict[str, Cell]) -> str:
 def tally_text(rows: Sequence[Headline]) -> str:
     """Return the sentences on the verdicts of all headlines, one for each transport."""
     words = {"no data": "without data", "partly": "partly reproduced"}
-    sentences = []
-    for transport in in_order({key for row in rows for key in row.cells}) or ("",):
+    sentences: list[str] = []
+    found = {key for row in rows for key in row.cells}
+    for transport in sorted(in_order(found) or ("",), key=lambda name: not name):
         counts = Counter(row.cells[transport].verdict for row in rows if transport in row.cells)
         parts = [f"{counts[v]} {words.get(v, v)}" for v in VERDICTS if counts[v]]
         under = f" under {transport.upper()}" if transport else ""
-        sentences.append(
-            f"Of the papers' {counts.total()} headlines{under}: {', '.join(parts) or 'none'}."
-        )
+        other = " other" if sentences and not transport else ""
+        noun = "headline" if counts.total() == 1 else "headlines"
+        told = ", ".join(parts) or "none"
+        sentences.append(f"Of the papers'{other} {counts.total()} {noun}{under}: {told}.")
     return "\n".join(sentences)
 
 

@@ -21,7 +21,7 @@ from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.statistics import PairedDifference
 from orchestration.analysis.tails import drawn_tails
 from orchestration.studies.papers.claims import Section, When
-from orchestration.studies.papers.condition import TRANSPORT, Condition, Repeat
+from orchestration.studies.papers.condition import TRANSPORT, Condition, Repeat, in_order
 from orchestration.studies.papers.results import (
     BEST_STATIC,
     ORACLE,
@@ -58,8 +58,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Headroom:
-    """The headroom under one condition, in one metric; `place` is "" for all of a paper's together.
+    """The headroom under one condition, in one metric.
 
+    `place` names its campaign and condition, and is "" for all of a paper's together.
     `few` says that the metric is a tail with too few flows, and then nothing else is known.
     """
 
@@ -81,18 +82,23 @@ def headroom_of(
     `parts` are the campaigns of the paper: the sections of each, and its trials. Conditions without
     an oracle are left out. Conditions are taken together over the seeds that all of them have.
     """
-    conditions: list[Condition] = []
+    found: list[tuple[str, Condition]] = []
     learned: dict[str, None] = {}
     for sections, trials in parts:
         result = _whole(sections, trials)
         learned |= dict.fromkeys(result.section.learned)
-        conditions += [c for c in result.conditions if {BEST_STATIC, ORACLE} <= set(c.repeats)]
+        campaign = result.section.campaign
+        for condition in result.conditions:
+            if {BEST_STATIC, ORACLE} <= set(condition.repeats):
+                varies = set(condition.factors) - {TRANSPORT}
+                place = f"{campaign}, {condition.place}" if varies else campaign
+                found.append((place, condition))
     rows: list[Headroom] = []
-    for transport in dict.fromkeys(condition.transport for condition in conditions):
-        mine = [condition for condition in conditions if condition.transport == transport]
+    for transport in in_order({condition.transport for _, condition in found}):
+        mine = [(place, one) for place, one in found if one.transport == transport]
         for metric in METRICS:
-            found = [_row(paper, condition, metric, tuple(learned)) for condition in mine]
-            rows += [*_together(paper, mine, metric, tuple(learned)), *found]
+            rows += _together(paper, [one for _, one in mine], metric, tuple(learned))
+            rows += [_row(paper, one, metric, tuple(learned), place) for place, one in mine]
     return rows
 
 
@@ -108,7 +114,7 @@ def _row(
     condition: Condition,
     metric: str,
     learned: tuple[str, ...],
-    place: str | None = None,
+    place: str,
 ) -> Headroom:
     few = condition.too_few((BEST_STATIC, ORACLE), metric)
     found = UNKNOWN if few else _relative(condition.difference(BEST_STATIC, ORACLE, metric))
@@ -116,7 +122,7 @@ def _row(
     return Headroom(
         paper=paper,
         transport=condition.transport,
-        place=condition.place if place is None else place,
+        place=place,
         metric=metric,
         seeds=len(condition.pairs(BEST_STATIC, ORACLE)[0]),
         few=few,

@@ -63,17 +63,21 @@ def _summary(rows: Sequence[Headroom]) -> str:
             for row in rows
             if row.metric == metric and row.place and math.isfinite(row.headroom[0])
         ]
+        few = sum(row.metric == metric and bool(row.place) and row.few for row in rows)
         if not known:
+            sentences.append(f"- By {_COLUMNS[metric]} nothing is known: too few flows.")
             continue
         nothing = sum(row.headroom[0] < LEAST for row in known)
         negative = sum(row.headroom[2] < 0 for row in known)
         text = f"- By {_COLUMNS[metric]} there is "
         text += "**nothing to learn**" if nothing == len(known) else "nothing to learn"
         text += f" under {nothing} of {len(known)} conditions"
+        if few:
+            text += f", and {few} more have too few flows"
         if negative:
             text += f"; headroom is negative beyond chance under {negative}"
         most = max(known, key=lambda row: row.headroom[0])
-        where = f"{most.paper}, {most.place}" + (
+        where = f"`{most.place}`" + (
             f", {most.transport.upper()}" if most.transport else ""
         )
         sentences.append(f"{text}. The most is {interval_text(most.headroom)} ({where}).")

@@ -93,7 +93,7 @@ class _Drawing:
         for key in self.places:
             paper, place = key
             y = self._y(key)
-            text = f"{paper}: {place or 'all together'}"
+            text = place or f"{paper}, all together"
             weight = "" if place else ' font-weight="bold"'
             yield (
                 f'<text x="{_LABELS - 12}" y="{y + 4:.1f}" text-anchor="end"{weight}>'

@@ -25,7 +25,7 @@ from orchestration.studies.papers.answer import (
 )
 from orchestration.studies.papers.causes import CAUSES, likely_cause
 from orchestration.studies.papers.claims import ClaimsFile, Section
-from orchestration.studies.papers.condition import Condition
+from orchestration.studies.papers.condition import Condition, in_order
 from orchestration.studies.papers.figure_texts import (
     amount,
     difference_text,
@@ -73,7 +73,9 @@ each, both searched for on other seeds; a *placebo* is its tuner's own loop and 
 random. In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best
 parameters of a grid, chosen by power (goodput by RTT inflation) on other seeds.
 
-{verdicts.RULE} {CAUSES} Queues are the mean and standard deviation over all samples, every 100 us
+{verdicts.RULE}
+{CAUSES}
+Queues are the mean and standard deviation over all samples, every 100 us
 while flows arrive, of all switch ports, or of the ports to the receiver where the table says so.
 Throughput is payload that switches sent to hosts in that time. DCTCP is Linux' (`fabric: linux`),
 DCQCN is of RoCE NICs over our own fabric with PFC, as in the papers of GraphCC, ACC and PET; times
@@ -140,8 +142,8 @@ def _section(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterator[s
         metric = PAPER_METRICS[section.metrics[0]].label
         yield f"By {metric}: {' '.join(sentences)}\n"
     for place in dict.fromkeys(condition.place for condition in result.conditions):
-        here = [condition for condition in result.conditions if condition.place == place]
-        yield from _table(result, here)
+        here = {c.transport: c for c in result.conditions if c.place == place}
+        yield from _table(result, [here[transport] for transport in in_order(set(here))])
 
 
 def _claim_table(claims: Sequence[ClaimResult]) -> Iterator[str]:
