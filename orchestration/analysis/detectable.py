@@ -16,11 +16,12 @@ import numpy as np
 
 from orchestration.analysis import student_t
 from orchestration.analysis.statistics import CONFIDENCE
+from orchestration.model.records import Floats
 
 POWER = 0.8
 # Points of the quadrature over the estimated spread, and how far it goes, in its deviations.
-_POINTS, _FAR = 400, 9.0
-_HALVINGS = 80
+_POINTS, _FAR = 200, 9.0
+_HALVINGS = 50
 
 
 def detectable(half_width: float, freedom: int, confidence: float = CONFIDENCE) -> float:
@@ -55,7 +56,7 @@ def found_with(errors: float, freedom: int, bound: float) -> float:
     T is (Z + errors) / S, with Z normal and S the root of chi-square over its degrees of freedom;
     the probability given S is integrated over S by Gauss and Legendre's rule.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(_POINTS)
+    nodes, weights = _rule()
     top = 1 + _FAR / math.sqrt(freedom)
     spread = top * (nodes + 1) / 2
     scale = freedom / 2 * math.log(freedom / 2) - math.lgamma(freedom / 2) + math.log(2)
@@ -63,3 +64,8 @@ def found_with(errors: float, freedom: int, bound: float) -> float:
     normal = NormalDist().cdf
     beyond = [normal(errors - bound * s) + normal(-errors - bound * s) for s in spread]
     return float(np.sum(weights * np.exp(log_density) * np.array(beyond)) * top / 2)
+
+
+@lru_cache(maxsize=1)
+def _rule() -> tuple[Floats, Floats]:
+    return np.polynomial.legendre.leggauss(_POINTS)

@@ -3,7 +3,8 @@
 The rules are tried in this order, and the first that holds is named:
 
 - `sample`: under every condition where the claim fails, the smallest detectable difference is
-  larger than the claimed one, so that nothing else can be told.
+  larger than the claimed one, so that nothing else can be told. That is by the spread of repeats;
+  the spread between an arm's networks is training's.
 - `transport`: another transport's verdict on the same claim is better.
 - `training`: the claim passes with the best of the arm's networks alone, at a confidence corrected
   for having chosen it (Bonferroni), or it passes if the spread between networks is left out.
@@ -30,10 +31,10 @@ _RANK: dict[Verdict, int] = {"reproduced": 2, "not by learning": 2, "partly": 1}
 
 CAUSES = """\
 The *likely cause* of what is not reproduced follows from a rule, not from an opinion; the first
-that holds is named. *sample*: wherever the claim fails, the smallest detectable difference is
-larger than the claimed one. *transport*: under the other transport the verdict is better.
-*training*: the best of the tuner's networks passes alone (at a confidence corrected for the
-choice), or the claim passes if the spread between networks is left out. Else *none found*.
+that holds is named. *sample*: wherever the claim fails, the smallest difference that its repeats
+could have shown is larger than the claimed one. *transport*: under the other transport the verdict
+is better. *training*: the best of the tuner's networks passes alone (at a confidence corrected for
+the choice), or the claim passes if the spread between networks is left out. Else *none found*.
 """
 
 
@@ -62,10 +63,12 @@ def _sample(claim: Claim, judged: Judgement) -> bool:
 
 def _hidden(claim: Claim, row: Row) -> bool:
     """Return whether the claimed difference is smaller than what could have been shown."""
-    claimed = claim.claimed
+    claimed, least = claim.claimed, row.detectable
     if claim.direction == "value":
         claimed = ((claim.high or 0.0) - (claim.low or 0.0)) / 2
-    return claimed > 0 and math.isfinite(row.detectable) and row.detectable > claimed
+    else:
+        least = row.condition.detectable_by_repeats(claim.arm, claim.against, claim.metric)
+    return claimed > 0 and math.isfinite(least) and least > claimed
 
 
 def _training(claim: Claim, judged: Judgement) -> bool:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestration.analysis.detectable import detectable
+import numpy as np
+
+from orchestration.analysis.detectable import detectable, noncentrality
 from orchestration.analysis.hierarchical import (
     NO_DIFFERENCE,
     pooled_difference,
@@ -176,6 +178,26 @@ class Condition:
         half = (difference.high - difference.low) / 2
         base = difference.mean / difference.relative if difference.relative else math.nan
         return abs(detectable(half, freedom, self.confidence) / base)
+
+    def detectable_by_repeats(self, arm: str, against: str, metric: str) -> float:
+        """Return `detectable` by the spread of an arm's repeats within each of its networks.
+
+        It is what more repeats would make smaller; the networks' own spread takes more networks.
+        Where networks have one repeat each, and for tails, networks are not told apart.
+        """
+        seeds, (labels, _) = self.pairs(arm, against)
+        mine, others = self.figures(arm, metric), self.figures(against, metric)
+        freedom = len(seeds) - len(set(labels))
+        if PAPER_METRICS[metric].tail is not None or freedom < 1 or len(set(labels)) < 2:
+            alike = self.as_one_network()
+            return alike.detectable(arm, against, alike.difference(arm, against, metric))
+        by_network: dict[Hashable, list[float]] = {}
+        for seed, label in zip(seeds, labels, strict=True):
+            by_network.setdefault(label, []).append(mine[seed] - others[seed])
+        squares = sum(float(np.var(values)) * len(values) for values in by_network.values())
+        error = math.sqrt(squares / freedom / len(seeds))
+        base = float(np.mean([others[seed] for seed in seeds]))
+        return abs(noncentrality(freedom, 1 - self.confidence) * error / base)
 
 
 def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:

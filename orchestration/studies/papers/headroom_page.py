@@ -77,9 +77,7 @@ def _summary(rows: Sequence[Headroom]) -> str:
         if negative:
             text += f"; headroom is negative beyond chance under {negative}"
         most = max(known, key=lambda row: row.headroom[0])
-        where = f"`{most.place}`" + (
-            f", {most.transport.upper()}" if most.transport else ""
-        )
+        where = f"`{most.place}`" + (f", {most.transport.upper()}" if most.transport else "")
         sentences.append(f"{text}. The most is {interval_text(most.headroom)} ({where}).")
     return "\n".join(sentences)
 
