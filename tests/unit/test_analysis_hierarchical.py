@@ -82,7 +82,8 @@ def test_the_spread_of_either_sides_networks_counts() -> None:
     for groupings in ([[1, 1, 2, 2], [1] * 4], [[1] * 4, [1, 1, 2, 2]]):
         found = pooled_difference(a, b, groupings)
         assert found.mean == plain.mean
-        assert found.low < plain.low and found.high > plain.high
+        assert found.low < plain.low
+        assert found.high > plain.high
         assert found.relative_low < plain.relative_low
         assert found.relative_high > 0, "two networks tell little"
 
@@ -91,7 +92,8 @@ def test_a_lower_confidence_has_a_narrower_interval() -> None:
     values = [1.0, 2.0, 3.0, 4.5]
     for groups in ([0] * 4, [0, 0, 1, 1]):
         wide, narrow = (pooled_estimate(values, groups, share) for share in (0.99, 0.9))
-        assert wide.low < narrow.low and narrow.high < wide.high
+        assert wide.low < narrow.low
+        assert narrow.high < wide.high
 
 
 def test_an_interval_needs_two_units() -> None:

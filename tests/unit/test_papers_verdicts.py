@@ -1,4 +1,4 @@
-"""Verdicts on the papers' claims, their likely causes, and how learned tuners fare against others."""
+"""Verdicts on the papers' claims, their likely causes, and learned tuners against yardsticks."""
 
 from __future__ import annotations
 
@@ -236,7 +236,8 @@ def test_a_headline_has_a_column_for_each_transport() -> None:
     assert list(row.cells) == ["dctcp", "dcqcn"]
     head, _, line, _ = headline_tables([row])
     assert head == "| paper | claim | the paper | DCTCP | DCQCN | likely cause |"
-    assert line.count("**reproduced**") == 2 and "detectable: " in line
+    assert line.count("**reproduced**") == 2
+    assert "detectable: " in line
     assert tally_text([row]) == (
         "Of the papers' 1 headline under DCTCP: 1 reproduced.\n"
         "Of the papers' 1 headline under DCQCN: 1 reproduced."

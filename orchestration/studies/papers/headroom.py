@@ -18,7 +18,7 @@ import numpy as np
 
 from orchestration.analysis.hierarchical import DRAWS, draw_counts, pooled_difference, stretched
 from orchestration.analysis.paper_metrics import PAPER_METRICS
-from orchestration.analysis.statistics import PairedDifference
+from orchestration.analysis.statistics import PairedDifference, t_interval
 from orchestration.analysis.tails import drawn_tails
 from orchestration.studies.papers.claims import Section, When
 from orchestration.studies.papers.condition import TRANSPORT, Condition, Repeat, in_order
@@ -213,7 +213,7 @@ def _averaged(
     conditions: Sequence[Condition], arm: str, metric: str, seeds: Sequence[int]
 ) -> Iterator[tuple[int, float]]:
     bases = [
-        float(np.nanmean([condition.figures(ORACLE, metric)[seed] for seed in seeds]))
+        t_interval([condition.figures(ORACLE, metric)[seed] for seed in seeds]).mean
         for condition in conditions
     ]
     for seed in seeds:
