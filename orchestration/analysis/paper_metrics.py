@@ -31,7 +31,8 @@ class PaperMetric:
     """A metric of a trial as a paper prints it. `better` says whether low or high is good.
 
     `of_flows` computes it from flows, `of_progress` from samples of flows; if both are None, it is
-    one of `port_figures` or `balance_figures`.
+    one of `port_figures` or `balance_figures`. A tail is the quantile `tail` of what `samples`
+    returns, shape (flows,); it is taken over repeats together.
     """
 
     key: str
@@ -40,6 +41,8 @@ class PaperMetric:
     better: Better = "lower"
     of_flows: Callable[[DoneFlows], float] | None = None
     of_progress: Callable[[FlowProgress], float] | None = None
+    samples: Callable[[DoneFlows], Floats] | None = None
+    tail: float | None = None
 
     @property
     def of_ports(self) -> bool:
@@ -47,32 +50,35 @@ class PaperMetric:
         return self.of_flows is None and self.of_progress is None
 
 
-def _of_flows(
+def _values(
     flows: DoneFlows,
     *,
-    statistic: Callable[[Floats], float] = lambda values: float(values.mean()),
     slowdown: bool = False,
     least_bytes: int = 0,
     most_bytes: int | None = None,
-) -> float:
+) -> Floats:
     chosen = flows.size_bytes >= least_bytes
     if most_bytes is not None:
         chosen &= flows.size_bytes <= most_bytes
-    values = (flows.slowdown if slowdown else flows.fct_ns)[chosen]
-    return statistic(values) if len(values) else math.nan
+    return (flows.slowdown if slowdown else flows.fct_ns)[chosen]
 
 
-def _quantile(values: Floats, share: float) -> float:
-    return float(np.quantile(values, share))
-
-
-_P99 = partial(_quantile, share=0.99)
-_P999 = partial(_quantile, share=0.999)
 _SHORT, _MICE, _LONG, _ELEPHANTS = 10_000, 100_000, 1_000_001, 10_000_000
 
 
-def _flow_metric(key: str, label: str, unit: PaperUnit = "ns", **how: object) -> PaperMetric:
-    return PaperMetric(key, label, unit, of_flows=partial(_of_flows, **how))  # type: ignore[arg-type]
+def _flow_metric(
+    key: str, label: str, unit: PaperUnit = "ns", tail: float | None = None, **which: object
+) -> PaperMetric:
+    """Return the mean of the flows that `which` selects, or their quantile `tail`."""
+    samples: Callable[[DoneFlows], Floats] = partial(_values, **which)  # type: ignore[arg-type]
+
+    def of_flows(flows: DoneFlows) -> float:
+        values = samples(flows)
+        if not len(values):
+            return math.nan
+        return float(values.mean() if tail is None else np.quantile(values, tail))
+
+    return PaperMetric(key, label, unit, of_flows=of_flows, samples=samples, tail=tail)
 
 
 def _longest_of_each_start(flows: DoneFlows) -> float:
@@ -87,13 +93,14 @@ PAPER_METRICS: dict[str, PaperMetric] = {
     metric.key: metric
     for metric in (
         _flow_metric("slowdown_mean", "mean FCT slowdown", "ratio", slowdown=True),
+        _flow_metric("slowdown_p99", "p99 FCT slowdown", "ratio", tail=0.99, slowdown=True),
         _flow_metric("fct_mean", "mean FCT"),
-        _flow_metric("fct_p99", "p99 FCT", statistic=_P99),
+        _flow_metric("fct_p99", "p99 FCT", tail=0.99),
         _flow_metric("short_mean", "mean FCT, up to 10 KB", most_bytes=_SHORT),
-        _flow_metric("short_p99", "p99 FCT, up to 10 KB", most_bytes=_SHORT, statistic=_P99),
-        _flow_metric("short_p999", "p99.9 FCT, up to 10 KB", most_bytes=_SHORT, statistic=_P999),
+        _flow_metric("short_p99", "p99 FCT, up to 10 KB", most_bytes=_SHORT, tail=0.99),
+        _flow_metric("short_p999", "p99.9 FCT, up to 10 KB", most_bytes=_SHORT, tail=0.999),
         _flow_metric("mice_mean", "mean FCT, up to 100 KB", most_bytes=_MICE),
-        _flow_metric("mice_p99", "p99 FCT, up to 100 KB", most_bytes=_MICE, statistic=_P99),
+        _flow_metric("mice_p99", "p99 FCT, up to 100 KB", most_bytes=_MICE, tail=0.99),
         _flow_metric("above_mice_mean", "mean FCT, above 100 KB", least_bytes=_MICE + 1),
         _flow_metric("long_mean", "mean FCT, above 1 MB", least_bytes=_LONG),
         _flow_metric("elephants_mean", "mean FCT, from 10 MB", least_bytes=_ELEPHANTS),
@@ -123,6 +130,8 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         PaperMetric("class_share", "RDMA's share", "share", "higher"),
         PaperMetric("class_shortfall", "RDMA below its weight", "share"),
         PaperMetric("class_unfairness", "RDMA off its weight", "share"),
+        PaperMetric("offered_load", "offered load", "share"),
+        PaperMetric("delivered_load", "delivered load", "share", "higher"),
     )
 }
 
@@ -131,12 +140,16 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
     """Return metrics of ports, packets and traffic classes by key; NaN if there is none.
 
     Throughput is payload: bytes sent minus the headers of all packets, so acknowledgements count 0.
+    Offered and delivered load are those that the trial wrote down, shares of the hosts' line rates.
     The receiver is the host to which most bytes are sent. The class share is the first traffic
     class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
     1 - share / (the class's part of the weights); unfairness is its absolute value.
     """
     testbed, ports = result.testbed, arrivals(result.ports, result.spec.measured_ns)
     figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_ports}
+    load = result.facts.get("load") or {}
+    for key in ("offered_load", "delivered_load"):
+        figures[key] = math.nan if load.get(key) is None else float(load[key])
     if len(ports.t_ns) < 2:
         return figures
     peers = np.array([testbed.peer_device(queue).name for queue in testbed.queues], dtype=object)

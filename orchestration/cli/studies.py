@@ -128,8 +128,8 @@ def run_papers(asked: _Asked) -> None:
 @papers.command("grid", epilog=_PAPERS_EPILOG)
 def run_grid(asked: _Asked) -> None:
     """Search for the best static setting, or DCQCN's best parameters, and print them."""
+    from orchestration.studies.papers.figure_texts import difference_text, estimate_text
     from orchestration.studies.papers.grid import rank_settings
-    from orchestration.studies.papers.results_page import difference_text, estimate_text
 
     chosen, code = asked.run(grids=True)
     for name, campaign in chosen.items():
@@ -157,16 +157,30 @@ def write_results(
         str, "Renew the parts for this paper only, like RL-CC; the page keeps all others."
     ] = "",
 ) -> None:
-    """Write the results page from run folders: the papers' figures beside the measured ones."""
+    """Write the results page from run folders: the papers' figures beside the measured ones.
+
+    Beside the page: its picture, PAGE-headroom.svg, and headroom and verdicts as PAGE.json.
+    """
     from orchestration.studies.papers.claims import load_claims, of_paper
+    from orchestration.studies.papers.headroom_picture import picture
+    from orchestration.studies.papers.page_data import read_data, to_json
     from orchestration.studies.papers.page_parts import renewed
-    from orchestration.studies.papers.results_page import results_page, tally_text
+    from orchestration.studies.papers.results_page import ResultsPage, results_page
 
     file = load_claims(claims)
     former = of_paper(file, paper, output) if paper else ""
+    data_file = output.with_suffix(".json")
+    kept = read_data(data_file, former) if paper else None
     with Phases() as phases:
         page = results_page(file, runs, phases.phase, phases.step)
-    write_page(renewed(former, page, {paper}, tally_text) if paper else page, output)
+    if kept is not None:
+        page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
+    drawn, name = picture(page.data.headroom), f"{output.stem}-headroom.svg"
+    text = page.text(name)
+    write_page(renewed(former, text, paper) if paper else text, output)
+    write_page(to_json(page.data), data_file, "data")
+    if drawn:
+        write_page(drawn, output.with_name(name), "picture")
 
 
 @verb(

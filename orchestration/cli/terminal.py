@@ -34,8 +34,11 @@ def table(*words: str, figures: tuple[str, ...] = (), **style: Any) -> Table:
     return made
 
 
-def write_page(text: str, path: Path) -> None:
-    """Write a page and print its path. Raises NotReadyError if it cannot be written."""
+def write_page(text: str, path: Path, what: str = "page") -> None:
+    """Write a page, or what belongs to one, and print its path.
+
+    Raises NotReadyError if it cannot be written.
+    """
     from orchestration.model.errors import NotReadyError
 
     try:
@@ -45,7 +48,7 @@ def write_page(text: str, path: Path) -> None:
         raise NotReadyError(
             f"{path} cannot be written: {reason}", "choose another with -o"
         ) from error
-    typer.echo(f"page: {path}", err=True)
+    typer.echo(f"{what}: {path}", err=True)
 
 
 @contextmanager

@@ -37,7 +37,8 @@ class Section(StrictModel):
     `only` selects conditions and `arms` selects tuners; the default is all. The other tuners are
     compared with `reference`. Flow metrics count flows that start from `flows_from` to `flows_to`,
     and steady-state metrics the time from `steady_from`. What is compared are tuners, or the levels
-    of the factor `compares`.
+    of the factor `compares`. `placebos` says which arm is the placebo of which learned arm; by
+    default that is `placebo-<arm>`, else `placebo`. Yardsticks are shown whatever `arms` are.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Section(StrictModel):
     setting: str
     reference: str
     learned: tuple[str, ...]
+    placebos: Annotated[dict[str, str], Field(default_factory=dict)]
     metrics: tuple[str, ...]
     arms: tuple[str, ...] = ()
     only: Annotated[When, Field(default_factory=dict)]
@@ -62,8 +64,9 @@ class Claim(StrictModel):
 
     Shares are relative to `against`. `least` is the effect claimed under every condition, `best`
     the largest effect reported. Values within `within` of each other are the same. `low` and `high`
-    are the range of a value. `headline` puts the claim into the first table. `notes` says why the
-    measurement differs from the paper.
+    are the range of a value. `headline` puts the claim into the first table. `notes` says what is
+    different here than in the paper, without figures of runs: those stand in the tables. How a
+    claim is judged is in `verdicts`, what a failure is put down to in `causes`.
     """
 
     section: str
@@ -82,12 +85,24 @@ class Claim(StrictModel):
     headline: bool = False
     notes: str = ""
 
+    @property
+    def claimed(self) -> float:
+        """The smallest effect that reproduces it, a share; 0 if only a direction is claimed."""
+        if self.direction == "same":
+            return self.within
+        return max(self.least, (self.best or 0.0) / 2)
+
 
 class ClaimsFile(StrictModel):
     """The whole claims file."""
 
     sections: tuple[Section, ...]
     claims: tuple[Claim, ...]
+
+    @property
+    def papers(self) -> tuple[str, ...]:
+        """The papers, in the order of their first sections."""
+        return tuple(dict.fromkeys(section.paper for section in self.sections))
 
     def section(self, name: str) -> Section:
         """Return the section with that id."""
@@ -117,7 +132,7 @@ def of_paper(file: ClaimsFile, paper: str, page: Path) -> str:
 
     Raises InputError for a paper without claims, and without a page.
     """
-    papers = list(dict.fromkeys(section.paper for section in file.sections))
+    papers = file.papers
     if paper not in papers:
         remedy = f"{suggest(paper, papers)}there are {', '.join(papers)}"
         raise InputError.single("--paper", f"no claims of a paper {paper!r}", remedy)

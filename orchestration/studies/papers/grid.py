@@ -23,7 +23,7 @@ from orchestration.model.errors import InputError
 from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.model.trial import Scalar
 from orchestration.model.units import format_duration, format_size
-from orchestration.studies.papers.results import difference_by_seed
+from orchestration.studies.papers.condition import difference_by_seed
 
 Params = tuple[tuple[str, Scalar], ...]
 

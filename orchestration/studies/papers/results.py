@@ -1,7 +1,6 @@
-"""Evaluates finished runs of the papers' campaigns against the papers' claims.
+"""Finished runs of the papers' campaigns by section and condition.
 
-A repeat gives one value; tuners are compared over seeds on which both have valid trials. Intervals
-are 95 %, by Student's t, and not corrected for the number of comparisons on the page.
+Tuners are compared over seeds on which both have valid trials.
 """
 
 from __future__ import annotations
@@ -10,32 +9,28 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
 from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
-from orchestration.analysis.statistics import (
-    Estimate,
-    PairedDifference,
-    paired_difference,
-    t_interval,
-)
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.condition import TUNER, factors_of, tuner_called
 from orchestration.model.trial import Scalar
-from orchestration.studies.papers.claims import Claim, Section, When
+from orchestration.studies.papers.claims import Section, When
+from orchestration.studies.papers.condition import Condition, Repeat, Repeats, in_order
 
-# tuner -> seed -> metric -> value
-Values = Mapping[str, Mapping[int, Mapping[str, float]]]
-
-BEST_STATIC, BEST_DCQCN, PLACEBO = "best-static", "best-dcqcn", "placebo"
+BEST_STATIC, BEST_DCQCN, PLACEBO, ORACLE = "best-static", "best-dcqcn", "placebo", "oracle"
+# Tuners by rule that need no learning: with the others the yardsticks that every section shows.
+RULES = ("amt", "qaecn")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The metrics of one finished trial; `cell` has its tuner's label and those of its factors."""
+    """The metrics of one finished trial; `cell` has its tuner's label and those of its factors.
+
+    `checkpoint` names the network that its tuner had, "" for that of the package or none.
+    """
 
     cell: When
     seed: int
@@ -44,6 +39,7 @@ class Measured:
     flows: DoneFlows
     ports: Mapping[str, float]
     progress: FlowProgress | None = None
+    checkpoint: str = ""
 
     def compared(self, factor: str) -> tuple[str, When]:
         """Return what it is compared as, the level of a factor, and its other factors."""
@@ -62,46 +58,6 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """One combination of factors in a section, with the metrics of all valid trials."""
-
-    factors: When
-    values: Values
-
-    @property
-    def label(self) -> str:
-        """`load 0.6`, or `all trials` if nothing varies; text levels stand without their factor."""
-        parts = [
-            level if isinstance(level, str) else f"{name} {level}"
-            for name, level in self.factors.items()
-        ]
-        return ", ".join(parts) or "all trials"
-
-    @property
-    def seeds(self) -> int:
-        """The number of seeds that at least one tuner has."""
-        return len({seed for arm in self.values.values() for seed in arm})
-
-    def estimate(self, arm: str, metric: str) -> Estimate:
-        """Return the mean over the repeats; NaN for a tuner without trials."""
-        return t_interval([row[metric] for row in self.values.get(arm, {}).values()])
-
-    def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
-        """Return `arm` minus `against` over their common seeds."""
-        mine, others = (
-            {seed: row[metric] for seed, row in self.values.get(name, {}).items()}
-            for name in (arm, against)
-        )
-        return difference_by_seed(mine, others)
-
-
-def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
-    """Return the values of one minus those of the other, over their common seeds."""
-    seeds = sorted(set(mine) & set(others))
-    return paired_difference([others[seed] for seed in seeds], [mine[seed] for seed in seeds])
-
-
-@dataclass(frozen=True)
 class SectionResult:
     """The results of a section. `arms` are the tuners to show, including those that did not run."""
 
@@ -113,9 +69,38 @@ class SectionResult:
     backends: tuple[str, ...]
 
     @property
+    def transports(self) -> tuple[str, ...]:
+        """The levels of the factor `transport`; ("",) if it has none."""
+        found = {condition.transport for condition in self.conditions if condition.repeats}
+        return in_order(found) if found else ("",)
+
+    @property
     def ran(self) -> bool:
         """Whether anything was measured."""
         return self.trials > self.invalid
+
+
+def is_placebo(arm: str) -> bool:
+    """Return whether an arm is a placebo by its name: `placebo` or `placebo-<tuner>`."""
+    return arm == PLACEBO or arm.startswith(f"{PLACEBO}-")
+
+
+def is_yardstick(arm: str) -> bool:
+    """Return whether an arm is shown in every section, whatever its `arms` are."""
+    return arm in (BEST_STATIC, BEST_DCQCN, ORACLE, *RULES) or is_placebo(arm)
+
+
+def placebo_of(section: Section, arm: str, ran: tuple[str, ...]) -> str:
+    """Return the placebo of a learned arm: the section's, else the nearest name that ran.
+
+    That is `placebo-<arm>`, or with a shorter name, as `placebo-pet` for `pet-without-flows`; else
+    `placebo`.
+    """
+    if arm in section.placebos:
+        return section.placebos[arm]
+    parts = arm.split("-")
+    names = ["-".join([PLACEBO, *parts[:upto]]) for upto in range(len(parts), 0, -1)]
+    return next((name for name in names if name in ran), PLACEBO)
 
 
 def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tuple[Measured, ...]:
@@ -136,6 +121,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 flows=done_flows(result),
                 ports={**port_figures(result), **balance_figures(result)},
                 progress=flow_progress(result),
+                checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
             )
         )
         progress(number + 1, len(folders))
@@ -150,7 +136,7 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
         if fits(trial.cell, section.only)
     ]
     if section.arms:
-        mine = [trial for trial in mine if trial.arm in section.arms]
+        mine = [trial for trial in mine if trial.arm in section.arms or is_yardstick(trial.arm)]
     conditions: list[When] = []
     for item in section.printed:
         if item.when and item.when not in conditions:
@@ -165,7 +151,7 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
     return SectionResult(
         section=section,
         arms=_arms(section, mine),
-        conditions=tuple(Condition(factors, _values(section, mine, factors)) for factors in shown),
+        conditions=tuple(Condition(factors, _repeats(section, mine, factors)) for factors in shown),
         trials=len(mine),
         invalid=sum(not item.trial.valid for item in mine),
         backends=tuple(sorted({item.trial.backend for item in mine})),
@@ -177,25 +163,28 @@ def _arms(section: Section, trials: list[Compared]) -> tuple[str, ...]:
     known = {trial.arm for trial in trials}
     known |= {arm for item in section.printed for arm in item.arms}
     known |= {section.reference, *section.learned, *section.arms}
-    rank = {section.reference: 0, BEST_STATIC: 3, BEST_DCQCN: 3, PLACEBO: 4}
+    rank = {section.reference: 0, BEST_STATIC: 3, BEST_DCQCN: 3, ORACLE: 4}
 
     def place(arm: str) -> tuple[int, str]:
-        return rank.get(arm, 1 if arm in section.learned else 2), arm
+        usual = 1 if arm in section.learned else 5 if is_placebo(arm) else 2
+        return rank.get(arm, usual), arm
 
     return tuple(sorted(known, key=place))
 
 
-def _values(section: Section, trials: list[Compared], factors: When) -> Values:
-    values: dict[str, dict[int, Mapping[str, float]]] = {}
+def _repeats(section: Section, trials: list[Compared], factors: When) -> Repeats:
+    repeats: dict[str, dict[int, Repeat]] = {}
     for item in trials:
         if item.trial.valid and item.factors == factors:
-            values.setdefault(item.arm, {})[item.trial.seed] = _figures(section, item.trial)
-    return values
+            flows = item.trial.flows.within(section.flows_from, section.flows_to)
+            figures = _figures(section, item.trial, flows)
+            one = Repeat(figures, flows, item.trial.checkpoint)
+            repeats.setdefault(item.arm, {})[item.trial.seed] = one
+    return repeats
 
 
-def _figures(section: Section, trial: Measured) -> Mapping[str, float]:
+def _figures(section: Section, trial: Measured, flows: DoneFlows) -> Mapping[str, float]:
     """Return a trial's figures by metric; NaN where it has no samples of flows that last."""
-    flows = trial.flows.within(section.flows_from, section.flows_to)
     steady = trial.progress.since(section.steady_from) if trial.progress else None
     figures = {**trial.ports}
     for key, metric in PAPER_METRICS.items():
@@ -228,87 +217,3 @@ def _key(factors: When) -> tuple[tuple[str, bool, float, str], ...]:
         (name, isinstance(level, str), 0.0 if isinstance(level, str) else float(level), str(level))
         for name, level in factors.items()
     )
-
-
-Verdict = Literal["reproduced", "partly", "not reproduced", "no data"]
-# The result for a claim under one condition: as the paper says, in its direction only, or not.
-Finding = Literal["as claimed", "direction only", "no"]
-# The difference is None for a claim about a value.
-Row = tuple[Condition, PairedDifference | None, Finding]
-
-
-@dataclass(frozen=True)
-class ClaimResult:
-    """A claim, its verdict, and per condition the difference (None for a value) and the finding."""
-
-    claim: Claim
-    verdict: Verdict
-    findings: tuple[Row, ...]
-
-
-def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
-    """Evaluate a claim against the measurements.
-
-    Under one condition, a comparison is `as claimed` if its 95 % interval excludes 0 in the claimed
-    direction and reaches the least effect that the paper claims. It is `direction only` if the
-    interval excludes 0 but does not reach it. The claim is reproduced if every condition is as
-    claimed and, if the paper says `up to`, one of them reaches half of that. It is not reproduced
-    if no condition shows the direction.
-    """
-    rows: list[Row] = []
-    for condition in result.conditions:
-        if not fits(condition.factors, claim.when):
-            continue
-        if claim.direction == "value":
-            estimate = condition.estimate(claim.arm, claim.metric)
-            if estimate.n >= 2:
-                rows.append((condition, None, _value_finding(claim, estimate)))
-            continue
-        difference = condition.difference(claim.arm, claim.against, claim.metric)
-        if difference.n >= 2:
-            rows.append((condition, difference, _finding(claim, difference)))
-    return ClaimResult(claim, _verdict(claim, rows), tuple(rows))
-
-
-def toward(claim: Claim, difference: PairedDifference) -> float:
-    """Return the largest plausible change in the claimed direction: the far end of the interval."""
-    if claim.direction == "lower":
-        return -difference.relative_low
-    return difference.relative_high
-
-
-def _finding(claim: Claim, difference: PairedDifference) -> Finding:
-    if claim.direction == "same":
-        inside = (
-            difference.relative_low >= -claim.within and difference.relative_high <= claim.within
-        )
-        if inside:
-            return "as claimed"
-        return "direction only" if abs(difference.relative) <= claim.within else "no"
-    real = difference.high < 0 if claim.direction == "lower" else difference.low > 0
-    if not real:
-        return "no"
-    reaches = claim.least <= 0 or toward(claim, difference) >= claim.least
-    return "as claimed" if reaches else "direction only"
-
-
-def _value_finding(claim: Claim, estimate: Estimate) -> Finding:
-    low, high = claim.low or 0.0, claim.high or 0.0
-    if low <= estimate.mean <= high:
-        return "as claimed"
-    return "direction only" if estimate.low <= high and estimate.high >= low else "no"
-
-
-def _verdict(claim: Claim, rows: list[Row]) -> Verdict:
-    if not rows:
-        return "no data"
-    findings = [finding for _, _, finding in rows]
-    if all(finding == "no" for finding in findings):
-        return "not reproduced"
-    if any(finding != "as claimed" for finding in findings):
-        return "partly"
-    if claim.best is not None:
-        largest = max(toward(claim, diff) for _, diff, _ in rows if diff is not None)
-        if not largest >= claim.best / 2:
-            return "partly"
-    return "reproduced"

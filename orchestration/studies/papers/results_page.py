@@ -1,184 +1,84 @@
-"""The results page in Markdown: the answer, then a section per table and figure."""
+"""The results page in Markdown: headroom, the answer, then a section per table and figure."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS, PaperUnit
-from orchestration.analysis.statistics import Estimate, PairedDifference
-from orchestration.analysis.words import NOTHING, quantity
-from orchestration.model.units import format_rate
+from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.tails import LEAST_BEYOND
+from orchestration.studies.papers import verdicts
+from orchestration.studies.papers.answer import (
+    arms_of,
+    arms_table,
+    claim_text,
+    detectable_text,
+    headline,
+    headline_tables,
+    sentence,
+    tally_text,
+    verdict_text,
+    yardstick_table,
+    yardsticks,
+)
+from orchestration.studies.papers.causes import CAUSES, likely_cause
 from orchestration.studies.papers.claims import ClaimsFile, Section
+from orchestration.studies.papers.condition import Condition, in_order
+from orchestration.studies.papers.figure_texts import (
+    amount,
+    difference_text,
+    estimate_text,
+    relative,
+)
+from orchestration.studies.papers.headroom import headroom_of
+from orchestration.studies.papers.headroom_page import headroom_part
+from orchestration.studies.papers.page_data import PageData
 from orchestration.studies.papers.results import (
-    BEST_DCQCN,
-    BEST_STATIC,
-    PLACEBO,
-    ClaimResult,
-    Condition,
+    Measured,
     SectionResult,
-    evaluate_claim,
     evaluate_section,
     measure_campaign,
 )
+from orchestration.studies.papers.verdicts import ClaimResult, evaluate_claim
 
-# Shares closer to 0 than this are shown as 0, without a sign.
-_NOTHING_SHARE = 5e-5
-_RIVALS = {
-    BEST_STATIC: "the best static setting",
-    BEST_DCQCN: "DCQCN with the best parameters",
-    PLACEBO: "the placebo",
-}
-
-
-def amount(value: float, unit: PaperUnit) -> str:
-    """Return a value with its unit and three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
-    if unit == "share":
-        return quantity(0.0 if abs(value) < _NOTHING_SHARE else value, unit)
-    if unit != "bps":
-        return quantity(value, unit)
-    if not math.isfinite(value):
-        return NOTHING
-    digits = max(0, 2 - math.floor(math.log10(abs(value))) % 3) if value else 0
-    return format_rate(round(value), digits)
-
-
-def estimate_text(estimate: Estimate, unit: PaperUnit) -> str:
-    """Return `2.84 ±0.10`: the mean and half of its interval."""
-    text = amount(estimate.mean, unit)
-    half = (estimate.high - estimate.low) / 2
-    return f"{text} ±{amount(half, unit)}" if half > 0 else text
-
-
-def relative(share: float) -> str:
-    """Return `-12.6%`."""
-    text = f"{100 * share:+.1f}%"
-    return "0.0%" if text in ("+0.0%", "-0.0%") else text
-
-
-def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
-    """Return `-12.6% [-15.0% to -9.8%]`; differences of shares are in points.
-
-    The interval is in the metric's unit if there is no relative one, which happens if the other
-    mean is not significantly different from 0.
-    """
-    if not difference.n or not math.isfinite(difference.mean):
-        return NOTHING
-    if unit == "share":
-        points = [100 * x for x in (difference.mean, difference.low, difference.high)]
-        bounds = f" [{points[1]:+.2f} to {points[2]:+.2f}]" if math.isfinite(points[1]) else ""
-        return f"{points[0]:+.2f}{bounds} points"
-    if math.isfinite(difference.relative_low):
-        bounds = f"{relative(difference.relative_low)} to {relative(difference.relative_high)}"
-        return f"{relative(difference.relative)} [{bounds}]"
-    text = relative(difference.relative) if math.isfinite(difference.relative) else ""
-    if math.isfinite(difference.low) or not text:
-        sign = "+" if difference.mean > 0 else ""
-        text = f"{text}, {sign}{amount(difference.mean, unit)}".removeprefix(", ")
-    if math.isfinite(difference.low):
-        text += f" [{amount(difference.low, unit)} to {amount(difference.high, unit)}]"
-    return text
-
-
-def claim_text(result: ClaimResult) -> str:
-    """Return the measurements for a claim: every condition or, if many, the extremes."""
-    claim, rows = result.claim, result.findings
-    if not rows:
-        return "not run"
-    unit = PAPER_METRICS[claim.metric].unit
-    if claim.direction == "value":
-        return "; ".join(
-            (f"{condition.label}: " if len(rows) > 1 else "")
-            + estimate_text(condition.estimate(claim.arm, claim.metric), unit)
-            for condition, _, _ in rows
-        )
-    pairs = [(condition.label, diff) for condition, diff, _ in rows if diff is not None]
-    if len(pairs) == 1:
-        return f"{difference_text(pairs[0][1], unit)}, {pairs[0][1].n} seeds"
-    ordered = sorted(pairs, key=lambda pair: (pair[1].relative, pair[0]))
-    shown = ordered if len(ordered) <= 3 else [ordered[0], ordered[-1]]
-    text = "; ".join(f"{label}: {difference_text(diff, unit)}" for label, diff in shown)
-    held = sum(finding != "no" for _, _, finding in rows)
-    word = "the same" if claim.direction == "same" else f"{claim.direction} beyond chance"
-    return f"{word} in {held} of {len(rows)} conditions; {text}"
-
-
-def against_yardsticks(results: Iterable[SectionResult]) -> list[str]:
-    """Return one sentence per pair of a learned tuner and a yardstick that ran in these sections.
-
-    Each condition counts once, by the first metric of its section.
-    """
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    labels: dict[str, None] = {}
-    for result in results:
-        metric = PAPER_METRICS[result.section.metrics[0]]
-        for condition, arm, rival in product(result.conditions, result.section.learned, _RIVALS):
-            difference = condition.difference(arm, rival, metric.key)
-            if difference.n >= 2:
-                found = _against(difference, metric.better)
-                counts.setdefault((arm, rival), Counter())[found] += 1
-                labels[metric.label] = None
-    what = next(iter(labels)) if len(labels) == 1 else "the first figure of each table"
-    return [_sentence(arm, _RIVALS[rival], what, count) for (arm, rival), count in counts.items()]
-
-
-def _against(difference: PairedDifference, better: str) -> str:
-    if difference.low <= 0 <= difference.high:
-        return "even"
-    return "better" if (difference.high < 0) == (better == "lower") else "worse"
-
-
-def _sentence(arm: str, rival: str, metric: str, counts: Counter[str]) -> str:
-    total = sum(counts.values())
-    where = "in the one condition" if total == 1 else f"in {counts['better']} of {total} conditions"
-    rest = []
-    if counts["worse"]:
-        rest.append(f"worse in {counts['worse']}")
-    if counts["even"]:
-        rest.append(f"not to be told from it in {counts['even']}")
-    tail = f" ({', '.join(rest)})" if rest else ""
-    if counts["better"]:
-        return f"`{arm}` beats {rival} in {metric} {where}{tail}."
-    return f"**`{arm}` does not beat {rival}** in {metric} under any condition{tail}."
-
-
-_VERDICTS = ("reproduced", "partly", "not reproduced", "no data")
 _LINE = "<br>"
 
 _HEAD = """\
 # Results: what came out of the papers
 
 Written by `closloop papers results` from run folders alone; [papers.md](../papers.md) says how to
-run the campaigns. By hand are only the papers' own numbers and the notes on causes.
-Figures inside the notes and the trained networks are of before
-[decision 34](../decisions/0034-one-band-of-fq.md), which made small flows faster. The campaigns
-repeat themselves to the bit ([decision 36](../decisions/0036-to-the-bit.md)): with five seeds a
-verdict that hangs on a p99 of mice still changes with the draws, as two did in the last run.
+run the campaigns. By hand are only the papers' own numbers, and the notes on how a setting differs
+from its paper's. The campaigns repeat themselves to the bit
+([decision 36](../decisions/0036-to-the-bit.md)).
 """
 
-_HOW_TO_READ = """\
+_HOW_TO_READ = f"""\
 ## How to read it
 
 A figure is the mean over repeats (seeds) with half of its 95 % interval, Student's t. A difference
-is of the tuner from the reference, paired by seed, in percent of the reference's mean, with its
-95 % interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
-Seeds of training are of another stream than these. *best-static* is the best of a grid of static
-settings, chosen by mean slowdown on other seeds; *placebo* is the same loop with random actions.
-In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best parameters of a
-grid, chosen by power (goodput by RTT inflation) on other seeds.
+is of the tuner from the reference, paired by seed, in percent of the reference's mean, with its 95
+% interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
+Seeds of training are of another stream than these. Where a learned tuner's networks take turns
+over the repeats, its figures are over training seeds too: the interval is a hierarchical
+bootstrap, which draws networks, then repeats within each (Davison and Hinkley 1997, section 3.8;
+Saravanan et al. 2020), widened for few networks and never narrower than Student's. A tail is the
+quantile of all repeats' flows together, with a bootstrap that draws repeats; with fewer than
+{LEAST_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was
+offered and what arrived, in percent of the hosts' line rates.
 
-A claim is **reproduced** if under every condition the interval excludes 0 in the claimed direction
-and reaches the least change that the paper claims, and, where the paper says "up to", if it reaches
-half of that somewhere; **not reproduced** if no condition shows the direction; else **partly**. A
-claim that two are the same holds where the interval lies inside the paper's own difference.
+*best-static* is the best single static setting for all conditions and *oracle* the best one for
+each, both searched for on other seeds; a *placebo* is its tuner's own loop and actions, drawn at
+random. In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best
+parameters of a grid, chosen by power (goodput by RTT inflation) on other seeds.
 
-Queues are the mean and standard deviation over all samples, every 100 us while flows arrive, of all
-switch ports, or of the ports to the receiver where the table says so. Throughput is payload that
-switches sent to hosts in that time. Transport is Linux DCTCP over Linux' switches here (`fabric:
-linux`, which the networks were trained on too), DCQCN in the papers of GraphCC, ACC and PET; times
+{verdicts.RULE}
+{CAUSES}
+Queues are the mean and standard deviation over all samples, every 100 us
+while flows arrive, of all switch ports, or of the ports to the receiver where the table says so.
+Throughput is payload that switches sent to hosts in that time. DCTCP is Linux' (`fabric: linux`),
+DCQCN is of RoCE NICs over our own fabric with PFC, as in the papers of GraphCC, ACC and PET; times
 and hosts are scaled as each section says.
 
 RL-CC's sections have RoCE NICs over our own fabric. There goodput, RTT and Jain's index are of the
@@ -187,56 +87,44 @@ receivers' line rates, a lost packet one that a switch dropped.
 """
 
 
-def build_page(
+@dataclass(frozen=True)
+class ResultsPage:
+    """A page in two parts: what it opens with, as data, and the rest as text."""
+
+    data: PageData
+    rest: str
+
+    def text(self, picture: str) -> str:
+        """Return the page; `picture` is the name of the picture's file beside it."""
+        return opening(self.data, picture) + self.rest
+
+
+def opening(data: PageData, picture: str) -> str:
+    """Return the page up to its second part: headroom, arms, the answer."""
+    lines = [_HEAD, *headroom_part(data.headroom, picture)]
+    if data.arms:
+        lines += ["### The arms\n", *arms_table(data.arms)]
+    lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
+    lines += headline_tables(data.headlines)
+    if data.yardsticks:
+        lines += [
+            "### Against the best fixed setting and against chance\n",
+            "Conditions in which a tuner is better or worse beyond chance, by the first figure of\n"
+            "each table. Its placebo has its actions and its period, and draws at random.\n",
+            *yardstick_table(data.yardsticks),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def build_rest(
     file: ClaimsFile, results: Mapping[str, SectionResult], claims: Sequence[ClaimResult]
 ) -> str:
-    """Return the page of all sections of `file`; `results` are keyed by section id."""
-    lines = [_HEAD, *_answer(file, results, claims), _HOW_TO_READ]
+    """Return the page from `How to read it` on; `results` are keyed by section id."""
+    lines = [_HOW_TO_READ]
     for section in file.sections:
         mine = [result for result in claims if result.claim.section == section.id]
         lines += _section(results[section.id], mine)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _answer(
-    file: ClaimsFile, results: Mapping[str, SectionResult], claims: Sequence[ClaimResult]
-) -> Iterator[str]:
-    headlines = [result for result in claims if result.claim.headline]
-    yield "## The answer\n"
-    yield f"{tally_text([result.verdict for result in headlines])}\n"
-    yield from _claim_table(headlines, file)
-    sentences = [
-        f"- {paper}'s experiments: {sentence}"
-        for paper in dict.fromkeys(section.paper for section in file.sections)
-        for sentence in against_yardsticks(
-            results[section.id] for section in file.sections if section.paper == paper
-        )
-    ]
-    if sentences:
-        yield "Against the best fixed setting and against chance:\n"
-        yield "\n".join(sentences) + "\n"
-
-
-def tally_text(verdicts: Sequence[str]) -> str:
-    """Return the sentence on the verdicts of all headlines."""
-    counts = Counter(verdicts)
-    words = {"no data": "without data", "partly": "partly reproduced"}
-    parts = [f"{counts[v]} {words.get(v, v)}" for v in _VERDICTS if counts[v]]
-    return f"Of the papers' {len(verdicts)} headlines: {', '.join(parts) or 'none'}."
-
-
-def _claim_table(claims: Sequence[ClaimResult], file: ClaimsFile | None = None) -> Iterator[str]:
-    """Yield the table of claims; with `file`, a column names each claim's paper."""
-    if not claims:
-        return
-    yield ("| paper " if file else "") + "| claim | the paper | measured (paired, 95 %) | verdict |"
-    yield ("| --- " if file else "") + "| --- | --- | --- | --- |"
-    for result in claims:
-        claim = result.claim
-        paper = f"| {file.section(claim.section).paper} " if file else ""
-        measured = claim_text(result)
-        yield f"{paper}| {claim.text} | {claim.says} | {measured} | **{result.verdict}** |"
-    yield ""
 
 
 def _section(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterator[str]:
@@ -249,11 +137,38 @@ def _section(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterator[s
     yield from (f"- {claim.text}: {' '.join(claim.notes.split())}" for claim in noted)
     if noted:
         yield ""
-    sentences = against_yardsticks([result])
+    sentences = [sentence(row) for row in yardsticks(section.paper, [result])]
     if sentences:
-        yield " ".join(sentences) + "\n"
-    for condition in result.conditions:
-        yield from _table(result, condition)
+        metric = PAPER_METRICS[section.metrics[0]].label
+        yield f"By {metric}: {' '.join(sentences)}\n"
+    for place in dict.fromkeys(condition.place for condition in result.conditions):
+        here = {c.transport: c for c in result.conditions if c.place == place}
+        yield from _table(result, [here[transport] for transport in in_order(set(here))])
+
+
+def _claim_table(claims: Sequence[ClaimResult]) -> Iterator[str]:
+    """Yield the section's claims, a row for each transport."""
+    if not claims:
+        return
+    several = any(transport for result in claims for transport in result.by_transport)
+    column = ("| transport ", "| --- ") if several else ("", "")
+    yield (
+        f"| claim | the paper {column[0]}| measured (paired, 95 %) | detectable | verdict "
+        "| likely cause |"
+    )
+    yield f"| --- | --- {column[1]}| --- | --- | --- | --- |"
+    for result in claims:
+        claim = result.claim
+        for transport, judged in result.by_transport.items():
+            where = f"| {transport.upper() or '–'} " if several else ""
+            cells = [
+                claim_text(result, transport),
+                detectable_text(result, transport),
+                verdict_text(judged),
+                likely_cause(result, transport) or "–",
+            ]
+            yield f"| {claim.text} | {claim.says} {where}| {' | '.join(cells)} |"
+    yield ""
 
 
 def _standing(result: SectionResult) -> str:
@@ -268,27 +183,59 @@ def _standing(result: SectionResult) -> str:
     return f"{text}. Differences are from `{section.reference}`."
 
 
-def _table(result: SectionResult, condition: Condition) -> Iterator[str]:
+def _table(result: SectionResult, conditions: Sequence[Condition]) -> Iterator[str]:
+    """Yield the table of one condition, under each transport."""
     section = result.section
-    count = condition.seeds
-    seeds = f"{count} seed{'s' if count > 1 else ''}" if count else "not run"
-    yield f"### {condition.label} ({seeds})\n"
+    several = any(condition.transport for condition in conditions)
+    yield f"### {conditions[0].place} ({_size_text(conditions)})\n"
     labels = [PAPER_METRICS[key].label for key in section.metrics]
-    yield f"| | {' | '.join(labels)} |"
-    yield "| --- " * (1 + len(labels)) + "|"
-    for arm in result.arms:
-        cells = [_cell(section, condition, arm, key) for key in section.metrics]
-        yield f"| {arm} | {' | '.join(cells)} |"
+    yield f"| | {'transport | ' if several else ''}{' | '.join(labels)} |"
+    yield "| --- " * (1 + several + len(labels)) + "|"
+    for condition in conditions:
+        where = f"{condition.transport.upper() or '–'} | " if several else ""
+        for arm in result.arms:
+            cells = [_cell(section, condition, arm, key) for key in section.metrics]
+            yield f"| {arm} | {where}{' | '.join(cells)} |"
     yield ""
+
+
+def _size_text(conditions: Sequence[Condition]) -> str:
+    """Return how many seeds there are, and the load where trials wrote it down."""
+    parts = []
+    for condition in conditions:
+        count = condition.seeds
+        text = f"{count} seed{'s' if count > 1 else ''}" if count else "not run"
+        loads = [_load(condition, key) for key in ("offered_load", "delivered_load")]
+        if all(map(math.isfinite, loads)):
+            text += f", {100 * loads[0]:.1f} % offered, {100 * loads[1]:.1f} % delivered"
+        parts.append((condition.transport.upper(), text))
+    if len({text for _, text in parts}) == 1:
+        return parts[0][1]
+    return "; ".join(f"{transport}: {text}" for transport, text in parts)
+
+
+def _load(condition: Condition, key: str) -> float:
+    """Return the mean over all trials."""
+    found = [
+        repeat.figures.get(key, math.nan)
+        for repeats in condition.repeats.values()
+        for repeat in repeats.values()
+    ]
+    known = [value for value in found if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
     unit = PAPER_METRICS[key].unit
-    parts = [estimate_text(condition.estimate(arm, key), unit)]
-    if arm != section.reference:
-        difference = condition.difference(arm, section.reference, key)
-        if difference.n:
-            parts.append(difference_text(difference, unit))
+    few = condition.beyond(arm, key) if condition.repeats.get(arm) else None
+    if few is not None and few < LEAST_BEYOND:
+        parts = [f"too few flows ({few} beyond)"]
+    else:
+        parts = [estimate_text(condition.estimate(arm, key), unit)]
+        if arm != section.reference and not condition.too_few((section.reference,), key):
+            difference = condition.difference(arm, section.reference, key)
+            if difference.n:
+                parts.append(difference_text(difference, unit))
     printed = _printed(section, condition, key)
     if arm in printed:
         text = f"paper: {amount(printed[arm], unit)}"
@@ -313,18 +260,56 @@ def results_page(
     runs: Path,
     phase: Callable[[str], None],
     progress: Callable[[int, int], None],
-) -> str:
+) -> ResultsPage:
     """Return the page for the campaign folders under `runs`, which may be missing.
 
-    `phase` is called with the campaign being read, `progress` with its trials read and in all. The
-    same folders give the same page. Raises InputError for a file that cannot be read.
+    `phase` is called with what is being done, `progress` with how much of it is done and in all.
+    The same folders give the same page. Raises InputError for a file that cannot be read.
     """
+    measured: dict[str, tuple[Measured, ...]] = {}
     results = {}
     for campaign in dict.fromkeys(section.campaign for section in file.sections):
         phase(f"reading {campaign}")
-        trials = measure_campaign(runs / campaign, progress)
+        measured[campaign] = measure_campaign(runs / campaign, progress)
         for section in file.sections:
             if section.campaign == campaign:
-                results[section.id] = evaluate_section(section, trials)
-    claims = [evaluate_claim(claim, results[claim.section]) for claim in file.claims]
-    return build_page(file, results, claims)
+                results[section.id] = evaluate_section(section, measured[campaign])
+    phase("judging claims")
+    claims = []
+    for number, claim in enumerate(file.claims):
+        claims.append(evaluate_claim(claim, results[claim.section]))
+        progress(number + 1, len(file.claims))
+    phase("writing tables")
+    return ResultsPage(_data(file, results, claims, measured), build_rest(file, results, claims))
+
+
+def _data(
+    file: ClaimsFile,
+    results: Mapping[str, SectionResult],
+    claims: Sequence[ClaimResult],
+    measured: Mapping[str, tuple[Measured, ...]],
+) -> PageData:
+    found = PageData()
+    for paper in file.papers:
+        sections = [section for section in file.sections if section.paper == paper]
+        campaigns = dict.fromkeys(section.campaign for section in sections)
+        parts = [
+            ([s for s in sections if s.campaign == campaign], measured[campaign])
+            for campaign in campaigns
+        ]
+        own = [results[section.id] for section in sections]
+        of_paper = {section.id for section in sections}
+        found = PageData(
+            headroom=(*found.headroom, *headroom_of(paper, parts)),
+            arms=(*found.arms, *arms_of(paper, own)),
+            headlines=(
+                *found.headlines,
+                *(
+                    headline(result, paper)
+                    for result in claims
+                    if result.claim.headline and result.claim.section in of_paper
+                ),
+            ),
+            yardsticks=(*found.yardsticks, *yardsticks(paper, own)),
+        )
+    return found

@@ -1,0 +1,210 @@
+"""Intervals over training seeds and repeats: networks differ by training, repeats by traffic.
+
+Repeats that share a network are not independent, so a network counts as one draw, however many
+repeats it has. The bootstrap is hierarchical: it draws networks with replacement, then repeats
+within each (Davison and Hinkley 1997, section 3.8; Saravanan, Berman and Sober 2020). For
+differences a repeat is a pair, of one seed of traffic.
+
+A percentile interval of five draws is too narrow: its spread lacks a factor of sqrt(n / (n - 1)),
+and it has the normal's tails and not Student's (Hesterberg 2015, section 4.3). So its ends are
+moved away from the estimate by sqrt(n / (n - 1)) t / z, where n are the units drawn first. For
+means it never is narrower than Student's over the repeats, which knows of no networks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.analysis import student_t
+from orchestration.analysis.statistics import (
+    CONFIDENCE,
+    Estimate,
+    PairedDifference,
+    paired_difference,
+    t_interval,
+)
+from orchestration.model.records import Floats, Ints
+
+DRAWS = 2_000
+# One label a repeat: that of its network.
+Groups = Sequence[Hashable]
+
+
+NO_DIFFERENCE = PairedDifference(
+    math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0
+)
+
+
+def units(groups: Groups) -> int:
+    """Return how many units are drawn first: networks, or repeats if there is one network."""
+    networks = len(set(groups))
+    return networks if networks > 1 else len(groups)
+
+
+def draw_counts(groups: Groups, draws: int = DRAWS, seed: int = 0) -> Ints:
+    """Return how often each draw has each repeat, shape (draws, repeats).
+
+    The same groups give the same draws.
+    """
+    label = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return _drawn(tuple(label[group] for group in groups), draws, seed)
+
+
+@lru_cache(maxsize=64)
+def _drawn(labels: tuple[int, ...], draws: int, seed: int) -> Ints:
+    rng = np.random.default_rng(seed)
+    which = np.array(labels)
+    order = np.argsort(which, kind="stable")
+    sizes = np.bincount(which)
+    begins = np.cumsum(sizes) - sizes
+    counts = np.zeros((draws, len(which)), dtype=np.int64)
+    rows = np.arange(draws)
+    for _ in sizes:
+        network = rng.integers(len(sizes), size=draws)
+        for place in range(int(sizes.max())):
+            picked = begins[network] + (rng.random(draws) * sizes[network]).astype(np.int64)
+            has = place < sizes[network]
+            np.add.at(counts, (rows[has], order[picked[has]]), 1)
+    counts.flags.writeable = False  # it is shared by all that ask for it
+    return counts
+
+
+def stretched(
+    point: float, draws: Floats, count: int, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the interval of an estimate from its bootstrap draws, widened for few units.
+
+    `count` is the number of units drawn first. NaN for fewer than two, and if a draw has no value.
+    """
+    if count < 2 or not np.all(np.isfinite(draws)):
+        return math.nan, math.nan
+    tail = (1 - confidence) / 2
+    quantile = student_t.quantile(count - 1, 1 - tail) / NormalDist().inv_cdf(1 - tail)
+    factor = math.sqrt(count / (count - 1)) * quantile
+    low, high = np.quantile(draws, (tail, 1 - tail))
+    return (
+        point - factor * max(0.0, point - float(low)),
+        point + factor * max(0.0, float(high) - point),
+    )
+
+
+def pooled_estimate(
+    values: Sequence[float] | Floats, groups: Groups, confidence: float = CONFIDENCE
+) -> Estimate:
+    """Return the mean over repeats, shape (repeats,), with an interval over networks and repeats.
+
+    With one network, or one repeat, it is Student's. NaN values are left out.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(sample)
+    sample, groups = sample[known], _chosen(groups, known)
+    plain = t_interval(sample, confidence)
+    if len(set(groups)) < 2:
+        return plain
+    counts = draw_counts(groups)
+    low, high = stretched(
+        plain.mean, counts @ sample / counts.sum(axis=1), units(groups), confidence
+    )
+    return Estimate(plain.mean, *_wider((low, high), (plain.low, plain.high)), plain.n)
+
+
+def pooled_difference(
+    a: Sequence[float] | Floats,
+    b: Sequence[float] | Floats,
+    groupings: Sequence[Groups],
+    confidence: float = CONFIDENCE,
+) -> PairedDifference:
+    """Compare `b` with `a`, shapes (pairs,), over networks and repeats.
+
+    Each of `groupings` labels the pairs by the networks of one side. Where both sides have several,
+    the interval is the wider one of the two at each end. With one network a side it is that of
+    `paired_difference`, whose p-values it keeps.
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    both = np.isfinite(first) & np.isfinite(second)
+    first, second = first[both], second[both]
+    found = paired_difference(first, second, confidence)
+    for grouping in groupings:
+        groups = _chosen(grouping, both)
+        if len(set(groups)) < 2:
+            continue
+        counts = draw_counts(groups)
+        absolute, shares = _difference_draws(first, second, counts)
+        ends = stretched(found.mean, absolute, units(groups), confidence)
+        ratio = stretched(found.relative, shares, units(groups), confidence)
+        if not math.isfinite(found.relative_low):  # the other mean may be 0
+            ratio = (math.nan, math.nan)
+        low, high = _wider(ends, (found.low, found.high))
+        relative_low, relative_high = _wider(ratio, (found.relative_low, found.relative_high))
+        found = PairedDifference(
+            found.mean,
+            low,
+            high,
+            found.relative,
+            relative_low,
+            relative_high,
+            found.p_t,
+            found.p_sign_flip,
+            found.n,
+        )
+    return found
+
+
+def difference_of(
+    statistic: Callable[[Ints], tuple[float, float, Floats, Floats]],
+    groupings: Sequence[Groups],
+    pairs: int,
+    confidence: float = CONFIDENCE,
+) -> PairedDifference:
+    """Return the difference of a statistic of all repeats together, such as a pooled quantile.
+
+    `statistic` takes counts, shape (draws, pairs), and returns the values of the first and of the
+    second side of all pairs, then those of each draw. The p-values are NaN.
+    """
+    ends: list[tuple[float, float]] = []
+    ratios: list[tuple[float, float]] = []
+    mean = relative = math.nan
+    usual: Groups = [0] * pairs
+    several = [groups for groups in groupings if len(set(groups)) > 1] or [usual]
+    for groups in several:
+        first, second, draws_a, draws_b = statistic(draw_counts(groups, DRAWS // 4))
+        mean = second - first
+        relative = second / first - 1 if first else math.nan
+        ends.append(stretched(mean, draws_b - draws_a, units(groups), confidence))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = draws_b / draws_a - 1
+        ratios.append(stretched(relative, shares, units(groups), confidence))
+    (low, high), (relative_low, relative_high) = (_widest(found) for found in (ends, ratios))
+    nan = math.nan
+    return PairedDifference(mean, low, high, relative, relative_low, relative_high, nan, nan, pairs)
+
+
+def _difference_draws(first: Floats, second: Floats, counts: Ints) -> tuple[Floats, Floats]:
+    drawn = counts.sum(axis=1)
+    a, b = counts @ first / drawn, counts @ second / drawn
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return b - a, b / a - 1
+
+
+def _chosen(groups: Groups, known: NDArray[np.bool_]) -> list[Hashable]:
+    return [group for group, kept in zip(groups, known, strict=True) if kept]
+
+
+def _widest(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    first, *others = intervals
+    for other in others:
+        first = _wider(first, other)
+    return first
+
+
+def _wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Return the lower low and the higher high; NaN if either is unknown."""
+    if not all(map(math.isfinite, (*one, *other))):
+        return math.nan, math.nan
+    return min(one[0], other[0]), max(one[1], other[1])

@@ -1,0 +1,138 @@
+"""The page's first part: headroom in words, one picture, and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from orchestration.studies.papers.condition import in_order
+from orchestration.studies.papers.headroom import LEAST, METRICS, Headroom, Interval, verdict_on
+
+_COLUMNS = {"slowdown_mean": "mean slowdown", "mice_p99": "tail (p99 FCT up to 100 KB)"}
+_COLUMNS["long_mean"] = "large flows (mean FCT above 1 MB)"
+
+INTRODUCTION = f"""\
+Headroom is what any tuner can win: by how much the single best static setting (`best-static`) is
+above the best static setting of each condition (`oracle`), paired by seed, with its 95 % interval.
+Both are searched for on other seeds than these. So headroom may come out negative: then the setting
+chosen for a condition alone is no better there than the one for all. Where it is below
+{100 * LEAST:.0f} % there is nothing to learn. A tuner's *share* of it is the part of the way from
+`best-static` (0 %) to the oracle (100 %) that the tuner goes; below 0 % it is worse than the static
+setting. It is not told where headroom is not above 0 beyond chance. *All together* is the mean over
+conditions.
+"""
+
+
+def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
+    """Yield the part of the page; `picture` is the name of its file, beside the page."""
+    yield "## Headroom\n"
+    if not rows:
+        yield "No campaign has both `best-static` and `oracle`: headroom is not known.\n"
+        return
+    yield INTRODUCTION
+    yield f"![Headroom by condition, and where each tuner lies]({picture})\n"
+    yield f"{_summary(rows)}\n"
+    yield from _whole_table(rows)
+    yield from _condition_tables(rows)
+
+
+def interval_text(found: Interval) -> str:
+    """Return `+3.1% [+2.0% to +4.2%]`, shares of which the ends may be unknown."""
+    value, low, high = found
+    if not math.isfinite(value):
+        return "–"
+    text = f"{100 * value:+.1f}%"
+    return f"{text} [{100 * low:+.1f}% to {100 * high:+.1f}%]" if math.isfinite(low) else text
+
+
+def share_text(found: Interval) -> str:
+    """Return `62% [40% to 85%]`: a share of the headroom."""
+    value, low, high = found
+    if not math.isfinite(value):
+        return "–"
+    text = f"{100 * value:.0f}%"
+    return f"{text} [{100 * low:.0f}% to {100 * high:.0f}%]" if math.isfinite(low) else text
+
+
+def _summary(rows: Sequence[Headroom]) -> str:
+    """Return one sentence a metric: under how many conditions there is something to learn."""
+    sentences = []
+    for metric in METRICS:
+        known = [
+            row
+            for row in rows
+            if row.metric == metric and row.place and math.isfinite(row.headroom[0])
+        ]
+        few = sum(row.metric == metric and bool(row.place) and row.few for row in rows)
+        if not known:
+            sentences.append(f"- By {_COLUMNS[metric]} nothing is known: too few flows.")
+            continue
+        nothing = sum(row.headroom[0] < LEAST for row in known)
+        negative = sum(row.headroom[2] < 0 for row in known)
+        text = f"- By {_COLUMNS[metric]} there is "
+        text += "**nothing to learn**" if nothing == len(known) else "nothing to learn"
+        text += f" under {nothing} of {len(known)} conditions"
+        if few:
+            text += f", and {few} more have too few flows"
+        if negative:
+            text += f"; headroom is negative beyond chance under {negative}"
+        most = max(known, key=lambda row: row.headroom[0])
+        where = f"`{most.place}`" + (f", {most.transport.upper()}" if most.transport else "")
+        sentences.append(f"{text}. The most is {interval_text(most.headroom)} ({where}).")
+    return "\n".join(sentences)
+
+
+def _cell(row: Headroom | None) -> str:
+    if row is None:
+        return "–"
+    if row.few:
+        return "too few flows"
+    return f"{interval_text(row.headroom)}<br>{verdict_on(row.headroom)}"
+
+
+def _transports(rows: Sequence[Headroom]) -> tuple[str, ...]:
+    return in_order({row.transport for row in rows})
+
+
+def _whole_table(rows: Sequence[Headroom]) -> Iterator[str]:
+    together = [row for row in rows if not row.place]
+    if not together:
+        return
+    yield "| all together | transport | " + " | ".join(_COLUMNS[m] for m in METRICS) + " |"
+    yield "| --- " * (2 + len(METRICS)) + "|"
+    for paper in dict.fromkeys(row.paper for row in together):
+        for transport in _transports(together):
+            mine = {
+                row.metric: row
+                for row in together
+                if (row.paper, row.transport) == (paper, transport)
+            }
+            if mine:
+                cells = " | ".join(_cell(mine.get(metric)) for metric in METRICS)
+                yield f"| {paper} | {transport.upper() or '–'} | {cells} |"
+    yield ""
+
+
+def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
+    """Yield a table a paper: headroom by condition, and shares of that in the first metric."""
+    for paper in dict.fromkeys(row.paper for row in rows):
+        mine = [row for row in rows if row.paper == paper]
+        arms = list(
+            dict.fromkeys(p.arm for row in mine if row.metric == METRICS[0] for p in row.arms)
+        )
+        yield f"### {paper}: headroom by condition, and the share of it in mean slowdown\n"
+        labels = [f"headroom, {_COLUMNS[metric]}" for metric in METRICS]
+        yield f"| condition | {' | '.join(labels)} | {' | '.join(f'`{arm}`' for arm in arms)} |"
+        yield "| --- " * (1 + len(labels) + len(arms)) + "|"
+        keys = dict.fromkeys((row.place, row.transport) for row in mine)
+        order = {name: place for place, name in enumerate(_transports(mine))}
+        places = list(dict.fromkeys(place for place, _ in keys))
+        for place, transport in sorted(keys, key=lambda k: (places.index(k[0]), order[k[1]])):
+            here = {r.metric: r for r in mine if (r.place, r.transport) == (place, transport)}
+            label = ", ".join(filter(None, (place or "all together", transport.upper())))
+            cells = [_cell(here.get(metric)) for metric in METRICS]
+            first = here.get(METRICS[0])
+            shares = {p.arm: p.share for p in first.arms} if first else {}
+            cells += [share_text(shares[arm]) if arm in shares else "–" for arm in arms]
+            yield f"| {label} | {' | '.join(cells)} |"
+        yield ""

@@ -1,0 +1,155 @@
+"""The first parts of a results page as data: headroom, arms, verdicts of headlines.
+
+They stand in a JSON file beside the page, so that programs can read them, and so that a page can be
+renewed for one paper on a machine without the runs of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestration.model.errors import InputError
+from orchestration.studies.papers.headroom import Headroom
+
+VERSION = 1
+_LEGACY_ROW = re.compile(
+    r"^\| (?!paper \||--- \|)(?P<paper>[^|]*) \| (?P<text>[^|]*) \| (?P<says>[^|]*) \| "
+    r"(?P<measured>[^|]*) \| \*\*(?P<verdict>[^|*]*)\*\* \|$",
+    re.M,
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A headline under one transport: its verdict, the measurement in words, the likely cause."""
+
+    verdict: str
+    measured: str
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A paper's headline, with a cell for each transport; the key is "" where there is one only."""
+
+    paper: str
+    text: str
+    says: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """How often an arm was better, worse or not to be told from a rival, by transport."""
+
+    paper: str
+    transport: str
+    arm: str
+    rival: str
+    better: int
+    worse: int
+    even: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a paper's campaigns, with the number of its networks (0: it has none named)."""
+
+    paper: str
+    arm: str
+    kind: str
+    networks: int
+    trials: int
+
+
+@dataclass(frozen=True)
+class PageData:
+    """What the page opens with."""
+
+    headroom: tuple[Headroom, ...] = ()
+    arms: tuple[Arm, ...] = ()
+    headlines: tuple[Headline, ...] = ()
+    yardsticks: tuple[Yardstick, ...] = ()
+
+    def renewed(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
+        """Return `former` with the rows of one paper from here, in the order of `papers`."""
+
+        def merged(name: str) -> tuple[Any, ...]:
+            kept = [row for row in getattr(former, name) if row.paper != paper]
+            rows = [*kept, *(row for row in getattr(self, name) if row.paper == paper)]
+            known = {name: place for place, name in enumerate(papers)}
+            return tuple(sorted(rows, key=lambda row: known.get(row.paper, len(known))))
+
+        return PageData(**{field.name: merged(field.name) for field in fields(self)})
+
+
+def to_json(data: PageData) -> str:
+    """Return the data as JSON text; what is unknown is null."""
+    plain = {"version": VERSION, **_unknown_as_null(asdict(data))}
+    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_data(path: Path, page: str) -> PageData:
+    """Return the data beside a page; without a file, what the page of an older version tells.
+
+    Raises InputError for a file that cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return _of_older(page)
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        raise InputError.single(
+            str(path), what, "make the whole page anew, without --paper"
+        ) from error
+    try:
+        data = json.loads(text)
+        if data.pop("version", None) != VERSION:
+            raise ValueError(f"is not of version {VERSION}")
+        return TypeAdapter(PageData).validate_python(_null_as_unknown(data))
+    except (ValueError, ValidationError) as error:
+        what = f"cannot be read: {str(error).splitlines()[0]}"
+        raise InputError.single(
+            str(path), what, "make the whole page anew, without --paper"
+        ) from error
+
+
+def _of_older(page: str) -> PageData:
+    answer = page.partition("\n## The answer\n")[2].partition("\n## ")[0]
+    return PageData(
+        headlines=tuple(
+            Headline(
+                row["paper"], row["text"], row["says"], {"": Cell(row["verdict"], row["measured"])}
+            )
+            for row in _LEGACY_ROW.finditer(answer)
+        )
+    )
+
+
+def _unknown_as_null(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _unknown_as_null(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_unknown_as_null(inner) for inner in value]
+    return value
+
+
+def _null_as_unknown(value: Any) -> Any:
+    if value is None:
+        return math.nan
+    if isinstance(value, dict):
+        return {key: _null_as_unknown(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_null_as_unknown(inner) for inner in value]
+    return value
