@@ -1,14 +1,13 @@
 """Arrival patterns: each is a pure function from (spec, testbed, random streams) to flows.
 
-Times, places and sizes come from separate streams that are read sequentially. So a higher load
-compresses the same sequence of flows in time, and a longer window or wider incast adds flows
-without changing the others.
+Times, places and sizes come from separate streams that are read sequentially. So a wider incast or
+a longer one adds flows without changing the others. So it is with loads of `draw: independent`: a
+higher load compresses the same sequence of flows in time, a longer window adds flows. With
+`strata`, sizes depend on how many flows there are (`traffic.arrivals`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -26,6 +25,7 @@ from orchestration.model.trial import (
     ReplaySpec,
     SingleFlowSpec,
 )
+from traffic.arrivals import Sizes, arrivals, cut_at
 from traffic.flow_file import host_numbers, read_flows
 from traffic.workloads import load_workload
 
@@ -55,8 +55,10 @@ class Flows:
     size_bytes: Ints
 
 
-def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """Return the flows of `spec`.
+def make_flows(
+    spec: PatternSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0
+) -> Flows:
+    """Return the flows of `spec` in a trial whose measurement begins at `warm_up_ns`.
 
     Raises ValueError for what `check_pattern` finds wrong, and InputError for a workload or a file
     of flows that cannot be read.
@@ -66,9 +68,9 @@ def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
         raise ValueError(problem)
     match spec:
         case PoissonSpec():
-            return poisson(spec, testbed, streams)
+            return poisson(spec, testbed, streams, warm_up_ns)
         case MessageMixSpec():
-            return message_mix(spec, testbed, streams)
+            return message_mix(spec, testbed, streams, warm_up_ns)
         case IncastSpec():
             return incast(spec, testbed, streams)
         case AllToAllSpec():
@@ -83,28 +85,30 @@ def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
             assert_never(spec)
 
 
-def poisson(spec: PoissonSpec, testbed: Testbed, streams: Streams) -> Flows:
+def poisson(
+    spec: PoissonSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0
+) -> Flows:
     """Return Poisson arrivals with an offered load of `load` times the hosts' line rates.
 
     Load counts payload bytes. Sources are drawn in proportion to their line rates, destinations
-    uniformly among the other hosts.
+    uniformly among the other hosts. With strata, the load is offered before and after `warm_up_ns`.
     """
     workload = load_workload(spec.workload)
-    return _arrivals(spec, workload.mean_bytes, workload.sample, testbed, streams)
+    sizes = Sizes(workload.mean_bytes, workload.sizes_bytes)
+    return _arrivals(spec, sizes, testbed, streams, warm_up_ns)
 
 
-def message_mix(spec: MessageMixSpec, testbed: Testbed, streams: Streams) -> Flows:
+def message_mix(
+    spec: MessageMixSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0
+) -> Flows:
     """Return Poisson arrivals, as `poisson`, of messages of `sizes_bytes`, all equally likely.
 
     With a receiver, `load` is a share of its line rate, and the other hosts are the sources.
     """
-    sizes = np.array(spec.sizes_bytes, dtype=np.int64)
-
-    def draw(rng: np.random.Generator, n: int) -> Ints:
-        return sizes[(rng.random(n) * len(sizes)).astype(np.int64)]
-
+    each = np.array(spec.sizes_bytes, dtype=np.int64)
+    sizes = Sizes(float(each.mean()), lambda u: each[(u * len(each)).astype(np.int64)])
     receiver = testbed.hosts.index(spec.receiver) if spec.receiver else None
-    return _arrivals(spec, float(sizes.mean()), draw, testbed, streams, receiver)
+    return _arrivals(spec, sizes, testbed, streams, warm_up_ns, receiver)
 
 
 def incast(spec: IncastSpec, testbed: Testbed, streams: Streams) -> Flows:
@@ -276,18 +280,19 @@ def _host_rates_bps(testbed: Testbed) -> Floats:
 
 def _arrivals(
     spec: PoissonSpec | MessageMixSpec,
-    mean_bytes: float,
-    draw_sizes: Callable[[np.random.Generator, int], Ints],
+    sizes: Sizes,
     testbed: Testbed,
     streams: Streams,
+    warm_up_ns: int,
     receiver: int | None = None,
 ) -> Flows:
-    """Return Poisson arrivals in the spec's window that offer its load at the given mean size."""
+    """Return arrivals in the spec's window that offer its load."""
     rates = _host_rates_bps(testbed)
     capacity_bps = float(rates.sum() if receiver is None else rates[receiver])
-    flows_per_ns = spec.load * capacity_bps / 8 / mean_bytes / 1e9
-    start_ns = spec.start_ns + _poisson_times(
-        flows_per_ns, spec.stop_ns - spec.start_ns, streams.times
+    flows_per_ns = spec.load * capacity_bps / 8 / sizes.mean_bytes / 1e9
+    window = cut_at(spec.start_ns, spec.stop_ns, warm_up_ns)
+    start_ns, size_bytes = arrivals(
+        spec.draw, flows_per_ns, window, sizes, streams.times, streams.sizes
     )
     n, hosts = len(start_ns), len(testbed.hosts)
     places = streams.places.random((n, 2))
@@ -296,20 +301,7 @@ def _arrivals(
     upper = np.cumsum(rates[senders] / rates[senders].sum())[:-1]
     src = senders[np.searchsorted(upper, places[:, 0], side="right")]
     if receiver is not None:
-        return Flows(start_ns, src, np.full(n, receiver), draw_sizes(streams.sizes, n))
+        return Flows(start_ns, src, np.full(n, receiver), size_bytes)
     other = (places[:, 1] * (hosts - 1)).astype(np.int64)
     dst = other + (other >= src)
-    return Flows(start_ns, src, dst, draw_sizes(streams.sizes, n))
-
-
-def _poisson_times(flows_per_ns: float, window_ns: int, rng: np.random.Generator) -> Ints:
-    """Return the times of a Poisson process in [0, window_ns), in whole ns, sorted."""
-    if flows_per_ns <= 0 or window_ns <= 0:
-        return np.zeros(0, dtype=np.int64)
-    expected = flows_per_ns * window_ns
-    block = int(expected + 4 * math.sqrt(expected)) + 16
-    gaps = rng.standard_exponential(block)
-    while (elapsed := np.cumsum(gaps))[-1] <= expected:
-        gaps = np.concatenate([gaps, rng.standard_exponential(block)])
-    times_ns = (elapsed[elapsed < expected] / flows_per_ns).astype(np.int64)
-    return np.minimum(times_ns, window_ns - 1)  # rounding may reach the window's end
+    return Flows(start_ns, src, dst, size_bytes)

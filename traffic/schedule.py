@@ -42,8 +42,8 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     """
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
-        flows = make_flows(_within(spec, trial, testbed), testbed, Streams.spawn(trial.seed, index))
-        parts.append(flows)
+        whole, streams = _within(spec, trial, testbed), Streams.spawn(trial.seed, index)
+        parts.append(make_flows(whole, testbed, streams, trial.warm_up_ns))
 
     def joined(name: str) -> Ints:
         none = np.zeros(0, dtype=np.int64)

@@ -57,7 +57,11 @@ class Workload:
 
     def sample(self, rng: np.random.Generator, n: int) -> Ints:
         """Return `n` flow sizes in whole bytes, at least 1, with one uniform draw each."""
-        return np.maximum(1, np.rint(self.quantile(rng.random(n)))).astype(np.int64)
+        return self.sizes_bytes(rng.random(n))
+
+    def sizes_bytes(self, u: ArrayLike) -> Ints:
+        """Return the flow size in whole bytes, at least 1, at each probability `u` (flows,)."""
+        return np.maximum(1, np.rint(self.quantile(u))).astype(np.int64)
 
     def share_up_to(self, size_bytes: int, *, inclusive: bool = True) -> tuple[float, float]:
         """Return the share of all flows, and of all bytes, in flows of at most `size_bytes`.

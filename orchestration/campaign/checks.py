@@ -178,6 +178,14 @@ def _check_periods(whole: Fields) -> Iterator[Finding]:
             f"sample_period {_time(sample)} is beyond the duration {_time(duration)}",
             "sample more often, or make the trial longer",
         )
+    warm_up = whole.get("warm_up")
+    if warm_up and duration and sample and warm_up + sample > duration:
+        yield Finding(
+            ("warm_up",),
+            f"warm_up {_time(warm_up)} leaves less than a sample_period of the duration "
+            f"{_time(duration)} to be measured",
+            "shorten it, or make the trial longer",
+        )
 
 
 def _check_tuners(

@@ -303,6 +303,7 @@ def _trial(
         flow_sample_period_ns=file.flow_sample_period or 0,
         load_balancing=file.load_balancing.spec(),
         clock=REAL if file.clock == REAL else "",
+        warm_up_ns=file.warm_up,
     )
 
 
@@ -351,7 +352,7 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
             if workload == item.workload:
                 workload = load_workload(workload).name  # one id for `websearch` and `WebSearch`
             window = _window(item, duration_ns)
-            return PoissonSpec(workload, item.load, *window, queue_class=klass)
+            return PoissonSpec(workload, item.load, *window, queue_class=klass, draw=item.draw)
         case schema.Incast():
             return IncastSpec(
                 item.fan_in,
@@ -367,7 +368,12 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
         case schema.MessageMix():
             window = _window(item, duration_ns)
             return MessageMixSpec(
-                item.sizes, item.load, *window, receiver=item.receiver, queue_class=klass
+                item.sizes,
+                item.load,
+                *window,
+                receiver=item.receiver,
+                queue_class=klass,
+                draw=item.draw,
             )
         case schema.Concurrent():
             return ConcurrentSpec(

@@ -28,7 +28,14 @@ from orchestration.campaign.fields import (
 from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.model import plugins
-from orchestration.model.trial import FORMER_BACKENDS, BackendName, CongestionControl, Scalar
+from orchestration.model.trial import (
+    FORMER_BACKENDS,
+    STRATA,
+    BackendName,
+    CongestionControl,
+    Draw,
+    Scalar,
+)
 from traffic.drivers.programs import DRIVERS, known, option_units
 
 # The backends that can run a campaign, among those that a trial can name.
@@ -114,6 +121,7 @@ class Poisson(Windowed):
     kind: Literal["poisson"]
     workload: str = Field(description="flow sizes, like WebSearch")
     load: Load = Field(description="share of the hosts' line rate, like 0.6")
+    draw: Draw = STRATA
 
 
 class Incast(Windowed):
@@ -141,6 +149,7 @@ class MessageMix(Windowed):
     load: Load = Field(description="share of the hosts' line rate, like 0.6")
     sizes: Annotated[tuple[PositiveSize, ...], AfterValidator(some)] = ACC_MESSAGE_SIZES_BYTES
     receiver: str = ""
+    draw: Draw = STRATA
 
 
 class SingleFlow(Classed):
@@ -254,6 +263,7 @@ class CampaignFile(StrictModel):
     repeats: Positive = 5
     seed: NotNegative = 1
     duration: PositiveDuration = Field(description="how long flows arrive, like 10ms")
+    warm_up: Duration = 0
     drain: Duration = 200_000_000
     sample_period: PositiveDuration = 100_000
     action_period: PositiveDuration | None = None

@@ -26,6 +26,11 @@ Scalar = str | int | float | bool
 # What a trial's time is; "" for that of its backend. Emulated trials alone can be in real time.
 ClockName = Literal["", "real"]
 REAL: ClockName = "real"
+# How patterns that offer a load draw the number and the sizes of their flows (traffic/arrivals.py).
+# Files of 0.1 have no such field: `INDEPENDENT`.
+Draw = Literal["strata", "independent"]
+STRATA: Draw = "strata"
+INDEPENDENT: Draw = "independent"
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class PoissonSpec:
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
     congestion_control: str = ""
+    draw: Draw = INDEPENDENT
     kind: Literal["poisson"] = "poisson"
 
 
@@ -113,6 +119,7 @@ class MessageMixSpec:
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
     congestion_control: str = ""
+    draw: Draw = INDEPENDENT
     kind: Literal["message-mix"] = "message-mix"
 
 
@@ -267,6 +274,8 @@ class TrialSpec:
     and then a second of the trial takes that many: all times here, and in the trial's records, are
     without it.
 
+    Flows that start before `warm_up_ns` are sent, and count in no metric.
+
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
     workload's table, recorded flows), so a changed file makes another trial. `parent` names the
     trial or file that is replayed, with its SHA-256.
@@ -294,6 +303,12 @@ class TrialSpec:
     load_balancing: LoadBalancingSpec = ECMP
     clock: ClockName = ""
     scale: int = 1
+    warm_up_ns: int = 0
+
+    @property
+    def measured_ns(self) -> tuple[int, int]:
+        """The time that is measured: after the warm-up, while flows arrive."""
+        return self.warm_up_ns, self.duration_ns
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
@@ -302,7 +317,7 @@ class TrialSpec:
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
         `congestion_control` of patterns that name none, the period of flow samples, how NICs decide
         that do so at once, `load_balancing` for ECMP, a `loss_detection` that is Linux' own, the
-        `clock` of the backend, and a scale of 1.
+        `clock` of the backend, a scale of 1, a `draw` that is independent, and no warm-up.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
@@ -315,6 +330,8 @@ class TrialSpec:
             del data["clock"]
         if self.scale == 1:
             del data["scale"]
+        if not self.warm_up_ns:
+            del data["warm_up_ns"]
         if self.host.loss_detection == TCP.loss_detection:
             del data["host"]["loss_detection"]
         if self.host.roce is None:
@@ -328,6 +345,8 @@ class TrialSpec:
                 del pattern["driver"]
             if not pattern["congestion_control"]:
                 del pattern["congestion_control"]
+            if pattern.get("draw") == INDEPENDENT:
+                del pattern["draw"]
         return data
 
     @classmethod
