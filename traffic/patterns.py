@@ -55,9 +55,7 @@ class Flows:
     size_bytes: Ints
 
 
-def make_flows(
-    spec: PatternSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0
-) -> Flows:
+def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0) -> Flows:
     """Return the flows of `spec` in a trial whose measurement begins at `warm_up_ns`.
 
     Raises ValueError for what `check_pattern` finds wrong, and InputError for a workload or a file
@@ -85,9 +83,7 @@ def make_flows(
             assert_never(spec)
 
 
-def poisson(
-    spec: PoissonSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0
-) -> Flows:
+def poisson(spec: PoissonSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0) -> Flows:
     """Return Poisson arrivals with an offered load of `load` times the hosts' line rates.
 
     Load counts payload bytes. Sources are drawn in proportion to their line rates, destinations

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from orchestration.analysis.sample_parts import after_warm_up, measured_flows
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Ints
 
@@ -17,12 +18,13 @@ def balance_figures(result: TrialResult) -> dict[str, float]:
     switches that choose a path, by the flows that ended: DRLet's "rerouting times", "number of
     flowlets divided by number of flows" (figure 4).
     """
-    hosts, switches = result.samples("host"), result.samples("switch")
+    hosts, switches = after_warm_up(result, "host"), after_warm_up(result, "switch")
     received = _last(hosts.values.get("received_packets"))
     early = _last(hosts.values.get("out_of_order_packets"))
     flowlets = _last(switches.values.get("flowlets"))
-    dropped = _last(result.ports.dropped_packets)
-    flows = int(np.count_nonzero(result.table("flows")["end_ns"] >= 0))
+    dropped = _last(after_warm_up(result, "queue").dropped_packets)
+    ended = result.table("flows")["end_ns"] >= 0
+    flows = int(np.count_nonzero(ended & measured_flows(result)))
     return {
         "lost_share": dropped / (received + dropped) if received + dropped else math.nan,
         "reordered_share": early / received if received else math.nan,

@@ -1,6 +1,6 @@
 """Metrics of hosts' RoCE NICs and of switches with a shared buffer; NaN where a trial has none.
 
-CNPs and pauses count in the whole trial. Rates, round trips and buffers are of the samples taken
+CNPs and pauses count from the warm-up to the trial's end. Rates, round trips and buffers are of the samples taken
 while flows arrived, as those of queues.
 """
 
@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.analysis.sample_parts import arrivals, counted
+from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints, Samples
 
@@ -38,9 +38,9 @@ def round_trips_ns(hosts: Samples) -> Floats:
 
 def measure_devices(result: TrialResult) -> dict[str, float]:
     """Return the metrics of NICs and buffers. Raises InputError for an unreadable table."""
-    hosts, pauses = result.samples("host"), result.samples("priority")
-    window = arrivals(hosts, result.spec.duration_ns)
-    buffers = arrivals(result.samples("switch"), result.spec.duration_ns)
+    hosts, pauses = after_warm_up(result, "host"), after_warm_up(result, "priority")
+    window = arrivals(result.samples("host"), result.spec.measured_ns)
+    buffers = arrivals(result.samples("switch"), result.spec.measured_ns)
     rates = allowed_bps(result.testbed, window)
     trips = round_trips_ns(window)
     return {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inventory.routing import PathTable
+from orchestration.analysis.sample_parts import after_warm_up
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import LASTING, STATUS_NAMES, Floats, Ints
 
@@ -87,7 +88,10 @@ class FlowProgress:
 
 
 def flow_progress(result: TrialResult) -> FlowProgress | None:
-    """Return a trial's samples of flows that last; None if it has none, or fewer than two."""
+    """Return a trial's samples of flows that last; None if it has none, or fewer than two.
+
+    They are those after the warm-up, and losses count from its end.
+    """
     table, flows = result.table("flow_samples"), result.table("flows")
     schedule, testbed = result.table("schedule"), result.testbed
     lasting = flows["status"] == STATUS_NAMES[LASTING]
@@ -104,19 +108,20 @@ def flow_progress(result: TrialResult) -> FlowProgress | None:
         name: table[name].reshape(count, rows).T[:, lasting]
         for name in ("acked_bytes", "rtts", "rtt_sum_ns")
     }
-    return FlowProgress(
+    found = FlowProgress(
         t_ns=t_ns,
         **counters,
         base_rtt_ns=np.array(base_ns, dtype=np.float64),
         line_bps=float(sum(testbed.host_rate_bps(name) for name in receivers)),
         dropped=_dropped(result, t_ns),
         flows=count,
-    )
+    ).since(result.spec.warm_up_ns)
+    return found if len(found.t_ns) > 1 else None
 
 
 def _dropped(result: TrialResult, t_ns: Ints) -> Ints:
     """Return the packets dropped by all queues until each of these times."""
-    ports = result.ports
+    ports = after_warm_up(result, "queue")
     counted = np.concatenate([[0], ports.dropped_packets.sum(axis=1)])
     return np.asarray(counted[np.searchsorted(ports.t_ns, t_ns, side="right")])
 

@@ -1,7 +1,8 @@
 """Metrics of one trial: flow completion, queues, marks, utilisation.
 
-Flow metrics count finished flows. Queue metrics use samples taken while flows arrived, up to the
-trial's duration, because a long drain would dilute them. A run that has only a histogram of its
+Flow metrics count finished flows that started after the warm-up. Queue metrics use samples taken
+while flows arrived, from the warm-up's end to the trial's duration, because a long drain would
+dilute them. Counters count from the warm-up's end to the trial's. A run that has only a histogram of its
 queues may be of another time: `queue_span` says which.
 """
 
@@ -17,9 +18,16 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.device_metrics import measure_devices
+from orchestration.analysis.load import TrialLoad, measure_load
 from orchestration.analysis.path_metrics import measure_paths
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram
-from orchestration.analysis.sample_parts import arrivals, counted, total
+from orchestration.analysis.sample_parts import (
+    after_warm_up,
+    arrivals,
+    counted,
+    measured_flows,
+    total,
+)
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
@@ -97,6 +105,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("utilisation_hosts", "utilisation, links to hosts", "share"),
     Metric("utilisation_fabric", "utilisation, links between switches", "share"),
     Metric("utilisation_max", "utilisation, busiest link", "share"),
+    Metric("offered_load", "offered load", "share"),
+    Metric("delivered_load", "delivered load", "share"),
     Metric("dropped_packets", "packets dropped", "count"),
     Metric("retransmits", "segments retransmitted", "count"),
     Metric("cnps", "CNPs", "count", compared=True),
@@ -129,6 +139,7 @@ class TrialMetrics:
     slowdown: Floats
     queue_ccdf: Floats
     queue_mean_bytes: Floats
+    load: TrialLoad
 
 
 @dataclass(frozen=True)
@@ -159,25 +170,30 @@ class PortFigures:
 
 def measure(result: TrialResult) -> TrialMetrics:
     """Return the metrics of a trial. Raises InputError for a table that cannot be read."""
-    flows, ports = done_flows(result), measure_ports(result)
+    flows, ports, load = done_flows(result), measure_ports(result), measure_load(result)
     return TrialMetrics(
         scalars={
             **flow_scalars(flows.size_bytes, flows.fct_ns, flows.slowdown),
-            "retransmits": total(result.table("flows")["retransmits"]),
+            "retransmits": total(result.table("flows")["retransmits"][measured_flows(result)]),
             **ports.scalars,
             **measure_devices(result),
             **measure_paths(result),
+            **load.scalars,
         },
         size_bytes=flows.size_bytes,
         fct_ns=flows.fct_ns,
         slowdown=flows.slowdown,
         queue_ccdf=ports.queue_ccdf,
         queue_mean_bytes=ports.queue_mean_bytes,
+        load=load,
     )
 
 
 def done_flows(result: TrialResult) -> DoneFlows:
-    """Return a trial's finished flows. Raises InputError for an unreadable table."""
+    """Return a trial's finished flows that count: those of its warm-up do not.
+
+    Raises InputError for an unreadable table.
+    """
     flows, schedule = result.table("flows"), result.table("schedule")
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
         raise InputError.single(
@@ -186,7 +202,7 @@ def done_flows(result: TrialResult) -> DoneFlows:
             f"{len(schedule['flow_id']):,} of {TABLES['schedule'].file}",
             "run the trial again, or restore both files from a copy",
         )
-    done = flows["status"] == STATUS_NAMES[DONE]
+    done = (flows["status"] == STATUS_NAMES[DONE]) & measured_flows(result)
     fct = flows["fct_ns"][done].astype(np.float64)
     slowdown = fct / flows["ideal_ns"][done]
     return DoneFlows(flows["start_ns"][done], schedule["bytes"][done], fct, slowdown)
@@ -194,7 +210,7 @@ def done_flows(result: TrialResult) -> DoneFlows:
 
 def measure_ports(result: TrialResult) -> PortFigures:
     """Return a trial's port metrics. Raises InputError for an unreadable table."""
-    window = arrivals(result.ports, result.spec.duration_ns)
+    window = arrivals(result.ports, result.spec.measured_ns)
     queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
     means = np.full(window.qlen_bytes.shape[1], math.nan)
     if len(queue):
@@ -202,7 +218,7 @@ def measure_ports(result: TrialResult) -> PortFigures:
     scalars = {
         **_queue_scalars(queue),
         **_link_scalars(result.testbed, window),
-        "dropped_packets": counted(result.ports.dropped_packets),
+        "dropped_packets": counted(after_warm_up(result, "queue").dropped_packets),
     }
     if not len(queue) and FACT in result.facts:
         found = QueueHistogram.of(result.facts[FACT], result.testbed)

@@ -1,7 +1,8 @@
 """Metrics that the papers print: FCT of mice and elephants, queues, throughput.
 
-Flow metrics count finished flows that started in the wanted window. Queues and throughput use
-samples taken while flows arrived, up to the trial's duration.
+Flow metrics count finished flows that started after the trial's warm-up and in the wanted window.
+Queues and throughput use samples taken while flows arrived, from the warm-up's end to the trial's
+duration.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import DoneFlows
+from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import Floats
 
@@ -133,19 +135,17 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
     class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
     1 - share / (the class's part of the weights); unfairness is its absolute value.
     """
-    testbed, ports = result.testbed, result.ports
-    upto = int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right"))
-    upto = upto if upto >= 2 else len(ports.t_ns)
+    testbed, ports = result.testbed, arrivals(result.ports, result.spec.measured_ns)
     figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_ports}
-    if upto < 2:
+    if len(ports.t_ns) < 2:
         return figures
     peers = np.array([testbed.peer_device(queue).name for queue in testbed.queues], dtype=object)
     at_receiver = peers == _receiver(result)
-    span_ns = float(ports.t_ns[upto - 1] - ports.t_ns[0])
-    sent = ports.tx_bytes[upto - 1] - ports.tx_bytes[0]
-    packets = ports.tx_packets[upto - 1] - ports.tx_packets[0]
+    span_ns = float(ports.t_ns[-1] - ports.t_ns[0])
+    sent = ports.tx_bytes[-1] - ports.tx_bytes[0]
+    packets = ports.tx_packets[-1] - ports.tx_packets[0]
     payload_bps = (sent - (ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES) * packets) * 8e9 / span_ns
-    queue = ports.qlen_bytes[:upto]
+    queue = ports.qlen_bytes
     to_receiver = queue[:, at_receiver] if at_receiver.any() else np.array([math.nan])
     figures |= {
         "queue_mean": float(queue.mean()),

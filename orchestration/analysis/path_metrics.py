@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.analysis.sample_parts import counted, totals
+from orchestration.analysis.sample_parts import after_warm_up, counted, measured_flows, totals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import Ints, Samples
 
@@ -40,9 +40,9 @@ def measure_paths(result: TrialResult) -> dict[str, float]:
     The imbalance is that of the busiest uplink of a switch: its packets over the mean of the
     switch's, averaged over switches by their packets.
     """
-    switches, hosts = result.samples("switch"), result.samples("host")
-    received, flows = counted(hosts.received_packets), len(result.table("flows")["flow_id"])
-    by_switch = list(packets_by_uplink(result.testbed, result.ports).values())
+    switches, hosts = after_warm_up(result, "switch"), after_warm_up(result, "host")
+    received, flows = counted(hosts.received_packets), np.count_nonzero(measured_flows(result))
+    by_switch = list(packets_by_uplink(result.testbed, after_warm_up(result, "queue")).values())
     packets = sum(int(row.sum()) for row in by_switch)
     highest = sum(float(row.max()) * len(row) for row in by_switch)
     reroutes = counted(switches.reroutes)

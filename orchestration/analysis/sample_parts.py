@@ -1,20 +1,70 @@
-"""Which samples count, and what a counter counted."""
+"""Which flows and samples count, and what a counter counted.
+
+This is the one place that knows what a warm-up leaves out: flows that start in it, samples taken in
+it, and what counters had counted when it ended.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
+from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Ints, Samples
+from orchestration.model.signals import Scope, recorded
 
 
-def arrivals(samples: Samples, duration_ns: int) -> Samples:
-    """Return the samples taken while flows arrived, or all samples if those are fewer than two."""
-    upto = int(np.searchsorted(samples.t_ns, duration_ns, side="right"))
-    if upto < 2:
+def measured_flows(result: TrialResult) -> NDArray[np.bool_]:
+    """Return which flows count, shape (flows,): those that start after the warm-up."""
+    return np.asarray(result.table("schedule")["start_ns"] >= result.spec.warm_up_ns)
+
+
+def arrivals(samples: Samples, measured_ns: tuple[int, int]) -> Samples:
+    """Return the samples of the time that is measured, while flows arrived.
+
+    If those are fewer than two, all samples after the warm-up, or else all. Counters are as they
+    were read.
+    """
+    first = _first(samples, measured_ns[0])
+    upto = int(np.searchsorted(samples.t_ns, measured_ns[1], side="right"))
+    for begin, end in ((first, upto), (first, len(samples.t_ns))):
+        if end - begin >= 2:
+            return _rows(samples, begin, end)
+    return samples
+
+
+def after_warm_up(result: TrialResult, scope: Scope) -> Samples:
+    """Return a scope's samples from the warm-up's end on, counters less what they had then.
+
+    They include the drain. Without a warm-up they are the samples as they were read.
+    """
+    return since(result.samples(scope), scope, result.spec.warm_up_ns)
+
+
+def since(samples: Samples, scope: Scope, from_ns: int) -> Samples:
+    """Return the samples from `from_ns` on, counters less their last value until then."""
+    before = int(np.searchsorted(samples.t_ns, from_ns, side="right")) - 1
+    if not from_ns or before < 0:
         return samples
-    return samples.upto(upto)
+    later = _rows(samples, _first(samples, from_ns), len(samples.t_ns))
+    values = dict(later.values)
+    for signal in recorded(scope):
+        if signal.cumulative and signal.name in values:
+            base, counts = samples.values[signal.name][before], values[signal.name]
+            known = (base != MISSING) & (counts != MISSING)
+            values[signal.name] = np.where(known, counts - base, counts)
+    return Samples(later.t_ns, values)
+
+
+def _first(samples: Samples, from_ns: int) -> int:
+    return int(np.searchsorted(samples.t_ns, from_ns)) if from_ns else 0
+
+
+def _rows(samples: Samples, begin: int, end: int) -> Samples:
+    values = {name: one[begin:end] for name, one in samples.values.items()}
+    return Samples(samples.t_ns[begin:end], values)
 
 
 def total(counts: Ints) -> float:

@@ -31,6 +31,7 @@ _TRIALS: Mapping[str, Any] = {
     "valid": "BOOLEAN",
     "reasons": _LIST,
     "checked": _LIST,
+    "warm_up_ns": "BIGINT",
     "duration_ns": "BIGINT",
     "drain_ns": "BIGINT",
     "sample_period_ns": "BIGINT",
@@ -40,6 +41,8 @@ _TRIALS: Mapping[str, Any] = {
     "min_rto_ns": "BIGINT",
     "parent": _TEXT,
     "wall_s": "DOUBLE",
+    "offered_load": "DOUBLE",
+    "delivered_load": "DOUBLE",
     "tuner_params": "JSON",
     "traffic": "JSON",
     "faults": "JSON",
@@ -105,6 +108,9 @@ def _trial(trial: Found) -> dict[str, Any]:
         "congestion_control": spec.host.congestion_control,
         "min_rto_ns": spec.host.min_rto_ns,
         "wall_s": result.facts.get("wall_s"),
+        **{
+            key: result.facts.get("load", {}).get(key) for key in ("offered_load", "delivered_load")
+        },
         "tuner_params": spec.tuner.params,
         "traffic": said["traffic"],
         "faults": said["faults"],

@@ -163,7 +163,8 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
             times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times}
-            | _flow_samples(trial.spec, backend),
+            | _flow_samples(trial.spec, backend)
+            | ({"warm_up": trial.spec.warm_up_ns} if trial.spec.warm_up_ns else {}),
             host=host,
             fabric=_fabric(trial.spec) if _has_fabric(trial.spec, backend) else LINUX,
             clock=trial.spec.clock if backend == "emulated" else "",

@@ -18,6 +18,7 @@ from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
 from collectors.snapshot import ABOUT_FILE
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
+from orchestration.analysis.load import load_facts
 from orchestration.analysis.packet_hops import hop_facts
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
@@ -103,6 +104,7 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
             "wall_s": round(wall_s, 3),
             "started_ns": started_ns(job.work, begin_ns),
             **hop_facts(job.trial.backend, job.testbed, record),
+            **load_facts(job.trial, job.testbed, schedule, record),
         }
         write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts, ideal_ns)
         reasons = tuple(reason.text for reason in verdict.reasons)

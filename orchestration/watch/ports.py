@@ -124,6 +124,7 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
         "backend": spec.backend,
         "testbed": spec.testbed,
         "duration_ns": spec.duration_ns,
+        "warm_up_ns": spec.warm_up_ns,
         "wall_s": round(now_s - trial.began_s, 1),
         "flows": trial.flows,
     }

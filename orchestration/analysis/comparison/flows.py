@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from orchestration.analysis.metrics import SIZE_CLASSES, in_class
+from orchestration.analysis.sample_parts import measured_flows
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
@@ -61,7 +62,10 @@ _IMPOSSIBLE = 0.5
 
 @dataclass(frozen=True)
 class TrialFlows:
-    """The flows of one trial, shapes (flows,), ordered by `flow_id`; `fct_ns` of finished flows."""
+    """The flows of one trial, shapes (flows,), ordered by `flow_id`; `fct_ns` of finished flows.
+
+    `done` are those that finished, and count: flows of a warm-up do not.
+    """
 
     flow_id: Ints
     start_ns: Ints
@@ -117,7 +121,7 @@ def read_flows(trial: TrialResult) -> TrialFlows:
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
         what = "its flows are not those of schedule.parquet"
         raise InputError.single(where, what, "put the trial's own files back")
-    done = flows["status"] == STATUS_NAMES[DONE]
+    done = (flows["status"] == STATUS_NAMES[DONE]) & measured_flows(trial)
     fct, ideal = flows["fct_ns"][done], flows["ideal_ns"][done]
     if np.any(fct < 0) or np.any(ideal <= 0):
         raise InputError.single(
@@ -142,12 +146,12 @@ def read_flows(trial: TrialResult) -> TrialFlows:
     )
 
 
-def reduce_flows(flows: TrialFlows, duration_ns: int, size_edges: Floats) -> FlowBlocks:
+def reduce_flows(flows: TrialFlows, measured_ns: tuple[int, int], size_edges: Floats) -> FlowBlocks:
     """Return a trial's flows by block; `size_edges` (groups,) are each group's largest size."""
     done = flows.done
     size, fct = flows.size_bytes[done], flows.fct_ns[done].astype(np.float64)
     slowdown = fct / flows.ideal_ns[done]
-    block = block_of(flows.start_ns[done], duration_ns)
+    block = block_of(flows.start_ns[done], measured_ns)
     klass = np.select([in_class(size, name) for name in CLASSES], range(len(CLASSES)))
     cell = block * len(CLASSES) + klass
     shape = (BLOCKS, len(CLASSES))
@@ -164,7 +168,7 @@ def reduce_flows(flows: TrialFlows, duration_ns: int, size_edges: Floats) -> Flo
     )
 
 
-def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
+def pair_flows(a: TrialFlows, b: TrialFlows, measured_ns: tuple[int, int]) -> PairedFlows:
     """Pair flows by id; a pair counts only if source, destination, size and start are equal."""
     first, second, differing = _common(a, b)
     both = a.done[first] & b.done[second]
@@ -175,7 +179,7 @@ def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
     common = len(first)
     first, second = first[both], second[both]
     ratio = np.log(np.maximum(b.fct_ns[second], 1) / np.maximum(a.fct_ns[first], 1))
-    block = block_of(a.start_ns[first], duration_ns)
+    block = block_of(a.start_ns[first], measured_ns)
     return PairedFlows(
         common=common,
         only_a=len(a) - common - differing,
@@ -218,7 +222,8 @@ def with_ideals_of(flows: TrialFlows, other: TrialFlows) -> tuple[TrialFlows, fl
     return replace(flows, ideal_ns=ideal), most
 
 
-def block_of(t_ns: Ints, duration_ns: int) -> Ints:
+def block_of(t_ns: Ints, measured_ns: tuple[int, int]) -> Ints:
     """Return the block of each time; times after the last arrival fall into the last block."""
-    block = t_ns * BLOCKS // max(1, duration_ns)
+    from_ns, to_ns = measured_ns
+    block = (t_ns - from_ns) * BLOCKS // max(1, to_ns - from_ns)
     return np.asarray(np.clip(block, 0, BLOCKS - 1), dtype=np.int64)

@@ -75,7 +75,7 @@ def read_ports(trial: TrialResult) -> TrialPorts | None:
             f"its clock jumps: after {before} ns comes {after} ns, {len(back)} such samples",
             "run the trial again with a clock that does not jump",
         )
-    window = arrivals(trial.ports, trial.spec.duration_ns)
+    window = arrivals(trial.ports, trial.spec.measured_ns)
     if not len(window.t_ns):
         return None
     if len(window.t_ns) < 2:
@@ -125,7 +125,7 @@ class _Steps:
 
 
 def _blocks(trial: TrialResult, window: Samples, queue: Ints, steps: _Steps) -> PortBlocks:
-    block = block_of(window.t_ns, trial.spec.duration_ns)
+    block = block_of(window.t_ns, trial.spec.measured_ns)
     # an interval belongs to the block in which it ends
     which = np.eye(BLOCKS)[block]
     ends = which[1:]
@@ -198,7 +198,7 @@ def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> Por
             f"{other.name}: {len(other.queues)}): no port is compared with its twin"
         )
         return None
-    first, second = (arrivals(trial.ports, trial.spec.duration_ns) for trial in trials)
+    first, second = (arrivals(trial.ports, trial.spec.measured_ns) for trial in trials)
     parted_ns, place = _parted(first, second)
     return PortParting(
         labels=labels,

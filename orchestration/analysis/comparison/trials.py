@@ -74,7 +74,7 @@ def reduce_pair(
     ports = [_attempt(read_ports, trial, notes) for trial in trials]
     first, second = flows = _one_ideal(trials, flows, notes)
     histograms = _histograms(trials, notes)
-    duration_ns = trials[0].spec.duration_ns
+    measured_ns = trials[0].spec.measured_ns
     if edges is None:
         edges = _edges(first or second)
     figures = []
@@ -82,7 +82,7 @@ def reduce_pair(
         scalars: dict[str, float] = {}
         blocks = None
         if mine is not None:
-            blocks = reduce_flows(mine, trial.spec.duration_ns, edges)
+            blocks = reduce_flows(mine, trial.spec.measured_ns, edges)
             scalars |= _scalars(mine)
         counts = None
         if measured is not None:
@@ -94,7 +94,7 @@ def reduce_pair(
         figures.append(TrialFigures(fresh(trial), scalars, blocks, measured, counts))
     paired = None
     if first is not None and second is not None:
-        paired = pair_flows(first, second, duration_ns)
+        paired = pair_flows(first, second, measured_ns)
         notes += _about_flows(paired, first, second)
     parting = None
     if None not in ports:

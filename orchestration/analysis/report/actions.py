@@ -71,7 +71,7 @@ def _acted(tuner: str, result: TrialResult, repeat: int, points: int) -> ActedQu
         return None
     mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
     counts = {number: int(np.count_nonzero(rows & late)) for number, rows in mine.items()}
-    lengths = arrivals(result.ports, end_ns).qlen_bytes.mean(axis=0)
+    lengths = arrivals(result.ports, result.spec.measured_ns).qlen_bytes.mean(axis=0)
     often = [number for number, count in counts.items() if 2 * count >= max(counts.values())]
     queue = max(often, key=lambda number: float(lengths[number]))
     rows = np.flatnonzero(mine[queue] & soon)

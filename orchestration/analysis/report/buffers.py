@@ -69,7 +69,7 @@ def shared_buffers(shown: ShownRepeat) -> Buffers | None:
     """Return what switches held while flows arrived; None without shared buffers, or if empty."""
     testbed = shown.results[0].testbed
     windows = {
-        trial.tuner: arrivals(result.samples("switch"), result.spec.duration_ns)
+        trial.tuner: arrivals(result.samples("switch"), result.spec.measured_ns)
         for trial, result in zip(shown.trials, shown.results, strict=True)
     }
     if testbed.switch is None or any(len(window.t_ns) < 2 for window in windows.values()):
@@ -108,7 +108,7 @@ def _reserved(testbed: Testbed) -> Ints:
 def _fullest_port(result: TrialResult) -> tuple[str, int, int] | None:
     """Return the port whose headroom was the fullest: its label, what it held, what it has."""
     testbed = result.testbed
-    pauses: Samples = arrivals(result.samples("priority"), result.spec.duration_ns)
+    pauses: Samples = arrivals(result.samples("priority"), result.spec.measured_ns)
     if testbed.switch is None or not pauses.headroom_bytes.size:
         return None
     ports = [queue.port for queue in testbed.lossless_queues]

@@ -184,7 +184,7 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
 
 def _held(result: TrialResult) -> tuple[Ints, Floats]:
     """Return times (samples,) and bytes held by ports (samples, ports), NaN if unknown."""
-    window = arrivals(result.ports, result.spec.duration_ns)
+    window = arrivals(result.ports, result.spec.measured_ns)
     unknown = per_port(result.testbed, (window.qlen_bytes == MISSING).astype(np.int64)) > 0
     values = per_port(result.testbed, window.qlen_bytes)
     return window.t_ns, np.where(unknown, math.nan, values)

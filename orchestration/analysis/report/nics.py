@@ -82,7 +82,7 @@ def host_grids(shown: ShownRepeat, spans: int) -> HostGrids | None:
 
 
 def _window(result: TrialResult) -> Samples:
-    return arrivals(result.samples("host"), result.spec.duration_ns)
+    return arrivals(result.samples("host"), result.spec.measured_ns)
 
 
 def rate_picture(grids: HostGrids, colours: Colours) -> Picture:

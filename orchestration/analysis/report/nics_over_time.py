@@ -58,7 +58,7 @@ class NicTimelines:
 def nic_timelines(shown: ShownRepeat, spans: int) -> NicTimelines | None:
     """Return at most `spans` values of each; None without RoCE flows."""
     windows = [
-        arrivals(result.samples("host"), result.spec.duration_ns) for result in shown.results
+        arrivals(result.samples("host"), result.spec.measured_ns) for result in shown.results
     ]
     if any(len(window.t_ns) < 3 for window in windows):
         return None

@@ -9,6 +9,7 @@ import numpy as np
 from orchestration.analysis.figure_parts import cell_panels
 from orchestration.analysis.figure_style import Colours, Picture
 from orchestration.analysis.path_metrics import packets_by_uplink, shares
+from orchestration.analysis.sample_parts import after_warm_up
 from orchestration.analysis.plot import Trace, heatmap
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.model.records import Ints
@@ -35,7 +36,7 @@ class UplinkPackets:
 def uplink_packets(shown: ShownRepeat) -> UplinkPackets | None:
     """Return the packets by uplink; None if no switch has a choice."""
     found = {
-        trial.tuner: packets_by_uplink(result.testbed, result.ports)
+        trial.tuner: packets_by_uplink(result.testbed, after_warm_up(result, "queue"))
         for trial, result in zip(shown.trials, shown.results, strict=True)
     }
     names = list(next(iter(found.values())))

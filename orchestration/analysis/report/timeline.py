@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Ints
 
@@ -71,11 +72,10 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
 
 def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
     """Return the timeline of a queue, by its number, while flows arrived; skips missing samples."""
-    ports = result.ports
-    upto = max(2, int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right")))
-    length = ports.qlen_bytes[:upto, queue]
+    ports = arrivals(result.ports, result.spec.measured_ns)
+    length = ports.qlen_bytes[:, queue]
     known = length != MISSING
-    every_ns, every = ports.t_ns[:upto][known], length[known]
+    every_ns, every = ports.t_ns[known], length[known]
     t_ns, qlen = downsample(every_ns, every, points)
     actions = result.table("actions")
     end_ns = int(every_ns[-1]) if len(every_ns) else 0
