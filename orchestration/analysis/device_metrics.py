@@ -1,7 +1,7 @@
 """Metrics of hosts' RoCE NICs and of switches with a shared buffer; NaN where a trial has none.
 
-CNPs and pauses count from the warm-up to the trial's end. Rates, round trips and buffers are of the samples taken
-while flows arrived, as those of queues.
+CNPs and pauses count from the warm-up to the trial's end. Rates, round trips and buffers are of the
+samples taken while flows arrived, as those of queues.
 """
 
 from __future__ import annotations

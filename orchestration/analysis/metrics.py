@@ -2,8 +2,8 @@
 
 Flow metrics count finished flows that started after the warm-up. Queue metrics use samples taken
 while flows arrived, from the warm-up's end to the trial's duration, because a long drain would
-dilute them. Counters count from the warm-up's end to the trial's. A run that has only a histogram of its
-queues may be of another time: `queue_span` says which.
+dilute them. Counters count from the warm-up's end to the trial's. A run that has only a histogram
+of its queues may be of another time: `queue_span` says which.
 """
 
 from __future__ import annotations

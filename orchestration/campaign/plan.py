@@ -19,6 +19,7 @@ import numpy as np
 from inventory.files import load_testbed
 from inventory.routing import PathTable
 from inventory.topology import Testbed
+from orchestration.campaign.arriving import Arriving, arriving
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import ClosloopError
 from orchestration.model.records import Schedule
@@ -97,7 +98,8 @@ class TrialPlan:
 class Plan:
     """The trials in the order in which they run, and their time with `jobs` side by side.
 
-    `earlier` is the number of finished trials that corrected the estimate.
+    `earlier` is the number of finished trials that corrected the estimate. `arriving` says what
+    can arrive of the loads that the traffic names.
     """
 
     trials: tuple[TrialPlan, ...]
@@ -105,6 +107,7 @@ class Plan:
     wall_s: float
     disk_bytes: int
     earlier: int
+    arriving: tuple[Arriving, ...]
 
 
 def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
@@ -119,6 +122,7 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
         wall_s=max(*each_s, sum(each_s) / jobs),
         disk_bytes=sum(trial.disk_bytes for trial in trials),
         earlier=earlier,
+        arriving=arriving(campaign.trials, estimator.testbed, estimator.schedule),
     )
 
 
@@ -151,13 +155,13 @@ class _Estimator:
     """Estimates trials; trials with the same flows share the work."""
 
     def __init__(self) -> None:
-        self._testbed = cache(load_testbed)
-        self._paths = cache(lambda name: PathTable(self._testbed(name)))
+        self.testbed = cache(load_testbed)
+        self._paths = cache(lambda name: PathTable(self.testbed(name)))
         self._traffic: dict[object, tuple[Schedule, Hops]] = {}
 
     def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
         """Return a trial's plan, its wall time multiplied by `factor`."""
-        testbed = self._testbed(trial.testbed)
+        testbed = self.testbed(trial.testbed)
         schedule, hops = self._offered(trial, testbed)
         longest = int(schedule.size_bytes.max(initial=0))
         slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
@@ -177,9 +181,14 @@ class _Estimator:
             disk_bytes=TRIAL_BYTES + FLOW_BYTES * len(schedule) + samples * row_bytes,
         )
 
+    def schedule(self, trial: TrialSpec, testbed: Testbed) -> Schedule:
+        """Return a trial's flows; those that last have what they are likely to send."""
+        return self._offered(trial, testbed)[0]
+
     def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, Hops]:
         acks = pace_of(trial).acks
-        key = (trial.testbed, trial.traffic, trial.seed, trial.duration_ns, trial.host, acks)
+        times = (trial.duration_ns, trial.warm_up_ns)
+        key = (trial.testbed, trial.traffic, trial.seed, times, trial.host, acks)
         if key not in self._traffic:
             schedule = make_schedule(trial, testbed)
             schedule = replace(schedule, size_bytes=expected_bytes(trial, schedule))

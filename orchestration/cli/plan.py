@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +82,9 @@ def show_plan(
     console = Console()
     console.print(_cells(campaign, made))
     console.print(_total(made), highlight=False)
+    for found in made.arriving:
+        if not found.enough:
+            console.print(found.sentence, style="yellow", highlight=False, markup=False)
     console.print(_order(made), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -175,6 +179,14 @@ def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
         "wall_s": round(made.wall_s, 3),
         "disk_bytes": made.disk_bytes,
         "earlier_trials": made.earlier,
+        "arriving": [
+            {
+                **{field.name: getattr(found, field.name) for field in fields(found)},
+                "share": round(found.share, 4),
+                "enough": found.enough,
+            }
+            for found in made.arriving
+        ],
         "trials": [
             {
                 "id": planned.trial.id,

@@ -1,0 +1,231 @@
+"""What can arrive of the load that a campaign names, within the time that is measured.
+
+`traffic.delivery` bounds it from the schedules, for flows that have their hosts' links at line
+rate. What would help is worked out for links that are shared: with processor sharing at utilisation
+rho a flow of s bytes takes s / (rate (1 - rho)) on average (M/G/1-PS; Kleinrock, Queueing Systems,
+volume 2, section 4.4). From an idle fabric at time 0, this gives how much of what was offered until
+a time has not arrived by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.model.condition import in_words
+from orchestration.model.records import Floats, Schedule
+from orchestration.model.trial import MessageMixSpec, PoissonSpec, TrialSpec
+from orchestration.model.units import format_duration
+from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes, payload_rates_bps
+from traffic.schedule import lasting_flows, part_of
+from traffic.workloads import load_workload
+
+# Of what is offered, at least this share must be able to arrive, or the plan says so. Transports
+# deliver less than the bound: 57 % where it is 68 % (WebSearch at 60 % for 10 ms at 25 Gbit/s).
+LEAST_SHARE = 0.9
+# Repeats of a condition to look at: they differ little.
+_REPEATS = 5
+_QUANTILES = 2_000
+_FULL = 0.95  # a link as busy as this or more is reckoned with this
+_LONGEST_NS = 10**12
+
+_LoadSpec = PoissonSpec | MessageMixSpec
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """The load of some conditions: asked, offered and able to arrive, shares of hosts' line rate.
+
+    `longer_ns` is a duration with which enough could arrive, `settled_ns` a warm-up with which it
+    could in a time as long as now; 0 if enough arrives, or none does. Means over some repeats.
+    """
+
+    conditions: tuple[str, ...]
+    measured_ns: tuple[int, int]
+    asked: float
+    offered: float
+    arrives: float
+    longer_ns: int = 0
+    settled_ns: int = 0
+
+    @property
+    def share(self) -> float:
+        """What can arrive, as a share of what is offered; 1 if nothing is."""
+        return self.arrives / self.offered if self.offered else 1.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether the load that is named can nearly arrive."""
+        return self.share >= LEAST_SHARE
+
+    @property
+    def sentence(self) -> str:
+        """What a plan says of these conditions, and the remedy."""
+        begin_ns, end_ns = self.measured_ns
+        where = self.conditions[0] or "all trials"
+        if len(self.conditions) > 1:
+            where += f" and {len(self.conditions) - 1} more conditions"
+        between = f"between {_time(begin_ns)} and" if begin_ns else "within"
+        said = (
+            f"{where}: {self.offered:.1%} of the hosts' line rate is offered ({self.asked:.1%} by "
+            f"the patterns with a load), and at most {self.share:.0%} of it can arrive {between} "
+            f"{_time(end_ns)}"
+        )
+        remedies = [f"call it a load of {self.arrives:.2g}"]
+        if self.settled_ns:
+            length_ns = self.settled_ns + end_ns - begin_ns
+            remedies.insert(
+                0, f"use warm_up: {_time(self.settled_ns)} with duration: {_time(length_ns)}"
+            )
+        if self.longer_ns:
+            remedies.insert(0, f"use duration: {_time(self.longer_ns)}")
+        return f"{said}: {', or '.join(remedies)}"
+
+
+def arriving(
+    trials: Sequence[TrialSpec],
+    testbed_of: Callable[[str], Testbed],
+    schedule_of: Callable[[TrialSpec, Testbed], Schedule],
+) -> tuple[Arriving, ...]:
+    """Return what can arrive under each of the conditions whose traffic names a load.
+
+    Conditions with the same traffic are one entry. `schedule_of` gives a trial's flows.
+    """
+    groups: dict[object, dict[int, TrialSpec]] = {}
+    labels: dict[object, dict[str, None]] = {}
+    for trial in trials:
+        if not any(isinstance(spec, _LoadSpec) for spec in trial.traffic):
+            continue
+        key = (trial.testbed, trial.traffic, trial.measured_ns)
+        groups.setdefault(key, {}).setdefault(trial.seed, trial)
+        labels.setdefault(key, {})[", ".join(in_words(trial.cell))] = None
+    found = []
+    for key, by_seed in groups.items():
+        some = list(by_seed.values())[:_REPEATS]
+        testbed = testbed_of(some[0].testbed)
+        flows = [schedule_of(trial, testbed) for trial in some]
+        found.append(_of_condition(tuple(labels[key]), some, testbed, flows))
+    return tuple(sorted(found, key=lambda one: one.conditions))
+
+
+def _of_condition(
+    labels: tuple[str, ...],
+    trials: Sequence[TrialSpec],
+    testbed: Testbed,
+    schedules: Sequence[Schedule],
+) -> Arriving:
+    first = trials[0]
+    window = first.measured_ns
+    capacity = capacity_bytes(testbed, window)
+    offered = arrives = 0.0
+    for trial, schedule in zip(trials, schedules, strict=True):
+        ending = part_of(schedule, ~lasting_flows(trial, schedule))
+        offered += offered_bytes(ending, window) / capacity / len(trials)
+        arrives += arriving_bytes(ending, testbed, window) / capacity / len(trials)
+    arrives = max(arrives, 0.0)
+    asked = sum(_asked(spec, first, testbed) for spec in _loads(first))
+    found = Arriving(labels, window, asked, offered, arrives)
+    if found.enough:
+        return found
+    backlog = _Backlog(first, testbed)
+    longer_ns = backlog.longer_ns(window[0])
+    if longer_ns <= window[1]:  # it is not for the patterns with a load that too little arrives
+        return found
+    settled_ns = backlog.settled_ns(window[1] - window[0])
+    return replace(found, longer_ns=longer_ns, settled_ns=settled_ns)
+
+
+def _loads(trial: TrialSpec) -> list[_LoadSpec]:
+    return [spec for spec in trial.traffic if isinstance(spec, _LoadSpec)]
+
+
+def _asked(spec: _LoadSpec, trial: TrialSpec, testbed: Testbed) -> float:
+    """Return the load that a pattern names, as a share of all hosts' line rates and the window."""
+    begin_ns, end_ns = trial.measured_ns
+    lasts_ns = min(spec.stop_ns, end_ns) - max(spec.start_ns, begin_ns)
+    share = max(0, lasts_ns) / (end_ns - begin_ns) * spec.load
+    if isinstance(spec, MessageMixSpec) and spec.receiver:
+        whole = sum(testbed.host_rate_bps(host) for host in testbed.hosts)
+        share *= testbed.host_rate_bps(spec.receiver) / whole
+    return share
+
+
+class _Backlog:
+    """What has not arrived of a load that began at time 0 and goes on, by processor sharing."""
+
+    def __init__(self, trial: TrialSpec, testbed: Testbed) -> None:
+        rates_bps, specs = payload_rates_bps(testbed), _loads(trial)
+        lines_bps = float(sum(testbed.host_rate_bps(host) for host in testbed.hosts))
+        used = sum(spec.load for spec in specs if not getattr(spec, "receiver", ""))
+        self._parts: list[tuple[float, float, Floats]] = []
+        for spec in specs:
+            to_one = isinstance(spec, MessageMixSpec) and spec.receiver
+            rate_bps = float(rates_bps.mean())
+            rho = used * lines_bps / float(rates_bps.sum())
+            if isinstance(spec, MessageMixSpec) and spec.receiver:
+                rate_bps = float(rates_bps[testbed.hosts.index(spec.receiver)])
+                rho = spec.load * testbed.host_rate_bps(spec.receiver) / rate_bps
+            weight = spec.load * rate_bps * (1 if to_one else len(testbed.hosts))
+            bytes_per_ns = rate_bps / 8e9 * (1 - min(rho, _FULL))
+            self._parts.append((weight, bytes_per_ns, _sizes(spec)))
+        self._weight = sum(weight for weight, _, _ in self._parts)
+
+    def longer_ns(self, from_ns: int) -> int:
+        """Return an end of the trial until which enough arrives from `from_ns` on, 0 if none."""
+
+        def share(length_ns: float) -> float:
+            return self._share(from_ns, from_ns + length_ns)
+
+        length_ns = _least(share)
+        return _rounded(from_ns + length_ns) if length_ns else 0
+
+    def settled_ns(self, length_ns: int) -> int:
+        """Return a warm-up after which enough arrives in a time of `length_ns`, 0 if none."""
+        return _rounded(_least(lambda from_ns: self._share(from_ns, from_ns + length_ns)))
+
+    def _share(self, from_ns: float, to_ns: float) -> float:
+        grown = self._unfinished_ns(to_ns) - self._unfinished_ns(from_ns)
+        return 1 - grown / (to_ns - from_ns)
+
+    def _unfinished_ns(self, at_ns: float) -> float:
+        """Return what has not arrived by a time, as the time in which so much is offered."""
+        total = 0.0
+        for weight, bytes_per_ns, size in self._parts:
+            could = bytes_per_ns * at_ns
+            short = size**2 / (2 * bytes_per_ns)
+            left = np.where(size <= could, short, at_ns * (size - could / 2))
+            total += weight * float(left.mean() / size.mean())
+        return total / self._weight
+
+
+def _sizes(spec: _LoadSpec) -> Floats:
+    if isinstance(spec, MessageMixSpec):
+        return np.array(spec.sizes_bytes, dtype=np.float64)
+    return load_workload(spec.workload).quantile((np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+
+
+def _least(share: Callable[[float], float]) -> float:
+    """Return the shortest time for which the share is enough, to a hundredth; 0 if none is."""
+    high = 1e5
+    while share(high) < LEAST_SHARE:
+        high *= 2
+        if high > _LONGEST_NS:
+            return 0.0
+    low = high / 2
+    while high - low > high / 100:
+        middle = (low + high) / 2
+        low, high = (low, middle) if share(middle) >= LEAST_SHARE else (middle, high)
+    return high
+
+
+def _rounded(ns: float) -> int:
+    """Round up to two digits."""
+    step = 10 ** max(0, len(str(int(ns))) - 2)
+    return -(-int(ns) // step) * step
+
+
+def _time(ns: int) -> str:
+    return format_duration(ns, 6)
