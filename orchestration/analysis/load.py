@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,10 @@ def measure_load(result: TrialResult) -> TrialLoad:
     if FACT in result.facts:
         return _from_json(result.facts[FACT])
     table, flows, testbed = result.table("schedule"), result.table("flows"), result.testbed
-    classes = class_names(result.spec.traffic) or tuple(dict.fromkeys(table["class"].tolist()))
+    spec, classes = result.spec, class_names(result.spec.traffic)
+    there = tuple(dict.fromkeys(table["class"].tolist()))
+    if not set(there) <= set(classes):  # of an import nobody knows the patterns
+        spec, classes = replace(spec, traffic=()), there
     schedule = Schedule(
         start_ns=table["start_ns"],
         src=_places(table["src"], testbed.hosts),
@@ -90,7 +93,7 @@ def measure_load(result: TrialResult) -> TrialLoad:
         classes=classes,
     )
     status = _places(flows["status"], STATUS_NAMES)
-    return _measure(result.spec, testbed, schedule, flows["end_ns"], status, result.ports)
+    return _measure(spec, testbed, schedule, flows["end_ns"], status, result.ports)
 
 
 def _places(names: NDArray[Any], known: Sequence[str]) -> Ints:
@@ -134,7 +137,8 @@ def _from_json(data: Mapping[str, Any]) -> TrialLoad:
 
     def part(told: Mapping[str, Any]) -> Load:
         amounts = (told["offered_bytes"], told["delivered_bytes"])
-        return Load(*(math.nan if value is None else float(value) for value in amounts), capacity)
+        offered, delivered = (math.nan if value is None else float(value) for value in amounts)
+        return Load(offered, delivered, capacity)
 
     begin_ns, end_ns = data["measured_ns"]
     patterns = {name: part(told) for name, told in data["patterns"].items()}
@@ -221,11 +225,13 @@ def _grown(t_ns: Ints, counter: Ints, window_ns: tuple[int, int]) -> float:
 
 
 def _header_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
-    if trial.host.roce is None:
-        return np.full(len(testbed.hosts), float(HEADER_BYTES))
-    roce: NDArray[np.bool_] = roce_flows(testbed, trial, schedule)
     hosts = len(testbed.hosts)
-    by_roce = np.bincount(schedule.dst, schedule.size_bytes * roce, hosts)
-    share = by_roce / np.maximum(np.bincount(schedule.dst, schedule.size_bytes, hosts), 1)
+    share: Floats = np.zeros(hosts)
+    if trial.host.roce is None:
+        return share + HEADER_BYTES
+    if trial.traffic:
+        by_roce = schedule.size_bytes * roce_flows(testbed, trial, schedule)
+        share = np.bincount(schedule.dst, by_roce, hosts).astype(np.float64)
+        share /= np.maximum(np.bincount(schedule.dst, schedule.size_bytes, hosts), 1)
     of_roce = ROCE_HEADER_BYTES + trial.host.roce.telemetry_bytes
-    return np.asarray(HEADER_BYTES + share * (of_roce - HEADER_BYTES))
+    return HEADER_BYTES + share * (of_roce - HEADER_BYTES)

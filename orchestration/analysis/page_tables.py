@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from orchestration.analysis.load import FACT
+from orchestration.analysis.load_tables import TITLE, load_caption, load_rows
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tables import FLOWS_FOR_P99, flow_cells, measured_fabric
@@ -136,6 +138,16 @@ def fabric_table(condition: Condition) -> str:
     return html_table(heads, rows, len(condition.arms), caption) + note
 
 
+def load_html(condition: Condition) -> str:
+    """Return offered and delivered load by pattern; "" if there is nothing to tell."""
+    rows = [("", [escape(name), *cells]) for name, cells in load_rows(condition)]
+    if not rows:
+        return ""
+    arms = [f"delivered, {escape(arm.tuner)}" for arm in condition.arms]
+    caption = f"{TITLE}: {load_caption(condition)}."
+    return html_table(("load", "offered", *arms), rows, len(arms) + 1, escape(caption))
+
+
 def stamp_table(summary: Summary) -> str:
     """Return all trials with their verdicts."""
     rows: list[_Row] = []
@@ -202,7 +214,7 @@ def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return the facts that fit a cell; those of a group are named `group: name`."""
     plain = {}
     for key, value in facts.items():
-        if key == _CC_FACT:  # shown among the settings
+        if key in (_CC_FACT, FACT):  # shown among the settings, and in a table of its own
             continue
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:

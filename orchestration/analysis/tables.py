@@ -15,6 +15,8 @@ from rich.text import Text
 
 from orchestration.analysis.answer import answers, marking_law, standing
 from orchestration.analysis.device_metrics import BUFFER_METRICS, NIC_METRICS
+from orchestration.analysis.load import to_json as load_to_json
+from orchestration.analysis.load_tables import load_table
 from orchestration.analysis.metrics import (
     METRIC,
     METRICS,
@@ -57,6 +59,8 @@ def report_tables(summary: Summary) -> Group:
         parts.append(_flows(condition))
         if condition.comparisons:
             parts += [Text(""), _comparisons(condition)]
+        load = load_table(condition, plain_table(""))
+        parts += [Text(""), load] if load else []
         parts += [Text(""), _fabric(condition)]
     parts += _stamps(summary)
     return Group(*parts)
@@ -222,6 +226,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "parent": trial.spec.parent,
         "stamp": trial.stamp.to_json(),
         "metrics": trial.metrics.scalars,
+        "load": load_to_json(trial.metrics.load),
     }
 
 

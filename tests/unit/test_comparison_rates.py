@@ -69,14 +69,14 @@ def make_trial(flows, rng):
     ports, scalars = make_ports(rng)
     slowdown = flows.fct_ns / flows.ideal_ns
     scalars |= flow_scalars(flows.size_bytes, flows.fct_ns.astype(float), slowdown)
-    return TrialFigures(None, scalars, reduce_flows(flows, DURATION_NS, EDGES), ports)
+    return TrialFigures(None, scalars, reduce_flows(flows, (0, DURATION_NS), EDGES), ports)
 
 
 def make_pair(rng, slower=1.0, same_seed=True):
     draws = make_draws(rng)
     a = make_flows(draws, rng, 1.0)
     b = make_flows(draws if same_seed else make_draws(rng), rng, slower)
-    paired = pair_flows(a, b, DURATION_NS)
+    paired = pair_flows(a, b, (0, DURATION_NS))
     return PairFigures(make_trial(a, rng), make_trial(b, rng), paired, None, ())
 
 
@@ -138,7 +138,7 @@ def shifted(pairs, factor):
         b = dataclasses.replace(a, fct_ns=(a.fct_ns * factor).astype(np.int64))
         made.append(
             PairFigures(
-                make_trial(a, rng), make_trial(b, rng), pair_flows(a, b, DURATION_NS), None, ()
+                make_trial(a, rng), make_trial(b, rng), pair_flows(a, b, (0, DURATION_NS)), None, ()
             )
         )
     return made

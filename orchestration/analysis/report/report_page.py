@@ -16,6 +16,7 @@ from orchestration.analysis.page_tables import (
     comparison_table,
     fabric_table,
     flow_table,
+    load_html,
     provenance_table,
     stamp_table,
 )
@@ -189,6 +190,7 @@ class _Page:
             "tenth of all flows, up to the size written below it.</p>",
             self._grid(condition, curves, wide=False),
             flow_table(condition),
+            load_html(condition),
             "<h3>All flows</h3>",
             self._grid(condition, distributions),
             self._grid(condition, [times, fct]),

@@ -1,0 +1,68 @@
+"""Offered and delivered load as tables: a row a pattern, then all of them."""
+
+from __future__ import annotations
+
+import math
+
+from rich.table import Table
+
+from orchestration.analysis.load import Load
+from orchestration.analysis.statistics import t_interval
+from orchestration.analysis.summary import Arm, Condition, Trial
+from orchestration.analysis.words import with_error
+from orchestration.model.units import format_duration
+
+TOTAL = "all patterns"
+TITLE = "Load, share of the hosts' line rates"
+
+
+def load_rows(condition: Condition) -> list[tuple[str, list[str]]]:
+    """Return a pattern, and what was offered and each tuner delivered, as text; [] if unknown.
+
+    A single pattern has no row beside that of all.
+    """
+    arms = [arm for arm in condition.arms if arm.valid]
+    names = list(dict.fromkeys(name for arm in arms for t in arm.valid for name in _patterns(t)))
+    rows = [*names, TOTAL] if len(names) > 1 else names
+    told = []
+    for name in rows:
+        cells = [_mean(arms[0], name, "offered")]
+        cells += [_mean(arm, name, "delivered") if arm.valid else "" for arm in condition.arms]
+        told.append((name, cells))
+    return told
+
+
+def load_table(condition: Condition, empty: Table) -> Table | None:
+    """Fill an empty table for the terminal; None if there is nothing to tell."""
+    rows = load_rows(condition)
+    if not rows:
+        return None
+    empty.title, empty.caption = TITLE, load_caption(condition)
+    empty.add_column("pattern", overflow="fold")
+    empty.add_column("offered", justify="right")
+    for arm in condition.arms:
+        empty.add_column(f"delivered, {arm.tuner}", justify="right", overflow="fold")
+    for name, cells in rows:
+        empty.add_row(name, *cells)
+    return empty
+
+
+def load_caption(condition: Condition) -> str:
+    """Return of which time the load is."""
+    trial = next(trial for arm in condition.arms for trial in arm.valid)
+    begin_ns, end_ns = trial.metrics.load.measured_ns
+    return (
+        f"payload from {format_duration(begin_ns)} to {format_duration(end_ns)}: of the flows that "
+        "start then, and what arrives then"
+    )
+
+
+def _patterns(trial: Trial) -> tuple[str, ...]:
+    return tuple(trial.metrics.load.patterns)
+
+
+def _mean(arm: Arm, name: str, what: str) -> str:
+    nothing = Load(math.nan, math.nan, 1.0)
+    loads = [trial.metrics.load for trial in arm.valid]
+    parts = [load.total if name == TOTAL else load.patterns.get(name, nothing) for load in loads]
+    return with_error(t_interval([getattr(part, what) for part in parts]), "share")
