@@ -226,12 +226,12 @@ def _grown(t_ns: Ints, counter: Ints, window_ns: tuple[int, int]) -> float:
 
 def _header_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
     hosts = len(testbed.hosts)
-    share: Floats = np.zeros(hosts)
+    share = np.zeros(hosts)
     if trial.host.roce is None:
-        return share + HEADER_BYTES
+        return np.full(hosts, float(HEADER_BYTES))
     if trial.traffic:
         by_roce = schedule.size_bytes * roce_flows(testbed, trial, schedule)
         share = np.bincount(schedule.dst, by_roce, hosts).astype(np.float64)
         share /= np.maximum(np.bincount(schedule.dst, schedule.size_bytes, hosts), 1)
     of_roce = ROCE_HEADER_BYTES + trial.host.roce.telemetry_bytes
-    return HEADER_BYTES + share * (of_roce - HEADER_BYTES)
+    return np.asarray(HEADER_BYTES + share * (of_roce - HEADER_BYTES))

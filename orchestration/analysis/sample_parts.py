@@ -40,7 +40,8 @@ def after_warm_up(result: TrialResult, scope: Scope) -> Samples:
 
     They include the drain. Without a warm-up they are the samples as they were read.
     """
-    return since(result.samples(scope), scope, result.spec.warm_up_ns)
+    samples = result.ports if scope == "queue" else result.samples(scope)
+    return since(samples, scope, result.spec.warm_up_ns)
 
 
 def since(samples: Samples, scope: Scope, from_ns: int) -> Samples:

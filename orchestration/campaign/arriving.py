@@ -11,23 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
+from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.model.condition import in_words
 from orchestration.model.records import Floats, Schedule
 from orchestration.model.trial import MessageMixSpec, PoissonSpec, TrialSpec
 from orchestration.model.units import format_duration
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes, payload_rates_bps
-from traffic.schedule import lasting_flows, part_of
+from traffic.schedule import lasting_flows, make_schedule, part_of
 from traffic.workloads import load_workload
 
 # Of what is offered, at least this share must be able to arrive, or the plan says so. Transports
 # deliver less than the bound: 57 % where it is 68 % (WebSearch at 60 % for 10 ms at 25 Gbit/s).
 LEAST_SHARE = 0.9
-# Repeats of a condition to look at: they differ little.
-_REPEATS = 5
+# Repeats of a condition to look at: with strata they differ little.
+REPEATS = 5
 _QUANTILES = 2_000
 _FULL = 0.95  # a link as busy as this or more is reckoned with this
 _LONGEST_NS = 10**12
@@ -89,10 +91,12 @@ def arriving(
     trials: Sequence[TrialSpec],
     testbed_of: Callable[[str], Testbed],
     schedule_of: Callable[[TrialSpec, Testbed], Schedule],
+    repeats: int = REPEATS,
 ) -> tuple[Arriving, ...]:
     """Return what can arrive under each of the conditions whose traffic names a load.
 
-    Conditions with the same traffic are one entry. `schedule_of` gives a trial's flows.
+    Conditions with the same traffic are one entry. `schedule_of` gives a trial's flows; those of
+    the first `repeats` repeats are looked at.
     """
     groups: dict[object, dict[int, TrialSpec]] = {}
     labels: dict[object, dict[str, None]] = {}
@@ -103,12 +107,22 @@ def arriving(
         groups.setdefault(key, {}).setdefault(trial.seed, trial)
         labels.setdefault(key, {})[", ".join(in_words(trial.cell))] = None
     found = []
-    for key, by_seed in groups.items():
-        some = list(by_seed.values())[:_REPEATS]
+    for which, by_seed in groups.items():
+        some = list(by_seed.values())[:repeats]
         testbed = testbed_of(some[0].testbed)
         flows = [schedule_of(trial, testbed) for trial in some]
-        found.append(_of_condition(tuple(labels[key]), some, testbed, flows))
+        found.append(_of_condition(tuple(labels[which]), some, testbed, flows))
     return tuple(sorted(found, key=lambda one: one.conditions))
+
+
+def foretold(trials: Sequence[TrialSpec]) -> str:
+    """Return what is to be said before trials run, of the condition that lacks most; "" if none."""
+    found = arriving(trials, cache(load_testbed), make_schedule, repeats=1)
+    short = sorted((one for one in found if not one.enough), key=lambda one: one.share)
+    if not short:
+        return ""
+    more = f" ({len(short) - 1} more such: closloop plan)" if short[1:] else ""
+    return f"{short[0].sentence}{more}"
 
 
 def _of_condition(
@@ -224,7 +238,8 @@ def _least(share: Callable[[float], float]) -> float:
 def _rounded(ns: float) -> int:
     """Round up to two digits."""
     step = 10 ** max(0, len(str(int(ns))) - 2)
-    return -(-int(ns) // step) * step
+    whole: int = -(-int(ns) // step) * step
+    return whole
 
 
 def _time(ns: int) -> str:

@@ -52,6 +52,7 @@ class Running:
     ) -> Summary:
         """Run a campaign with progress; `watch` shows its fabric, `sink` receives its records."""
         from orchestration import wiring
+        from orchestration.campaign.arriving import foretold
         from orchestration.cli.display import open_display
         from orchestration.cli.telemetry import follow
         from orchestration.runner.run import default_jobs, run_campaign
@@ -62,6 +63,8 @@ class Running:
         jobs = self.jobs or default_jobs(campaign, engine)
         if not self.jobs and any(trial.clock for trial in campaign.trials):
             typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
+        if said := foretold(campaign.trials):
+            typer.echo(said, err=True)
         title = f"{campaign.name} on {engine.name}"
         watched = folder if watch else None
         with following or nullcontext(), open_display(title, watched=watched) as display:

@@ -405,6 +405,17 @@ _PATTERNS = {
 }
 
 
+def drawn_independently(trial: TrialSpec) -> TrialSpec:
+    """Return the trial as 0.1 would have had it, whose loads had no strata."""
+    traffic = tuple(
+        dataclasses.replace(spec, draw=INDEPENDENT)
+        if isinstance(spec, PoissonSpec | MessageMixSpec)
+        else spec
+        for spec in trial.traffic
+    )
+    return dataclasses.replace(trial, traffic=traffic)
+
+
 def of_repeat(name: str, repeat: int) -> str:
     """Return the name of a repeat's file: `flows-3.csv` for `flows-{repeat}.csv`."""
     return name.replace(REPEAT, str(repeat))

@@ -12,7 +12,7 @@ from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.files import PARTIAL_SUFFIX, write_whole
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import TrialSpec, drawn_independently
 from orchestration.runner.journal import TRIAL_STARTED, Journal, read_journal
 
 CAMPAIGN_FILE, JOURNAL_FILE = "campaign.yml", "journal.jsonl"
@@ -106,11 +106,14 @@ class RunFolder:
         known = {trial.id for trial in campaign.trials}
         other = [folder.name for folder in finished_trials(self.path) if folder.name not in known]
         if other:
+            before = {drawn_independently(trial).id for trial in campaign.trials}
+            drawn = any(name in before for name in other)
             raise InputError.single(
                 str(self.path),
                 f"holds {len(other)} finished trials that {campaign.path} no longer describes "
                 f"(such as {other[0]})",
-                "keep both with --out, or put the old results aside with --fresh",
+                ("give its patterns draw: independent, as theirs were; or " if drawn else "")
+                + "keep both with --out, or put the old results aside with --fresh",
             )
 
     def _remove_leftovers(self) -> None:

@@ -49,7 +49,12 @@ SUMS = {
 
 @pytest.fixture
 def folder(tmp_path):
-    return shutil.copytree(RUNS, tmp_path / "runs")
+    """The run folder, and its campaign as a later version continues it: loads drawn as before."""
+    copy = shutil.copytree(RUNS, tmp_path / "runs")
+    drawn = (copy / "tiny.yml").read_text().replace("load: 0.3", "load: 0.3, draw: independent")
+    for file in (copy / "tiny.yml", copy / "tiny" / "campaign.yml"):
+        file.write_text(drawn)
+    return copy
 
 
 def closloop(folder, *arguments):
@@ -105,6 +110,15 @@ def test_the_same_campaign_is_finished_already(folder):
     assert (
         "trial-started" not in (folder / "tiny/journal.jsonl").read_text().split("run-finished")[1]
     )
+
+
+def test_with_loads_drawn_by_strata_it_is_another_campaign(folder):
+    """The file as 0.1 had it, which did not say how loads are drawn."""
+    shutil.copy(RUNS / "tiny.yml", folder / "tiny.yml")
+    done = closloop(folder, "run", "tiny.yml", "--out", ".", "--no-report")
+    assert done.returncode == 2
+    assert "holds 2 finished trials that tiny.yml no longer describes" in done.stderr
+    assert "draw: independent" in done.stderr
 
 
 def test_it_is_reported_and_compared(folder):

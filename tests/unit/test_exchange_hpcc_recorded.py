@@ -1,8 +1,8 @@
 """What the real HPCC simulator, built unchanged, answered on an export; and exports that suit it.
 
 `tests/golden/hpcc` is one of its runs: graphcc, WebSearch at 60 %, 20 ms, DCQCN with the thresholds
-of SECN1. Its inputs are an earlier version's export; times were moved by hand so that arrivals end
-at a dump, 2.1 s.
+of SECN1. Its inputs are an earlier version's export, of a time when sizes were drawn independently;
+times were moved by hand so that arrivals end at a dump, 2.1 s.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ testbed: graphcc
 backend: fluid
 tuners: [secn1]
 traffic:
-  - {kind: poisson, workload: WebSearch, load: 0.6}
+  - {kind: poisson, workload: WebSearch, load: 0.6, draw: independent}
 repeats: 1
 seed: 90417
 duration: 20ms

@@ -17,6 +17,7 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.model.errors import InputError
+from orchestration.model.records import Samples
 from orchestration.model.trial import TunerSpec
 from orchestration.studies.catalogue import load_campaigns, put_aside
 from orchestration.studies.papers import grid
@@ -245,13 +246,16 @@ class SharedPort:
     )
 
     class spec:  # noqa: N801
-        duration_ns = 1000
+        measured_ns = 0, 1000
 
-    class ports:  # noqa: N801
-        t_ns = np.array([0, 1000])
-        tx_bytes = np.array([[0, 0, 0, 0], [80_000, 20_000, 5_000, 5_000]])
-        tx_packets = np.array([[0, 0, 0, 0], [60, 15, 60, 15]])
-        qlen_bytes = np.array([[4, 2, 0, 0], [4, 2, 0, 0]])
+    ports = Samples(
+        np.array([0, 1000]),
+        {
+            "tx_bytes": np.array([[0, 0, 0, 0], [80_000, 20_000, 5_000, 5_000]]),
+            "tx_packets": np.array([[0, 0, 0, 0], [60, 15, 60, 15]]),
+            "qlen_bytes": np.array([[4, 2, 0, 0], [4, 2, 0, 0]]),
+        },
+    )
 
     def table(self, name: str) -> dict[str, np.ndarray]:
         return {"dst": np.array(["h1", "h2"], dtype=object), "bytes": np.array([10, 1])}

@@ -51,7 +51,9 @@ def result(testbed, **scopes):
     empty = {scope: samples(testbed, scope, []) for scope in ("host", "priority", "switch")}
     found = {**empty, **scopes}
     return SimpleNamespace(
-        testbed=testbed, spec=SimpleNamespace(duration_ns=2 * MS), samples=found.__getitem__
+        testbed=testbed,
+        spec=SimpleNamespace(warm_up_ns=0, measured_ns=(0, 2 * MS)),
+        samples=found.__getitem__,
     )
 
 

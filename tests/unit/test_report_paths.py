@@ -41,7 +41,11 @@ def result_of(testbed, sent, reroutes=3):
 
     ports = Samples(np.array([0, 1]), {"tx_packets": np.array([[0] * 10, sent])})
     return SimpleNamespace(
-        testbed=testbed, ports=ports, samples=samples, table=lambda name: {"flow_id": [1, 2]}
+        spec=SimpleNamespace(warm_up_ns=0),
+        testbed=testbed,
+        ports=ports,
+        samples=samples,
+        table=lambda name: {"start_ns": np.array([0, 1])},
     )
 
 
