@@ -215,7 +215,7 @@ def _sent_to_hosts(
             continue
         wire, packets = (_grown(ports.t_ns, one, trial.measured_ns) for one in counts)
         sent[host] += wire - header[host] * packets
-    return np.maximum(sent, 0.0)
+    return np.asarray(np.maximum(sent, 0.0))
 
 
 def _grown(t_ns: Ints, counter: Ints, window_ns: tuple[int, int]) -> float:
