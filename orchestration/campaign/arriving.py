@@ -72,8 +72,8 @@ class Arriving:
             where += f" and {len(self.conditions) - 1} more conditions"
         between = f"between {_time(begin_ns)} and" if begin_ns else "within"
         said = (
-            f"{where}: {self.offered:.1%} of the hosts' line rate is offered ({self.asked:.1%} by "
-            f"the patterns with a load), and at most {self.share:.0%} of it can arrive {between} "
+            f"{where}: {self.offered:.1%} of the hosts' line rate is offered (asked for: "
+            f"{self.asked:.1%}), and at most {self.share:.0%} of it can arrive {between} "
             f"{_time(end_ns)}"
         )
         remedies = [f"call it a load of {self.arrives:.2g}"]
