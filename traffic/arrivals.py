@@ -2,7 +2,7 @@
 
 `independent` is a Poisson process with a size drawn for each flow. A short window then offers a
 load that is far from the one asked for: with n flows expected, the relative variance is
-(1 + cv^2) / n, where cv^2 (WebSearch: 8, DataMining: 59) is that of the sizes.
+(1 + cv^2) / n, where cv^2 (WebSearch: 5.4, DataMining: 46) is that of the sizes.
 
 `strata` keeps the expectation and removes what it can of this variance:
 

@@ -66,7 +66,7 @@ def _acted(tuner: str, result: TrialResult, repeat: int, points: int) -> ActedQu
     actions = result.table("actions")
     end_ns = int(result.spec.duration_ns)
     soon = actions["applied_ns"] <= end_ns
-    late = soon & (actions["t_ns"] > 0)
+    late = soon & (actions["t_ns"] > result.spec.warm_up_ns)
     if not late.any():
         return None
     mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
