@@ -3,8 +3,9 @@
 A flow sends nothing before it starts, and a host's link carries no more than its rate, either way.
 A link that is never idle while it has something to send delivers most: what it then still has at a
 time is the unfinished work of a queue with that rate (Lindley, "The theory of queues with a single
-server", Proc. Cambridge Phil. Soc. 48, 1952). So a fabric whose links between switches were infinitely fast could at best
-deliver all but the larger of two sums of backlogs, of the senders' links and of the receivers'.
+server", Proc. Cambridge Phil. Soc. 48, 1952). So a fabric whose links between switches were
+infinitely fast could at best deliver all but the larger of two sums of backlogs, of the senders'
+links and of the receivers'.
 """
 
 from __future__ import annotations

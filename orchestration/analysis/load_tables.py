@@ -51,10 +51,9 @@ def load_caption(condition: Condition) -> str:
     """Return of which time the load is."""
     trial = next(trial for arm in condition.arms for trial in arm.valid)
     begin_ns, end_ns = trial.metrics.load.measured_ns
-    return (
-        f"payload from {format_duration(begin_ns)} to {format_duration(end_ns)}: of the flows that "
-        "start then, and what arrives then"
-    )
+    end = format_duration(end_ns)
+    span = f"from {format_duration(begin_ns)} to {end}" if begin_ns else f"of the first {end}"
+    return f"payload {span}: of the flows that start then, and what arrives then"
 
 
 def _patterns(trial: Trial) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def arriving(
         some = list(by_seed.values())[:repeats]
         testbed = testbed_of(some[0].testbed)
         flows = [schedule_of(trial, testbed) for trial in some]
-        found.append(_of_condition(tuple(labels[which]), some, testbed, flows))
+        found.append(_of_condition(tuple(sorted(labels[which])), some, testbed, flows))
     return tuple(sorted(found, key=lambda one: one.conditions))
 
 

@@ -366,6 +366,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     # the traffic
     _flows_made,
     _of_campaign("duration", "duration_ns"),
+    _Setting("warm-up", lambda item: item.spec.warm_up_ns, EVERYTHING,
+             "other flows and samples count", format_duration),
     # the tuner
     _Setting("tuner", lambda item: None if item.spec.tuner.name == RECORDED else item.spec.tuner,
              (QUEUE, MARKS, SLOWDOWN, TAIL), "another rule sets the thresholds", tuner_label,

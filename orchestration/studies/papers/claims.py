@@ -36,9 +36,10 @@ class Section(StrictModel):
 
     `only` selects conditions and `arms` selects tuners; the default is all. The other tuners are
     compared with `reference`. Flow metrics count flows that start from `flows_from` to `flows_to`,
-    and steady-state metrics the time from `steady_from`. What is compared are tuners, or the levels
-    of the factor `compares`. `placebos` says which arm is the placebo of which learned arm; by
-    default that is `placebo-<arm>`, else `placebo`. Yardsticks are shown whatever `arms` are.
+    and steady-state metrics the time from `steady_from`; neither counts what is in the campaign's
+    warm-up. What is compared are tuners, or the levels of the factor `compares`. `placebos` says
+    which arm is the placebo of which learned arm; by default that is `placebo-<arm>`, else
+    `placebo`. Yardsticks are shown whatever `arms` are.
     """
 
     id: str
