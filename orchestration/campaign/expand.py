@@ -26,11 +26,13 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.model import plugins
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.repeats import RepeatRule
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
     ACTIONS,
@@ -65,7 +67,8 @@ class Campaign:
     """A checked campaign.
 
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
-    order. `trials` are in the order in which they run.
+    order. `trials` are in the order in which they run; with adaptive `repeats` they are those that
+    may run at most.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Campaign:
     source: str
     cells: tuple[dict[str, Scalar], ...]
     trials: tuple[TrialSpec, ...]
+    repeats: RepeatRule | None = None
 
     @property
     def takes_turns(self) -> bool:
@@ -122,6 +126,7 @@ def load_campaign(
         # in a replay, a cell may have no trial in the first repeats
         cells=tuple(cell for cell in labels if any(trial.cell == cell for trial in trials)),
         trials=trials,
+        repeats=_rule(cells[0].file),
     )
 
 
@@ -135,7 +140,7 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     file = cells[0].file
     trials: list[TrialSpec] = []
     load = cache(load_testbed)
-    for repeat in range(1, file.repeats + 1):
+    for repeat in range(1, most_repeats(file.repeats) + 1):
         block = [
             _trial(cell, tuner, repeat, folder, load)
             for cell in cells
@@ -160,6 +165,10 @@ def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> 
 def _entropy(campaign_seed: int, purpose: str, repeat: int) -> np.random.SeedSequence:
     word = int.from_bytes(purpose.encode(), "big")
     return np.random.SeedSequence(campaign_seed, spawn_key=(word, repeat))
+
+
+def _rule(file: schema.CampaignFile) -> RepeatRule | None:
+    return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
 
 
 def _overridden(

@@ -27,6 +27,7 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
+from orchestration.campaign.repeats import Repeats
 from orchestration.model import plugins
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, CongestionControl, Scalar
 from traffic.drivers.programs import DRIVERS, known, option_units
@@ -251,7 +252,7 @@ class CampaignFile(StrictModel):
         description="a list of patterns, each with its kind"
     )
     factors: Annotated[dict[str, Any], Field(default_factory=dict)]
-    repeats: Positive = 5
+    repeats: Repeats = 5
     seed: NotNegative = 1
     duration: PositiveDuration = Field(description="how long flows arrive, like 10ms")
     drain: Duration = 200_000_000
