@@ -1,22 +1,23 @@
 """Intervals that stay valid when a campaign is looked at again and again while it runs.
 
 A campaign with adaptive repeats looks at its results at planned sample sizes and stops when they
-are precise enough. A 95 % interval read at each of ten looks misses the truth at one of them far
-more often than in 5 % of campaigns (Armitage, McPherson and Rowe 1969). Here the 5 % are spent over
-the looks by Lan and DeMets' alpha spending ("Discrete sequential boundaries for clinical trials",
-Biometrika 70, 1983): of all campaigns, at most alpha(t) have had an interval without the truth by
-the look at which the share t of the planned repeats is there. The intervals are repeated confidence
-intervals (Jennison and Turnbull, JRSS B 51, 1989): together they hold the truth at all looks, so
-they are valid whatever makes a campaign stop, a width, a clock, or a look at the report.
+are precise enough. A 95 % interval read at each of several looks misses the truth at one of them in
+far more than 5 % of campaigns (Armitage, McPherson and Rowe 1969). Here the 5 % are spent over the
+looks (Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983):
+at most alpha(t) of all campaigns have had an interval without the truth by the look at which the
+share t of the most repeats is there. The intervals are repeated confidence intervals (Jennison and
+Turnbull, JRSS B 51, 1989): they hold the truth at all looks together, so they are valid whatever
+makes a campaign stop: a width, the time, or somebody who reads the report.
 
 The spending is Pocock's type, alpha ln(1 + (e - 1) t). O'Brien and Fleming's type spends next to
-nothing early, at 5 of 60 repeats a share so small that Student's quantile of it has no use. A campaign that shall stop as soon as it can needs usable intervals early; what Pocock's type
-costs is that the last interval is wider, by about a third.
+nothing early: its boundary for 5 of 60 repeats is 7.7 normal deviations, which with Student's
+quantiles is no interval at all. A campaign that shall stop as soon as it can needs intervals early.
+The price is at the end: from 5 to 60 repeats, the last interval is 1.2 times as wide as Student's.
 
 The standard deviation is unknown and samples are small. As is usual then, each look's nominal level
-is worked out for normal values of known deviation and used with Student's quantile (Pocock 1977;
-Jennison and Turnbull, "Group Sequential Methods", 2000, sections 3.8 and 4.4). This is an approximation:
-`closloop bench run sequential` measures what it is worth.
+is worked out for normal values of known deviation and used with Student's quantile (the
+significance level approach: Pocock 1977; Jennison and Turnbull, "Group Sequential Methods", 2000,
+sections 3.8 and 4.4). That is an approximation: `closloop bench run sequential` measures its error.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from orchestration.model.records import Floats
 
 ALPHA = 0.05
 # Gauss-Legendre nodes on half of the continuation region: more than two for each standard deviation
-# of an increment, even with boundaries for 1e-9 and looks 10 % apart.
+# of an increment, with boundaries for 1e-9 and looks 10 % apart too.
 _NODES = 96
 _NEWTON_MOST, _CLOSE = 60, 1e-11
-# The overall levels for which nominal levels are worked out; between them p-values are interpolated.
+# The overall levels whose nominal levels are worked out; between them p-values are interpolated.
 _ALPHAS = tuple(
     sorted({ALPHA, 0.1, *np.geomspace(1e-9, 0.5, 24).tolist(), 0.6, 0.7, 0.8, 0.9, 0.97})
 )
@@ -46,7 +47,7 @@ Spending = Callable[[float, float], float]
 
 def pocock_spending(alpha: float, share: float) -> float:
     """Return what is spent of `alpha` when `share` of the sample is there (Lan and DeMets 1983)."""
-    return alpha * math.log1p((math.e - 1) * min(1.0, share))
+    return float(alpha * math.log1p((math.e - 1) * min(1.0, share)))
 
 
 def obrien_fleming_spending(alpha: float, share: float) -> float:
@@ -150,6 +151,17 @@ class Look:
         """Whether it is one of several looks, so that its intervals are wider than Student's."""
         return self.of > 1
 
+    @property
+    def in_words(self) -> str:
+        """What a reader of intervals has to know of this look; "" if there is one only."""
+        if not self.planned:
+            return ""
+        return (
+            f"Adaptive repeats: intervals and p-values are those of look {self.number} of {self.of}"
+            f", at {self.repeats} repeats. They hold over all looks (Pocock-type alpha spending): "
+            f"Student's t at {100 * (1 - self.level):.4g}% in place of 95%."
+        )
+
     def p_value(self, p: float) -> float:
         """Return a two-sided p-value as it counts at this look, NaN for NaN.
 
@@ -160,7 +172,7 @@ class Look:
             return p
         nominal, overall = zip(*self.curve, strict=True)
         if p <= nominal[0]:
-            return p * overall[0] / nominal[0]
+            return float(p * overall[0] / nominal[0])
         if p >= nominal[-1]:
             return 1.0
         return math.exp(float(np.interp(math.log(p), np.log(nominal), np.log(overall))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from inventory.strictyaml import StrictModel
 from orchestration.campaign.fields import Positive, some
@@ -36,7 +36,9 @@ def _below_one(value: float) -> float:
 class Adaptive(StrictModel):
     """Repeats until the interval of each difference is narrow enough."""
 
-    until: Annotated[float, BeforeValidator(_percent), AfterValidator(_below_one)]
+    until: Annotated[float, BeforeValidator(_percent), AfterValidator(_below_one)] = Field(
+        description="half an interval, as a share of the first tuner's mean, like 3%"
+    )
     of: Annotated[tuple[str, ...], AfterValidator(some)] = ("slowdown_mean",)
     least: Positive = 5
     most: Positive = 60

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from orchestration.model.trial import Scalar
 
-# From one look to the next: each costs a wider interval, each omitted one repeats that were not needed.
+# From one look to the next. Each costs a wider interval; one that is omitted may cost repeats.
 _GROWTH = 1.5
+# A look this close to the last one, by their ratio, is omitted.
+_CLOSE = 1.2
 
 # Why a condition has no more repeats: precise enough, or at the most.
 Done = Literal["", "width", "most"]
@@ -37,7 +39,8 @@ class RepeatRule:
         """
         sizes = [self.least]
         while sizes[-1] < self.most:
-            sizes.append(min(self.most, max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))))
+            size = max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))
+            sizes.append(size if size * _CLOSE < self.most else self.most)
         return tuple(sizes)
 
     def after(self, repeats: int) -> int:

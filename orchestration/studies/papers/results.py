@@ -16,12 +16,14 @@ from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
 from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
+from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
 from orchestration.analysis.statistics import (
     Estimate,
     PairedDifference,
     paired_difference,
     t_interval,
 )
+from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.condition import TUNER, factors_of, tuner_called
 from orchestration.model.trial import Scalar
@@ -44,6 +46,8 @@ class Measured:
     flows: DoneFlows
     ports: Mapping[str, float]
     progress: FlowProgress | None = None
+    repeat: int = 1
+    looks: Looks = PLAIN
 
     def compared(self, factor: str) -> tuple[str, When]:
         """Return what it is compared as, the level of a factor, and its other factors."""
@@ -63,10 +67,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Condition:
-    """One combination of factors in a section, with the metrics of all valid trials."""
+    """One combination of factors in a section, with the metrics of all valid trials.
+
+    Intervals are those of the `look` at which its campaign stopped, if its repeats are adaptive.
+    """
 
     factors: When
     values: Values
+    look: Look = FIXED
 
     @property
     def label(self) -> str:
@@ -84,7 +92,7 @@ class Condition:
 
     def estimate(self, arm: str, metric: str) -> Estimate:
         """Return the mean over the repeats; NaN for a tuner without trials."""
-        return t_interval([row[metric] for row in self.values.get(arm, {}).values()])
+        return t_interval([row[metric] for row in self.values.get(arm, {}).values()], self.look)
 
     def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
         """Return `arm` minus `against` over their common seeds."""
@@ -92,13 +100,15 @@ class Condition:
             {seed: row[metric] for seed, row in self.values.get(name, {}).items()}
             for name in (arm, against)
         )
-        return difference_by_seed(mine, others)
+        return difference_by_seed(mine, others, self.look)
 
 
-def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
+def difference_by_seed(
+    mine: Mapping[int, float], others: Mapping[int, float], look: Look = FIXED
+) -> PairedDifference:
     """Return the values of one minus those of the other, over their common seeds."""
     seeds = sorted(set(mine) & set(others))
-    return paired_difference([others[seed] for seed in seeds], [mine[seed] for seed in seeds])
+    return paired_difference([others[seed] for seed in seeds], [mine[seed] for seed in seeds], look)
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     Raises InputError, naming the file, if one cannot be read.
     """
     folders = finished_trials(folder)
+    planned = read_looks(folder)
     measured = []
     for number, path in enumerate(folders):
         result = read_trial(path)
@@ -136,6 +147,8 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 flows=done_flows(result),
                 ports={**port_figures(result), **balance_figures(result)},
                 progress=flow_progress(result),
+                repeat=result.spec.repeat,
+                looks=Looks(planned.sizes) if planned else PLAIN,
             )
         )
         progress(number + 1, len(folders))
@@ -165,7 +178,10 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
     return SectionResult(
         section=section,
         arms=_arms(section, mine),
-        conditions=tuple(Condition(factors, _values(section, mine, factors)) for factors in shown),
+        conditions=tuple(
+            Condition(factors, _values(section, mine, factors), _look(mine, factors))
+            for factors in shown
+        ),
         trials=len(mine),
         invalid=sum(not item.trial.valid for item in mine),
         backends=tuple(sorted({item.trial.backend for item in mine})),
@@ -191,6 +207,22 @@ def _values(section: Section, trials: list[Compared], factors: When) -> Values:
         if item.trial.valid and item.factors == factors:
             values.setdefault(item.arm, {})[item.trial.seed] = _figures(section, item.trial)
     return values
+
+
+def _look(trials: list[Compared], factors: When) -> Look:
+    """Return the look at which a condition is read: the last that its trials belong to.
+
+    A condition may join trials of several conditions of the campaign, where a section compares the
+    levels of a factor; each of these had its own last look, and the most cautious one counts.
+    """
+    last: dict[str, Measured] = {}
+    for item in trials:
+        if item.factors == factors:
+            key = repr(factors_of(item.trial.cell))
+            if key not in last or item.trial.repeat > last[key].repeat:
+                last[key] = item.trial
+    looks = (trial.looks.at(trial.repeat) for trial in last.values())
+    return min(looks, key=lambda look: look.level, default=FIXED)
 
 
 def _figures(section: Section, trial: Measured) -> Mapping[str, float]:

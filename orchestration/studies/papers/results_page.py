@@ -165,6 +165,8 @@ _HOW_TO_READ = """\
 A figure is the mean over repeats (seeds) with half of its 95 % interval, Student's t. A difference
 is of the tuner from the reference, paired by seed, in percent of the reference's mean, with its
 95 % interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
+Where a campaign's repeats are adaptive, intervals are those of the look at which a condition
+stopped, which hold over all looks.
 Seeds of training are of another stream than these. *best-static* is the best of a grid of static
 settings, chosen by mean slowdown on other seeds; *placebo* is the same loop with random actions.
 In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best parameters of a
