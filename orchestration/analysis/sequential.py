@@ -179,7 +179,7 @@ class Look:
 
     def one_sided(self, p: float) -> float:
         """Return a one-sided p-value as it counts at this look: half of the two-sided one's."""
-        return self.p_value(min(1.0, 2 * p)) / 2
+        return p if p > 0.5 or not self.curve else self.p_value(2 * p) / 2
 
 
 FIXED = Look()
