@@ -20,7 +20,7 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.run import at_scale, on_rack, rack_of
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import Phases, print_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -171,7 +171,11 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
     rule = checked_rule(campaign)
     if rule is None:
         return None
-    likely = Rounds(campaign, rule).likely(out / campaign.name)
+    rounds, folder, likely = Rounds(campaign, rule), out / campaign.name, None
+    if folder.exists():
+        with Phases() as phases:
+            phases.phase("reading results")
+            likely = rounds.likely(folder, phases.step)
 
     def size(repeats: Callable[[TrialSpec], int]) -> dict[str, Any]:
         def chosen(trial: TrialSpec) -> bool:

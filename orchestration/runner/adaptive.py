@@ -146,16 +146,21 @@ class Rounds:
             return self._rule.least
         return standing.repeats if standing.done else self._rule.after(standing.repeats)
 
-    def likely(self, folder: Path) -> dict[str, int] | None:
+    def likely(
+        self, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> dict[str, int] | None:
         """Return how many repeats each condition is likely to take, by the spread of its results.
 
         The keys are `condition`'s. None if some condition has too few finished trials to tell.
+        `progress` is called with trials read and trials in all.
         Raises InputError for one that cannot be read.
         """
         rule = self._rule
         assert rule is not None
         there = [folder / trial.id for trial in self._trials if (folder / trial.id).exists()]
-        self._known = measure_all(there, rule.of)
+        for done, place in enumerate(there):
+            progress(done, len(there))
+            self._known |= measure_all([place], rule.of)
         found = {key: likely_repeats(rule, self._looks, self._values(key)) for key in self._groups}
         known = {key: repeats for key, repeats in found.items() if repeats is not None}
         return known if len(known) == len(found) else None

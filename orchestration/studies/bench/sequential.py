@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from orchestration.analysis import student_t
 from orchestration.analysis.precision import standing_at
@@ -98,8 +99,8 @@ def _agrees(first: Floats, second: Floats, repeats: np.ndarray) -> None:
             raise AssertionError(f"stopped after {found} repeats, simulated {expected}")
 
 
-def _percent(hit: np.ndarray) -> float:
-    return 100 * float(hit.mean())
+def _percent(hit: ArrayLike) -> float:
+    return 100 * float(np.mean(hit))
 
 
 def normal(spread: float) -> Draw:
