@@ -27,18 +27,16 @@ def standing_at(
     """Return what a look at a condition shows, and whether it needs no more repeats.
 
     `values` has the campaign's tuners in its order. Only repeats up to the look's count. A pair
-    that misses a trial, because that is invalid or failed, is missing.
+    that misses a trial, because that is invalid or failed, is missing. A metric that no trial has,
+    like one of RoCE where hosts have TCP, has no widths and holds nothing up.
     """
     upto = {
         tuner: {repeat: row for repeat, row in rows.items() if repeat <= look.repeats}
         for tuner, rows in values.items()
     }
     widths = {metric: _half_widths(upto, metric, look) for metric in rule.of}
-    narrow = all(
-        width is not None and width <= rule.until
-        for tuners in widths.values()
-        for width in tuners.values()
-    )
+    every = [width for tuners in widths.values() for width in tuners.values()]
+    narrow = bool(every) and all(width is not None and width <= rule.until for width in every)
     done: Done = "width" if narrow else "most" if look.repeats >= rule.most else ""
     return Standing(factors, look.repeats, look.number, done, widths)
 
@@ -48,18 +46,13 @@ def likely_repeats(rule: RepeatRule, looks: Looks, values: Values) -> int | None
 
     None where a metric has fewer than three pairs to tell by.
     """
-    pairs = [
-        len(_spread(values, metric, tuner)) for metric in rule.of for tuner in _compared(values)
-    ]
-    if min(pairs) < _LEAST_PAIRS:
+    metrics = [metric for metric in rule.of if _known(values, metric)]
+    spreads = [_spread(values, metric, tuner) for metric in metrics for tuner in _compared(values)]
+    if min(map(len, spreads), default=0) < _LEAST_PAIRS:
         return None
     for size in rule.sizes:
         look = looks.at(size)
-        if all(
-            _likely_width(_spread(values, metric, tuner), look) <= rule.until
-            for metric in rule.of
-            for tuner in _compared(values)
-        ):
+        if all(_likely_width(spread, look) <= rule.until for spread in spreads):
             return size
     return rule.most
 
@@ -70,6 +63,8 @@ def _half_widths(values: Values, metric: str, look: Look) -> dict[str, float | N
     Of a single tuner it is the width of the mean.
     """
     widths: dict[str, float | None] = {}
+    if not _known(values, metric):
+        return widths
     for tuner in _compared(values):
         pairs = _pairs(values, metric, tuner)
         interval = t_interval(pairs[:, 1], look)
@@ -78,6 +73,10 @@ def _half_widths(values: Values, metric: str, look: Look) -> dict[str, float | N
         known = math.isfinite(half) and (mean > 0 or half == 0)
         widths[tuner] = (half / mean if half else 0.0) if known else None
     return widths
+
+
+def _known(values: Values, metric: str) -> bool:
+    return any(math.isfinite(row[metric]) for rows in values.values() for row in rows.values())
 
 
 def _compared(values: Values) -> list[str]:

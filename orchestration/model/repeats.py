@@ -53,7 +53,8 @@ class Standing:
     """What the last look showed of a condition, given by its `factors`.
 
     `widths` has the half width of each interval by metric and tuner, relative to the first tuner's
-    mean; None where there are fewer than two pairs of valid trials. `done` says why there are no
+    mean; None where there are fewer than two pairs of valid trials, and no tuner for a metric that
+    no trial has. `done` says why there are no
     more repeats, "" if there are.
     """
 
@@ -79,8 +80,12 @@ class Standing:
         told = []
         for metric in self.widths:
             width = self.widest(metric)
-            known = f"known to ±{100 * width:.2g}%" if width is not None else "not known yet"
-            told.append(f"{metric} {known}")
+            if not self.widths[metric]:
+                told.append(f"no trial has {metric}")
+            elif width is None:
+                told.append(f"{metric} not known yet")
+            else:
+                told.append(f"{metric} known to ±{_percent(width)}")
         end = {
             "width": f"within ±{100 * rule.until:g}%, done",
             "most": "done, as these are the most",
@@ -97,3 +102,8 @@ class Standing:
             "done": self.done,
             "widths": {metric: dict(tuners) for metric, tuners in self.widths.items()},
         }
+
+
+def _percent(share: float) -> str:
+    """Return `2.7%`, `24%`."""
+    return f"{100 * share:.1f}%" if share < 0.0995 else f"{100 * share:.0f}%"

@@ -98,6 +98,20 @@ def test_values_that_never_differ_are_known_even_if_they_are_zero() -> None:
     assert standing_at(LOOKS.at(5), RULE, {}, values(nothing, other)).done == ""
 
 
+def test_a_metric_that_no_trial_has_holds_nothing_up_but_is_no_reason_to_stop() -> None:
+    first, near = draw(0.004)
+    some = values(first, near)
+    for rows in some.values():
+        for row in rows.values():
+            row["none"] = math.nan
+    both = RepeatRule(0.03, ("m", "none"), 5, 60)
+    found = standing_at(LOOKS.at(5), both, {}, some)
+    assert (found.done, found.widths["none"]) == ("width", {})
+    assert "no trial has none" in found.in_words(both)
+    alone = standing_at(LOOKS.at(5), RepeatRule(0.03, ("none",), 5, 60), {}, some)
+    assert alone.done == ""
+
+
 def test_what_is_likely_follows_from_the_spread() -> None:
     first = np.full(8, 10.0)
     apart = 10 * np.tile([1, -1], 4) / math.sqrt(8 / 7)  # their deviation is 10
@@ -111,7 +125,7 @@ def test_a_look_in_words() -> None:
     first, other = draw(0.02)
     found = standing_at(LOOKS.at(5), RULE, {"load": 0.6}, values(first, other))
     assert found.in_words(RULE) == (
-        f"load 0.6: 5 repeats, m known to ±{100 * (found.widest('m') or 0):.2g}%; "
+        f"load 0.6: 5 repeats, m known to ±{100 * (found.widest('m') or 0):.1f}%; "
         "±3% is wanted, on to 8"
     )
 

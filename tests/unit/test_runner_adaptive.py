@@ -128,7 +128,7 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
     # 12 trials, then two repeats of busy, then three
     assert [item[:2] for item in listener.looks] == [(12, 0), (16, 0), (22, 0), (22, 0)]
     assert listener.looks[1][2][1] == (
-        "pattern calm: 3 repeats, slowdown_mean known to ±0%; within ±1%, done"
+        "pattern calm: 3 repeats, slowdown_mean known to ±0.0%; within ±1%, done"
     )
     found = read_looks(tmp_path / "tiny")
     assert (found.rule.of, found.sizes) == (("slowdown_mean",), (3, 5, 8))

@@ -100,7 +100,7 @@ def _agrees(first: Floats, second: Floats, repeats: np.ndarray) -> None:
 
 
 def _percent(hit: ArrayLike) -> float:
-    return 100 * float(np.mean(hit))
+    return 100 * float(np.asarray(hit).mean())
 
 
 def normal(spread: float) -> Draw:
