@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestration.analysis.comparison.result import RunComparison
     from orchestration.campaign.plan import Plan
+    from orchestration.model.repeats import RepeatRule, Standing
     from orchestration.model.trial import TrialSpec
     from orchestration.runner.run import Summary
     from orchestration.runner.worker import Failed, Finished, Progressed
@@ -91,6 +92,11 @@ class _Silent:
         """Say nothing."""
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Say nothing."""
+
+    def looked(
+        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    ) -> None:
         """Say nothing."""
 
     def tick(self) -> None:

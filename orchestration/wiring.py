@@ -95,10 +95,14 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
 def check_fits(campaign: Campaign) -> None:
     """Raise InputError if a tuner needs something that its campaign's backend lacks.
 
-    Likewise if the guest's kernel refuses a policy of one's own.
+    Likewise if the guest's kernel refuses a policy of one's own, or if the repeats depend on a
+    metric that does not exist.
     """
     from inventory.files import load_testbed
+    from orchestration.runner.adaptive import checked_rule
     from orchestration.runner.fit import check_fit
+
+    checked_rule(campaign)
 
     names = dict.fromkeys(trial.testbed for trial in campaign.trials)
     testbeds = {name: load_testbed(name) for name in names}

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.analysis import student_t
+from orchestration.analysis.sequential import at_confidence
 from orchestration.analysis.statistics import (
     CONFIDENCE,
     Estimate,
@@ -104,7 +105,7 @@ def pooled_estimate(
     sample = np.asarray(values, dtype=np.float64)
     known = np.isfinite(sample)
     sample, groups = sample[known], _chosen(groups, known)
-    plain = t_interval(sample, confidence)
+    plain = t_interval(sample, at_confidence(confidence))
     if len(set(groups)) < 2:
         return plain
     counts = draw_counts(groups)
@@ -129,7 +130,7 @@ def pooled_difference(
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
-    found = paired_difference(first, second, confidence)
+    found = paired_difference(first, second, at_confidence(confidence))
     for grouping in groupings:
         groups = _chosen(grouping, both)
         if len(set(groups)) < 2:

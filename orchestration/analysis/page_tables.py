@@ -94,7 +94,8 @@ def comparison_table(condition: Condition) -> str:
     first = condition.comparisons[0]
     tuner = ["tuner"] if several else []
     heads = ("metric", *tuner, "verdict", "difference [95% CI]", "p, Holm", "p, sign flip")
-    floor = 2.0 ** (1 - max(item.difference.n for item in condition.comparisons))
+    pairs = max(item.difference.n for item in condition.comparisons)
+    floor = condition.look.p_value(2.0 ** (1 - pairs))
     against = f"against {first.baseline}" if several else f"{first.tuner} against {first.baseline}"
     tests = (
         f"p, Holm: paired t-test corrected for {first.family} comparisons; below 0.05 is called "

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis import student_t
+from orchestration.analysis.sequential import FIXED, Look
 from orchestration.model.records import Floats
 
 CONFIDENCE = 0.95
@@ -56,8 +57,11 @@ class PairedDifference:
     n: int
 
 
-def t_interval(values: Sequence[float] | Floats, confidence: float = CONFIDENCE) -> Estimate:
-    """Return the mean of one value per repeat, with Student's interval. NaN values are left out."""
+def t_interval(values: Sequence[float] | Floats, look: Look = FIXED) -> Estimate:
+    """Return the mean of one value per repeat, with Student's interval. NaN values are left out.
+
+    The interval is that of the `look` at which the values are read, if there are several.
+    """
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[np.isfinite(sample)]
     n = len(sample)
@@ -66,22 +70,25 @@ def t_interval(values: Sequence[float] | Floats, confidence: float = CONFIDENCE)
     mean = float(sample.mean())
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    half = _t_quantile(n, confidence) * float(sample.std(ddof=1)) / math.sqrt(n)
+    half = _t_quantile(n, look) * float(sample.std(ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
 def paired_difference(
-    a: Sequence[float] | Floats, b: Sequence[float] | Floats, confidence: float = CONFIDENCE
+    a: Sequence[float] | Floats, b: Sequence[float] | Floats, look: Look = FIXED
 ) -> PairedDifference:
-    """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out."""
+    """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out.
+
+    Intervals and p-values are those of the `look` at which they are read, if there are several.
+    """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
     difference = second - first
-    interval = t_interval(difference, confidence)
+    interval = t_interval(difference, look)
     base = float(first.mean()) if len(first) else math.nan
     relative = interval.mean / base if base else math.nan
-    low, high = _fieller(first, second, confidence) if interval.n > 1 else (math.nan, math.nan)
+    low, high = _fieller(first, second, look) if interval.n > 1 else (math.nan, math.nan)
     return PairedDifference(
         mean=interval.mean,
         low=interval.low,
@@ -89,8 +96,8 @@ def paired_difference(
         relative=relative,
         relative_low=low,
         relative_high=high,
-        p_t=_paired_t(difference),
-        p_sign_flip=sign_flip(difference),
+        p_t=look.p_value(_paired_t(difference)),
+        p_sign_flip=look.p_value(sign_flip(difference)),
         n=interval.n,
     )
 
@@ -114,8 +121,8 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     return counts[place] if place < len(counts) else 0
 
 
-def _t_quantile(n: int, confidence: float = CONFIDENCE) -> float:
-    return student_t.quantile(n - 1, 0.5 + confidence / 2)
+def _t_quantile(n: int, look: Look = FIXED) -> float:
+    return student_t.quantile(n - 1, 1 - look.level / 2)
 
 
 def _paired_t(difference: Floats) -> float:
@@ -128,14 +135,14 @@ def _paired_t(difference: Floats) -> float:
     return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 
-def _fieller(a: Floats, b: Floats, confidence: float) -> tuple[float, float]:
+def _fieller(a: Floats, b: Floats, look: Look) -> tuple[float, float]:
     """Return Fieller's interval of mean(b)/mean(a) - 1 for paired values (Fieller 1954).
 
     It contains the ratios r for which a paired t-test does not reject b - r a = 0. NaN if these
     are not an interval, which happens if mean(a) is not significantly different from 0.
     """
     n = len(a)
-    return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n, confidence))
+    return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n, look))
 
 
 def fieller(a: float, b: float, covariance: Floats, t: float) -> tuple[float, float]:
@@ -186,7 +193,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pooled_quantiles(
-    groups: Sequence[Floats], quantiles: Sequence[float], seed: int = 0
+    groups: Sequence[Floats], quantiles: Sequence[float], seed: int = 0, look: Look = FIXED
 ) -> tuple[Floats, Floats, Floats]:
     """Return quantiles of all repeats' values together, and the bounds of their 95 % intervals.
 
@@ -213,7 +220,7 @@ def pooled_quantiles(
             int
         )
         row[:] = _sorted_quantiles(np.sort(pooled[place]), quantiles)
-    tail = (1 - CONFIDENCE) / 2
+    tail = look.level / 2
     low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
     return point, low, high
 

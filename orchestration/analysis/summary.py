@@ -22,9 +22,11 @@ from orchestration.analysis.metrics import (
     measure,
 )
 from orchestration.analysis.queue_histogram import queue_span
+from orchestration.analysis.sequential import PLAIN, Look, Looks
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.tuner_differences import Comparison, compare
 from orchestration.artifacts.found import campaign_below, trial_folders
+from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES
@@ -94,12 +96,21 @@ class Arm:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition: the factors that its tuners share, their results, and their comparisons."""
+    """A condition: the factors that its tuners share, their results, and their comparisons.
+
+    `looks` are those that its campaign plans, if its repeats are adaptive.
+    """
 
     label: str
     factors: dict[str, Scalar]
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
+    looks: Looks = PLAIN
+
+    @property
+    def look(self) -> Look:
+        """The look at which its intervals and p-values are read."""
+        return self.looks.at(_repeats([trial for arm in self.arms for trial in arm.trials]))
 
     @property
     def queue_spans(self) -> str:
@@ -306,12 +317,20 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors in another campaign file
             label = f"{label} (variant {labels[label]})"
-        arms = _arms(group, baseline)
-        conditions.append(Condition(label, factors_of(cell), arms, _comparisons(arms)))
+        planned = read_looks(group[0].folder.parent)
+        looks = Looks(planned.sizes) if planned else PLAIN
+        look = looks.at(_repeats(group))
+        arms = _arms(group, baseline, look)
+        comparisons = _comparisons(arms, look)
+        conditions.append(Condition(label, factors_of(cell), arms, comparisons, looks))
     return conditions
 
 
-def _arms(trials: Sequence[Trial], baseline: str) -> tuple[Arm, ...]:
+def _repeats(trials: Sequence[Trial]) -> int:
+    return max((trial.spec.repeat for trial in trials), default=0)
+
+
+def _arms(trials: Sequence[Trial], baseline: str, look: Look) -> tuple[Arm, ...]:
     valid = [trial for trial in trials if trial.stamp.valid]
     sizes = [trial.metrics.size_bytes for trial in valid]
     edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
@@ -320,14 +339,14 @@ def _arms(trials: Sequence[Trial], baseline: str) -> tuple[Arm, ...]:
         mine = tuple(trial for trial in trials if trial.tuner == tuner)
         good = tuple(trial for trial in mine if trial.stamp.valid)
         estimates = {
-            metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good])
+            metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], look)
             for metric in METRICS
         }
         flows = {
             klass: min((_count(trial, klass) for trial in good), default=0)
             for klass in SIZE_CLASSES
         }
-        arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges)))
+        arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges, look)))
     return tuple(arms)
 
 
@@ -335,10 +354,11 @@ def _count(trial: Trial, klass: str) -> int:
     return int(np.count_nonzero(in_class(trial.metrics.size_bytes, klass)))
 
 
-def _comparisons(arms: Sequence[Arm]) -> tuple[Comparison, ...]:
-    return compare(
-        {arm.tuner: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms}
-    )
+def _comparisons(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:
+    values = {
+        arm.tuner: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms
+    }
+    return compare(values, look)
 
 
 def size_edges(sizes: Floats) -> Floats:
@@ -362,7 +382,7 @@ def size_edges(sizes: Floats) -> Floats:
     return edges[kept]
 
 
-def _size_curve(trials: Sequence[Trial], edges: Floats) -> SizeCurve:
+def _size_curve(trials: Sequence[Trial], edges: Floats, look: Look) -> SizeCurve:
     shape = (len(edges), len(QUANTILES))
     point, low, high = (np.full(shape, np.nan) for _ in range(3))
     flows = np.zeros(len(edges))
@@ -372,6 +392,6 @@ def _size_curve(trials: Sequence[Trial], edges: Floats) -> SizeCurve:
             trial.metrics.slowdown[where == group]
             for trial, where in zip(trials, place, strict=True)
         ]
-        point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES)
+        point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES, look=look)
         flows[group] = sum(len(part) for part in values)
     return SizeCurve(edges, point, low, high, flows)

@@ -25,6 +25,7 @@ from orchestration.analysis.metrics import (
     fct_key,
     slowdown_key,
 )
+from orchestration.analysis.sequential import Look
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import with_error
@@ -56,6 +57,8 @@ def report_tables(summary: Summary) -> Group:
         parts.append(Text(""))
         if len(summary.conditions) > 1:
             parts.append(Text(condition.label, style="bold underline"))
+        if said := condition.look.in_words:
+            parts.append(Text(said))
         parts.append(_flows(condition))
         if condition.comparisons:
             parts += [Text(""), _comparisons(condition)]
@@ -203,7 +206,14 @@ def _condition(condition: Condition) -> dict[str, Any]:
         "queue_spans": condition.queue_spans,
         "tuners": [_arm(arm) for arm in condition.arms],
         "comparisons": condition.comparisons,
+        "look": _look(condition.look),
     }
+
+
+def _look(look: Look) -> dict[str, Any] | None:
+    """Return the look at which intervals are read, None if there is one only."""
+    names = ("repeats", "number", "of", "level")
+    return {name: getattr(look, name) for name in names} if look.planned else None
 
 
 def _arm(arm: Arm) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestration.analysis.metrics import METRIC, METRICS
+from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
 from orchestration.analysis.words import change, interval, percent_change, quantity
 
@@ -34,11 +35,13 @@ class Comparison:
     verdict: str
 
 
-def compare(values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> tuple[Comparison, ...]:
+def compare(
+    values: Mapping[str, Mapping[int, Mapping[str, float]]], look: Look = FIXED
+) -> tuple[Comparison, ...]:
     """Compare every tuner with the first, on the metrics marked as compared.
 
     `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons with a p-value
-    form one family for Holm's correction.
+    form one family for Holm's correction. `look` is the one at which they are read.
     """
     baseline, *others = values
     drafts = []
@@ -49,6 +52,7 @@ def compare(values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> tuple[Co
                 difference = paired_difference(
                     [values[baseline][seed][metric.key] for seed in seeds],
                     [values[tuner][seed][metric.key] for seed in seeds],
+                    look,
                 )
                 if difference.n:
                     drafts.append((metric.key, tuner, difference))

@@ -26,12 +26,14 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.model import plugins
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.repeats import RepeatRule
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
     ACTIONS,
@@ -66,7 +68,8 @@ class Campaign:
     """A checked campaign.
 
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
-    order. `trials` are in the order in which they run.
+    order. `trials` are in the order in which they run; with adaptive `repeats` they are those that
+    may run at most.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Campaign:
     source: str
     cells: tuple[dict[str, Scalar], ...]
     trials: tuple[TrialSpec, ...]
+    repeats: RepeatRule | None = None
 
     @property
     def takes_turns(self) -> bool:
@@ -123,6 +127,7 @@ def load_campaign(
         # in a replay, a cell may have no trial in the first repeats
         cells=tuple(cell for cell in labels if any(trial.cell == cell for trial in trials)),
         trials=trials,
+        repeats=_rule(cells[0].file),
     )
 
 
@@ -136,7 +141,7 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     file = cells[0].file
     trials: list[TrialSpec] = []
     load = cache(load_testbed)
-    for repeat in range(1, file.repeats + 1):
+    for repeat in range(1, most_repeats(file.repeats) + 1):
         block = [
             _trial(cell, tuner, repeat, folder, load)
             for cell in cells
@@ -154,6 +159,10 @@ def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> 
     `purpose` is the stream that it comes from: see `orchestration.campaign.streams`.
     """
     return stream_seed(campaign_seed, purpose, repeat)
+
+
+def _rule(file: schema.CampaignFile) -> RepeatRule | None:
+    return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
 
 
 def _overridden(

@@ -8,7 +8,7 @@ the trials that an earlier run left beneath `runs`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -98,8 +98,9 @@ class TrialPlan:
 class Plan:
     """The trials in the order in which they run, and their time with `jobs` side by side.
 
-    `earlier` is the number of finished trials that corrected the estimate. `arriving` says what
-    can arrive of the loads that the traffic names.
+    `earlier` is the number of finished trials that corrected the estimate. With adaptive repeats
+    they are the trials that may run at most. `arriving` says what can arrive of the loads that the
+    traffic names.
     """
 
     trials: tuple[TrialPlan, ...]
@@ -108,6 +109,11 @@ class Plan:
     disk_bytes: int
     earlier: int
     arriving: tuple[Arriving, ...]
+
+    def wall_of(self, chosen: Callable[[TrialSpec], bool]) -> float:
+        """Return the time in s that only the `chosen` trials take, with `jobs` side by side."""
+        each_s = [planned.wall_s for planned in self.trials if chosen(planned.trial)]
+        return max(*each_s, sum(each_s) / self.jobs, 0.0)
 
 
 def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:

@@ -8,6 +8,7 @@ from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
 from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.model.errors import InputError
 from orchestration.model.trial import REPEAT, Scalar, of_repeat
 from traffic.flow_file import host_numbers, read_flows
@@ -19,7 +20,7 @@ def repeats_of(whole: Fields, tuner: str = "") -> tuple[int, ...]:
 
     A replay of trials has the repeats that its `parent` lists, up to the campaign's `repeats`.
     """
-    count = whole.get("repeats") or 1
+    count = most_repeats(whole.get("repeats") or 1)
     parent = whole.get("parent")
     if parent is None or not parent.trials:
         return tuple(range(1, count + 1))
@@ -97,7 +98,10 @@ def check_parent(whole: Fields, labels: list[str]) -> Iterator[Finding]:
             yield Finding(loc, what, "remove one of the two")
         seen.add((item.tuner, item.repeat))
     last = max(item.repeat for item in parent.trials)
-    if (whole.get("repeats") or 1) > last:
+    if isinstance(whole.get("repeats"), Adaptive):
+        remedy = f"write how many of the parent's {last} repeats are replayed"
+        yield Finding(("repeats",), "a replay repeats what was recorded, not more", remedy)
+    elif (whole.get("repeats") or 1) > last:
         what = f"{whole['repeats']} repeats, and the parent's trials end with repeat {last}"
         yield Finding(("repeats",), what, f"use at most {last}, or list more trials")
     if not repeats_of(whole):

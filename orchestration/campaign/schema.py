@@ -28,6 +28,7 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
+from orchestration.campaign.repeats import Repeats
 from orchestration.campaign.streams import check_protocol
 from orchestration.model import plugins
 from orchestration.model.trial import (
@@ -265,7 +266,7 @@ class CampaignFile(StrictModel):
         description="a list of patterns, each with its kind"
     )
     factors: Annotated[dict[str, Any], Field(default_factory=dict)]
-    repeats: Positive = 5
+    repeats: Repeats = 5
     seed: NotNegative = 1
     protocol: Annotated[int | None, AfterValidator(check_protocol)] = None
     duration: PositiveDuration = Field(description="how long flows arrive, like 10ms")

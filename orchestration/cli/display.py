@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from orchestration.model.repeats import RepeatRule, Standing
     from orchestration.model.trial import TrialSpec
     from orchestration.runner.run import Listener, Summary
     from orchestration.runner.worker import Failed, Finished, Progressed
@@ -75,6 +76,14 @@ class Display:
         if failure.remedy:
             lines.append(f"  -> {failure.remedy}")
         self._say("\n".join(lines))
+
+    def looked(
+        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    ) -> None:
+        """Say what each condition is known to, and count the trials that are due now."""
+        self.tally.trials, self.tally.earlier = trials, finished
+        for standing in found:
+            self._say(f"look: {standing.in_words(rule)}")
 
     def tick(self) -> None:
         """Show the current state."""
@@ -176,6 +185,8 @@ def summary_table(summary: Summary) -> Table:
     shown.add_row("valid", f"{good} of {summary.trials} trials")
     if summary.skipped:
         shown.add_row("finished earlier", str(summary.skipped))
+    for told in summary.repeats_told:
+        shown.add_row("repeats", escape(told))
     for trial, reasons in summary.invalid.items():
         shown.add_row("[yellow]invalid[/yellow]", f"{trial}: {escape('; '.join(reasons))}")
     for trial, failure in summary.failed.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,13 +21,14 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.run import at_scale, on_rack, rack_of
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import Phases, print_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
+    from orchestration.model.trial import TrialSpec
     from orchestration.wiring import RackAccess
 
 
@@ -73,22 +75,25 @@ def show_plan(
     offers = _offers(campaign, rack) if rack is not None else None
     cores = 1 if campaign.takes_turns else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
+    span = _span(campaign, made, out)
     if as_json:
         switches = {} if offers is None else {"switches": offers}
-        print_json({**_as_json(campaign, made), **switches}, indent=2)
+        repeats = {} if span is None else {"repeats": span}
+        print_json({**_as_json(campaign, made), **repeats, **switches}, indent=2)
         return
 
     from rich.console import Console
 
     console = Console()
     console.print(_cells(campaign, made))
-    console.print(_total(made), highlight=False)
+    console.print(_total(made) if span is None else _spanned(made, span), highlight=False)
     for found in made.arriving:
         if not found.enough:
             console.print(found.sentence, style="yellow", highlight=False, markup=False)
     for line in in_words(campaign.trials):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(_order(made), highlight=False, markup=False)
+    least = campaign.repeats.least if campaign.repeats else None
+    console.print(_order(made, least), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -141,7 +146,7 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
         virtual_ns = trials[0].trial.duration_ns
         shown.add_row(
             *(escape(str(label)) for label in cell.values()),
-            str(count),
+            f"{campaign.repeats.least} to {count}" if campaign.repeats else str(count),
             f"{sum(trial.flows for trial in trials) / count:,.0f}",
             format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
             f"{format_duration(virtual_ns)} to {format_duration(trials[0].latest_ns)}",
@@ -163,13 +168,76 @@ def _total(made: Plan) -> str:
     )
 
 
-def _order(made: Plan) -> str:
-    """Return a line per block of trials: each cell once, in the order of the run."""
+def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
+    """Return the least, most and likely size of a campaign with adaptive repeats, None for others.
+
+    What is likely is known by the spread of results that an earlier run left; None without any.
+    """
+    from orchestration.runner.adaptive import Rounds, checked_rule, condition
+
+    rule = checked_rule(campaign)
+    if rule is None:
+        return None
+    rounds, folder, likely = Rounds(campaign, rule), out / campaign.name, None
+    if folder.exists():
+        with Phases() as phases:
+            phases.phase("reading results")
+            likely = rounds.likely(folder, phases.step)
+
+    def size(repeats: Callable[[TrialSpec], int]) -> dict[str, Any]:
+        def chosen(trial: TrialSpec) -> bool:
+            return trial.repeat <= repeats(trial)
+
+        count = sum(chosen(planned.trial) for planned in made.trials)
+        return {"trials": count, "wall_s": round(made.wall_of(chosen), 3)}
+
+    return {
+        "until": rule.until,
+        "of": rule.of,
+        "looks": rule.sizes,
+        "least": size(lambda trial: rule.least),
+        "likely": None if likely is None else size(lambda trial: likely[condition(trial)]),
+        "most": size(lambda trial: rule.most),
+    }
+
+
+def _spanned(made: Plan, span: dict[str, Any]) -> str:
+    from orchestration.model.units import format_size
+    from orchestration.watch.tally import clock_text
+
+    least, likely, most = (span[name] for name in ("least", "likely", "most"))
+    looks, of = (", ".join(map(str, span[name])) for name in ("looks", "of"))
+    expected = (
+        f"likely {likely['trials']} trials, about {clock_text(likely['wall_s'])}, by the spread of "
+        "the results that are there"
+        if likely
+        else f"how many are likely, plan says when {span['looks'][0]} repeats are there"
+    )
+    return (
+        f"{least['trials']} to {most['trials']} trials, {made.jobs} side by side: about "
+        f"{clock_text(least['wall_s'])} to {clock_text(most['wall_s'])}, and at most "
+        f"{format_size(made.disk_bytes, 1)} of disk; {expected}\n"
+        f"until ±{100 * span['until']:g}% of {of}, looked at after {looks} repeats"
+    )
+
+
+def _order(made: Plan, upto: int | None = None) -> str:
+    """Return a line per block of trials: each cell once, in the order of the run.
+
+    With adaptive repeats, only those `upto` the first look are certain.
+    """
     blocks: dict[int, list[str]] = {}
     for planned in made.trials:
         labels = "/".join(str(label) for label in planned.trial.cell.values())
         blocks.setdefault(planned.trial.repeat, []).append(labels)
-    lines = [f"  repeat {repeat}: {', '.join(cells)}" for repeat, cells in blocks.items()]
+    last = max(blocks)
+    lines = [
+        f"  repeat {repeat}: {', '.join(cells)}"
+        for repeat, cells in blocks.items()
+        if upto is None or repeat <= upto
+    ]
+    if upto is not None:
+        lines.append(f"  repeats {upto + 1} to {last}: likewise, of the conditions that need them")
     return "\n".join(["order:", *lines])
 
 

@@ -231,4 +231,5 @@ def _as_json(summary: Summary) -> dict[str, Any]:
             for trial, failure in summary.failed.items()
         },
         "wall_s": round(summary.wall_s, 3),
+        "repeats": [standing.to_json() for standing in summary.standings],
     }

@@ -109,6 +109,9 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
             done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
             total_s += made.wall_s
             trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
+            if (rule := campaign.repeats) is not None:
+                least = sum(trial.repeat <= rule.least for trial in campaign.trials)
+                trials = f"{least} to {trials}"
             shown.add_row(name, trials, str(done) if done else "", minutes)
     Console().print(shown)
     typer.echo(f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min")

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +14,17 @@ from typing import Protocol
 from collectors.sinks.spooling import SpoolNote
 from inventory.files import load_testbed
 from inventory.topology import Testbed
+from orchestration.artifacts.looks import write_looks
 from orchestration.artifacts.provenance import versions
 from orchestration.artifacts.reader import read_trial
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import Interrupted, NotReadyError
 from orchestration.model.ports import Backend
+from orchestration.model.repeats import RepeatRule, Standing
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_size
 from orchestration.runner import journal as log
+from orchestration.runner.adaptive import Rounds, checked_rule, refuse_other_looks
 from orchestration.runner.fit import check_fit
 from orchestration.runner.folder import RunFolder
 from orchestration.runner.pool import Pool
@@ -39,7 +42,10 @@ class Listener(Protocol):
     """Receives the events of a run, and shows them to somebody."""
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
-        """The run has `trials` trials, of which an earlier run finished `finished`."""
+        """The run has `trials` trials, of which an earlier run finished `finished`.
+
+        With adaptive repeats these are the trials before the next look.
+        """
 
     def started(self, trial: TrialSpec) -> None:
         """A trial has started."""
@@ -53,13 +59,24 @@ class Listener(Protocol):
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
         """A trial has failed."""
 
+    def looked(
+        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    ) -> None:
+        """With adaptive repeats, conditions were looked at, and the run has `trials` trials now.
+
+        Earlier runs have finished `finished` of them.
+        """
+
     def tick(self) -> None:
         """Time has passed; called several times a second."""
 
 
 @dataclass
 class Summary:
-    """The result of a run. Trials are named by their ids."""
+    """The result of a run. Trials are named by their ids.
+
+    With adaptive repeats, `trials` are those that were needed, and `standings` say why.
+    """
 
     folder: Path
     trials: int
@@ -68,6 +85,15 @@ class Summary:
     invalid: dict[str, tuple[str, ...]] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
     wall_s: float = 0.0
+    standings: tuple[Standing, ...] = ()
+    rule: RepeatRule | None = None
+
+    @property
+    def repeats_told(self) -> tuple[str, ...]:
+        """With adaptive repeats, a line on each condition: how many, and why."""
+        if self.rule is None:
+            return ()
+        return tuple(standing.in_words(self.rule) for standing in self.standings)
 
     @property
     def exit_code(self) -> int:
@@ -113,6 +139,9 @@ def run_campaign(
     """
     testbeds = _testbeds(campaign.trials)
     home = out / campaign.name
+    rule = checked_rule(campaign)
+    if rule is not None and not fresh:
+        refuse_other_looks(home, rule)
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
     check_fit(todo, testbeds, backend.offer)
     for name in dict.fromkeys(trial.testbed for trial in todo):
@@ -120,7 +149,8 @@ def run_campaign(
     _check_space(out, todo, testbeds)
     with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh)
-        run = _Run(campaign, backend, folder, testbeds, listener, spool)
+        run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool)
+        run.summary.rule = rule
         return run.run(jobs)
 
 
@@ -129,7 +159,7 @@ class _Run:
 
     def __init__(
         self,
-        campaign: Campaign,
+        rounds: Rounds,
         backend: Backend,
         folder: RunFolder,
         testbeds: Mapping[str, Testbed],
@@ -141,30 +171,46 @@ class _Run:
         self._listener = listener
         self._spool = spool
         self._pool = Pool(backend)
-        self._summary = Summary(folder.path, len(campaign.trials))
+        self._rounds = rounds
+        self.summary = Summary(folder.path, 0)
         self._running: set[str] = set()
+        self._taken: set[str] = set()
         self._todo: deque[TrialSpec] = deque()
-        for trial in campaign.trials:
-            if folder.of(trial).exists():
-                self._summary.skipped += 1
-                verdict = read_trial(folder.of(trial)).stamp
+        self._take_due()
+
+    def _take_due(self) -> None:
+        """Take the trials that have become due: those not finished earlier are to be run."""
+        summary = self.summary
+        for trial in self._rounds.due():
+            if trial.id in self._taken:
+                continue
+            self._taken.add(trial.id)
+            summary.trials += 1
+            if self._folder.of(trial).exists():
+                summary.skipped += 1
+                verdict = read_trial(self._folder.of(trial)).stamp
                 if not verdict.valid:
                     reasons = tuple(reason.text for reason in verdict.reasons)
-                    self._summary.invalid[trial.id] = reasons
+                    summary.invalid[trial.id] = reasons
             else:
                 self._todo.append(trial)
 
     def run(self, jobs: int) -> Summary:
         """Run until all is done; raise Interrupted if a signal comes first."""
         begin = time.monotonic()
-        summary, journal = self._summary, self._folder.journal
+        summary, journal = self.summary, self._folder.journal
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
         journal.add(log.RUN_STARTED, **about, versions=versions())
         self._listener.planned(summary.trials, summary.skipped, jobs)
         with noted_signals(self._pool.kill) as signals:
             try:
-                while (self._todo or len(self._pool)) and not signals:
-                    self._turn(jobs)
+                while not signals:
+                    if self._todo or len(self._pool):
+                        self._turn(jobs)
+                    elif self._rounds.open:
+                        self._look(lambda: bool(signals))
+                    else:
+                        break
             finally:
                 self._pool.close()
                 for trial in self._running:
@@ -180,6 +226,24 @@ class _Run:
             )
         journal.add(log.RUN_FINISHED, **counts, invalid=len(summary.invalid))
         return summary
+
+    def _look(self, stop: Callable[[], bool]) -> None:
+        """Look at the results of a round that has ended, and take what is due by what they show."""
+        rule, summary = self.summary.rule, self.summary
+        assert rule is not None
+        found = self._rounds.look(self._folder.path, self._listener.tick, stop)
+        if not found:
+            return
+        summary.standings = tuple(self._rounds.standings.values())
+        write_looks(self._folder.path, rule, summary.standings)
+        self._take_due()
+        self._folder.journal.add(
+            log.LOOKED,
+            trials=summary.trials,
+            finished=summary.skipped,
+            conditions=[standing.to_json() for standing in found],
+        )
+        self._listener.looked(found, rule, summary.trials, summary.skipped)
 
     def _turn(self, jobs: int) -> None:
         while self._todo and len(self._pool) < jobs:
@@ -204,9 +268,9 @@ class _Run:
 
     def _finished(self, trial: TrialSpec, result: Finished) -> None:
         self._clear(trial)
-        self._summary.finished += 1
+        self.summary.finished += 1
         if not result.valid:
-            self._summary.invalid[trial.id] = result.reasons
+            self.summary.invalid[trial.id] = result.reasons
         verdict = {"valid": result.valid, "reasons": result.reasons}
         wall_s = round(result.wall_s, 3)
         self._folder.journal.add(log.TRIAL_FINISHED, trial=trial.id, wall_s=wall_s, **verdict)
@@ -214,7 +278,7 @@ class _Run:
 
     def _failed(self, trial: TrialSpec, failure: Failed) -> None:
         self._clear(trial)
-        self._summary.failed[trial.id] = failure
+        self.summary.failed[trial.id] = failure
         why = {name: getattr(failure, name) for name in ("message", "remedy", "console")}
         wall_s = round(failure.wall_s, 3)
         self._folder.journal.add(log.TRIAL_FAILED, trial=trial.id, wall_s=wall_s, **why)

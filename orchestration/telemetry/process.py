@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from collectors.sinks.spooling import SpoolNote
 from orchestration.model.errors import ClosloopError
 
 if TYPE_CHECKING:  # the process itself needs none of these
+    from orchestration.model.repeats import RepeatRule, Standing
     from orchestration.model.trial import TrialSpec
     from orchestration.runner.run import Listener
     from orchestration.runner.worker import Failed, Finished, Progressed
@@ -189,6 +190,12 @@ class Following:
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
         """Pass on a trial's failure."""
         self._listener.failed(trial, failure)
+
+    def looked(
+        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    ) -> None:
+        """Pass it on."""
+        self._listener.looked(found, rule, trials, finished)
 
     def tick(self) -> None:
         """Pass on the tick, and show the sender's messages."""

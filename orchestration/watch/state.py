@@ -156,6 +156,8 @@ class _Story:
             self.tally = Tally(entry["trials"], entry["finished"], entry["jobs"])
             self.ended = ""
             self.remarks = [remark for remark in self.remarks if remark[1] != "failed"]
+        elif event == log.LOOKED:
+            self.tally.trials, self.tally.earlier = entry["trials"], entry["finished"]
         elif event == log.TRIAL_STARTED:
             self.tally.running[trial] = RunningTrial(_seconds(entry["at"]))
         elif event == log.TRIAL_FINISHED:

@@ -14,6 +14,7 @@ from inventory.strictyaml import field_names
 from orchestration.campaign import schema
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
+from orchestration.campaign.repeats import Adaptive
 from tuners import registry
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     schema.Tuner,
     schema.Host,
     schema.Fault,
+    Adaptive,
     *get_args(schema.AnyPattern),
 )
 
@@ -57,7 +59,7 @@ def test_required_fields_are_called_required(field: str) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *(get_args(model.model_fields["kind"].annotation)[0] for model in MODELS[4:]),
+        *(get_args(model.model_fields["kind"].annotation)[0] for model in MODELS[5:]),
         *get_args(schema.Host.model_fields["congestion_control"].annotation),
         *schema.ACCEPTED_BACKENDS,
         *registry.names(),
@@ -79,15 +81,17 @@ def test_documented_defaults_are_the_schemas() -> None:
 
 def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
-    smallest, tuners, factors = blocks
+    smallest, tuners, factors, repeats = blocks
     start = "campaign: c\ntestbed: graphcc\nduration: 10ms\n"
     traffic = "traffic: [{kind: message-mix, load: 0.5}]\n"
     counts = []
-    for text in (smallest, start + traffic + tuners, start + "tuners: [secn1]\n" + factors):
+    one = start + "tuners: [secn1]\n"
+    texts = (smallest, start + traffic + tuners, one + factors, one + traffic + repeats)
+    for text in texts:
         file = tmp_path / "c.yml"
         file.write_text(text, encoding="utf-8")
         counts.append(len(load_campaign(file).trials))
-    assert counts == [10, 10, 20]
+    assert counts == [10, 10, 20, 60]
 
 
 def test_the_example_of_two_transports_has_both_in_all_trials() -> None:

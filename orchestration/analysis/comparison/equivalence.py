@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from orchestration.analysis import student_t
+from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import fieller
 from orchestration.model.records import Floats
 
@@ -94,13 +95,16 @@ class Interval:
     relative_high: float
 
 
-def interval_of(means: Means) -> Interval:
-    """Return the difference with Student's interval, and with Fieller's relative to A."""
+def interval_of(means: Means, look: Look = FIXED) -> Interval:
+    """Return the difference with Student's interval, and with Fieller's relative to A.
+
+    They are those of the `look` at which the runs are read, if there are several.
+    """
     if means.identical:
         end = 0.0 if means.a else math.nan
         return Interval(0.0, 0.0, 0.0, 0.0, end, end)
     error = means.error()
-    t = _quantile(1 - SIGNIFICANCE / 2, means.freedom)
+    t = _quantile(1 - look.level / 2, means.freedom)
     half = t * error
     relative = means.difference / means.a if means.a else math.nan
     low, high = math.nan, math.nan
@@ -124,12 +128,12 @@ class PValues:
     allowed: float
 
 
-def p_values(means: Means, margin: float, floor: float) -> PValues:
+def p_values(means: Means, margin: float, floor: float, look: Look = FIXED) -> PValues:
     """Test a difference against 0 and against the margin.
 
     `margin` is a share of A; `floor`, in the metric's unit, replaces it if larger. A relative
     margin is tested on the ratio b/a, as in Fieller's interval: unlike a test against a fixed
-    bound, this accounts for A's own error.
+    bound, this accounts for A's own error. P-values are those of the `look`.
     """
     scaled = margin * abs(means.a)
     allowed = max(scaled, floor)
@@ -144,7 +148,8 @@ def p_values(means: Means, margin: float, floor: float) -> PValues:
         above = means.difference + floor, means.error()
         below = floor - means.difference, means.error()
     beyond = max(_tail(distance, error, means.freedom) for distance, error in (above, below))
-    return PValues(zero if math.isnan(zero) else min(1.0, zero), beyond, allowed)
+    zero = zero if math.isnan(zero) else min(1.0, zero)
+    return PValues(look.p_value(zero), look.one_sided(beyond), allowed)
 
 
 def _tail(distance: float, error: float, freedom: float) -> float:

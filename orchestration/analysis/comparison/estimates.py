@@ -34,6 +34,7 @@ from orchestration.analysis.comparison.flows import (
 from orchestration.analysis.comparison.ports import PortBlocks
 from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
 from orchestration.analysis.metrics import SIZE_CLASSES, fct_key, slowdown_key
+from orchestration.analysis.sequential import FIXED, Look
 from orchestration.model.records import Floats
 
 # Compares two CDFs (rows, bins), most often by their difference.
@@ -208,9 +209,10 @@ class Distance:
 
 
 class CellEstimates:
-    """The estimates of one cell's pairs."""
+    """The estimates of one cell's pairs, and the `look` at which they are read."""
 
-    def __init__(self, pairs: Sequence[PairFigures]) -> None:
+    def __init__(self, pairs: Sequence[PairFigures], look: Look = FIXED) -> None:
+        self.look = look
         self._pairs = pairs
         self._resampled = Resampled(pairs[0]) if len(pairs) == 1 else None
 

@@ -24,6 +24,7 @@ from orchestration.analysis.comparison.equivalence import (
     verdict,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates, Distance
+from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import holm
 
 
@@ -70,10 +71,14 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
             draft: _Draft | None = None
             if metric.distance:
                 distance = estimates.distance(metric, margin)
-                draft = _of_distance(label, metric, distance, margin) if distance else None
+                draft = (
+                    _of_distance(label, metric, distance, margin, estimates.look)
+                    if distance
+                    else None
+                )
             else:
                 means = estimates.means(metric)
-                draft = _of_means(label, metric, means, margin) if means else None
+                draft = _of_means(label, metric, means, margin, estimates.look) if means else None
             if draft is not None:
                 drafts.append(draft)
     corrected = holm([draft.p.zero for draft in drafts])
@@ -91,29 +96,33 @@ def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
     return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
 
 
-def _of_means(cell: str, metric: Compared, means: Means, margin: float) -> _Draft:
-    p = p_values(means, margin, metric.floor)
+def _of_means(cell: str, metric: Compared, means: Means, margin: float, look: Look) -> _Draft:
+    p = p_values(means, margin, metric.floor, look)
     judged = Judged(
-        cell, metric, means.a, means.b, interval_of(means), margin, p.allowed, math.nan, p.beyond,
-        UNDECIDED, None, means.n,
+        cell, metric, means.a, means.b, interval_of(means, look), margin, p.allowed, math.nan,
+        p.beyond, UNDECIDED, None, means.n,
     )  # fmt: skip
     return _Draft(judged, p, means.error() * math.sqrt(means.n), means.difference)
 
 
-def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float) -> _Draft:
+def _of_distance(
+    cell: str, metric: Compared, distance: Distance, margin: float, look: Look
+) -> _Draft:
     """Judge a norm of the difference of two distributions.
 
     By the triangle inequality, the true distance differs from the measured one by at most the norm
-    of the noise.
+    of the noise. It has one side only, and is read at the `look`'s level.
     """
     value, noise = distance.value, distance.noise
     absolute = metric.distance == "cdf"
     allowed = margin if absolute else max(margin * distance.scale, metric.floor)
     known = len(noise) > 0
-    half = float(np.quantile(noise, 1 - SIGNIFICANCE)) if known else math.nan
+    half = float(np.quantile(noise, 1 - look.level)) if known else math.nan
     p = PValues(
-        zero=_tail(noise, value, distance.freedom) if known else math.nan,
-        beyond=float(np.mean(distance.drawn_beyond >= allowed)) if known else math.nan,
+        zero=look.p_value(_tail(noise, value, distance.freedom)) if known else math.nan,
+        beyond=look.p_value(float(np.mean(distance.drawn_beyond >= allowed)))
+        if known
+        else math.nan,
         allowed=allowed,
     )
     # NaN if the noise is unknown

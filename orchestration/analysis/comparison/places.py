@@ -13,7 +13,7 @@ from orchestration.analysis.comparison.equivalence import Interval, interval_of
 from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.ports import Timeline
 from orchestration.analysis.comparison.trials import PairFigures
-from orchestration.analysis.statistics import CONFIDENCE
+from orchestration.analysis.sequential import Look
 from orchestration.model.records import Floats
 
 # The most points a picture can show.
@@ -38,7 +38,7 @@ class AlignedTimeline:
     high: Floats
 
 
-def align(pairs: Sequence[PairFigures]) -> list[AlignedTimeline]:
+def align(pairs: Sequence[PairFigures], look: Look) -> list[AlignedTimeline]:
     """Return the quantities of `SERIES` over the time span common to all trials.
 
     Empty without ports; a quantity that one run did not count is left out. Time is cut into
@@ -60,19 +60,19 @@ def align(pairs: Sequence[PairFigures]) -> list[AlignedTimeline]:
     if points < 2:
         return []
     edges = np.linspace(begin_ns, end_ns, points + 1)
-    aligned = [_aligned(name, lines, edges) for name in SERIES]
+    aligned = [_aligned(name, lines, edges, look) for name in SERIES]
     return [line for line in aligned if np.isfinite(line.difference).any()]
 
 
 def _aligned(
-    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats
+    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, look: Look
 ) -> AlignedTimeline:
     a, b = (np.stack([_binned(both[side], name, edges) for both in lines]) for side in (0, 1))
     apart, n = b - a, len(lines)
     mean = apart.mean(axis=0)
     half = np.full(len(mean), np.nan)
     if n > 1:
-        t = student_t.quantile(n - 1, 0.5 + CONFIDENCE / 2)
+        t = student_t.quantile(n - 1, 1 - look.level / 2)
         half = t * apart.std(axis=0, ddof=1) / np.sqrt(n)
     middle = (edges[1:] + edges[:-1]) / 2
     return AlignedTimeline(
@@ -153,7 +153,7 @@ def find_places(
         for pair in pairs
         if pair.parting is not None and pair.parting.parted_ns is not None
     ]
-    timelines = tuple(align(pairs))
+    timelines = tuple(align(pairs, estimates.look))
     apart_ns, apart_bytes = _eighth(timelines)
     names = [name for _, name in times]
     return Places(
@@ -178,7 +178,8 @@ def _sizes(
             flows = sum(
                 int(p.a.flows.group_count[:, group].sum()) for p in pairs if p.a.flows is not None
             )
-            groups.append(SizeGroup(float(upto), flows, means.a, means.b, interval_of(means)))
+            interval = interval_of(means, estimates.look)
+            groups.append(SizeGroup(float(upto), flows, means.a, means.b, interval))
     return groups
 
 

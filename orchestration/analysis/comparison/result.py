@@ -131,7 +131,15 @@ class _Work:
         self._notes += [note for run in (self._a, self._b) for note in _about(run)]
         self._notes += left_over
         read = [self._read(cell) for cell in cells]
-        estimates = [CellEstimates(pairs) for pairs, _, _ in read]
+        looks = [cell.look for cell in cells]
+        estimates = [
+            CellEstimates(pairs, look) for (pairs, _, _), look in zip(read, looks, strict=True)
+        ]
+        self._notes += [
+            f"{cell.label}: {look.in_words}"
+            for cell, look in zip(cells, looks, strict=True)
+            if look.planned
+        ]
         labels = [cell.label for cell in cells]
         judged = judge(list(zip(labels, estimates, strict=True)), self._margins)
         if not judged:

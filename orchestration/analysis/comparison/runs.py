@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestration.analysis.sequential import FIXED, Look, Looks
 from orchestration.analysis.summary import tuner_label
 from orchestration.artifacts.found import campaign_below, read_each, trial_folders
+from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.condition import TUNER, factors_of
 from orchestration.model.errors import InputError, Problem
@@ -57,6 +59,17 @@ class PairedCell:
     pairs: tuple[tuple[TrialResult, TrialResult], ...]
     how: str
     shared: bool = False
+
+    @property
+    def look(self) -> Look:
+        """The look at which intervals are read, if a run had several: the more cautious run's."""
+        sides = []
+        for side in zip(*self.pairs, strict=True):
+            planned = read_looks(side[0].folder.parent)
+            if planned is not None:
+                repeats = max(trial.spec.repeat for trial in side)
+                sides.append(Looks(planned.sizes).at(repeats))
+        return min(sides, key=lambda look: look.level, default=FIXED)
 
 
 @dataclass(frozen=True)

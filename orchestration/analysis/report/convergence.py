@@ -127,11 +127,17 @@ def _differences(condition: Condition, key: str) -> list[_Path]:
 def _means(condition: Condition, key: str) -> list[_Path]:
     paths = []
     for arm in shown_arms(condition):
-        values = [trial.metrics.scalars[key] for trial in arm.valid]
-        values = [value for value in values if math.isfinite(value)]
+        known = [
+            (trial.metrics.scalars[key], condition.looks.at(trial.spec.repeat))
+            for trial in sorted(arm.valid, key=lambda trial: trial.spec.repeat)
+            if math.isfinite(trial.metrics.scalars[key])
+        ]
+        values = [value for value, _ in known]
         whole = float(np.mean(values)) if values else 0.0
         if whole > 0:
-            steps = [t_interval(values[:count]) for count in range(1, len(values) + 1)]
+            steps = [
+                t_interval(values[:count], look) for count, (_, look) in enumerate(known, start=1)
+            ]
             mean, low, high = (
                 100 * (np.array([getattr(step, name) for step in steps]) / whole - 1)
                 for name in ("mean", "low", "high")

@@ -25,6 +25,7 @@ from orchestration.analysis.figure_style import (
 from orchestration.analysis.metrics import METRIC
 from orchestration.analysis.plot import scatter
 from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import Comparison
@@ -112,10 +113,12 @@ class PairedValues:
     repeats: tuple[int, ...]
     first: tuple[float, ...]
     second: tuple[float, ...]
+    looks: Looks
 
     def upto(self, pairs: int) -> PairedDifference:
-        """Return the paired difference over the first `pairs` pairs."""
-        return paired_difference(self.first[:pairs], self.second[:pairs])
+        """Return the paired difference over the first `pairs` pairs, as their look reads it."""
+        look = self.looks.at(self.repeats[pairs - 1])
+        return paired_difference(self.first[:pairs], self.second[:pairs], look)
 
 
 def paired_values(condition: Condition, key: str) -> list[PairedValues]:
@@ -134,7 +137,9 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
         )
         if pairs and all(first > 0 for _, first, _ in pairs):
             repeats, first, second = zip(*pairs, strict=True)
-            found.append(PairedValues(arm.tuner, arms[0].tuner, repeats, first, second))
+            found.append(
+                PairedValues(arm.tuner, arms[0].tuner, repeats, first, second, condition.looks)
+            )
     return found
 
 

@@ -143,6 +143,8 @@ class _Page:
     def _condition(self, condition: Condition) -> list[str]:
         arms = [arm for arm in condition.arms if arm.valid]
         parts = []
+        if said := condition.look.in_words:
+            parts.append(f'<p class="note">{escape(said)}</p>')
         if len(arms) > MOST_TUNERS:
             parts.append(
                 f'<p class="note">Pictures show {MOST_TUNERS} of {len(arms)} tuners: the baseline '

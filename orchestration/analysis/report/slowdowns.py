@@ -21,6 +21,7 @@ from orchestration.analysis.figure_style import (
 from orchestration.analysis.metrics import Unit
 from orchestration.analysis.plot import Figure
 from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.summary import Arm, Condition, Trial
 from orchestration.analysis.words import interval, quantity
@@ -61,7 +62,7 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
 def fct_by_size(condition: Condition, colours: Colours) -> Picture:
     """Draw the mean FCT over flow size, a line per tuner."""
     arms = shown_arms(condition)
-    curves = {arm.tuner: _mean_fcts(arm) for arm in arms}
+    curves = {arm.tuner: _mean_fcts(arm, condition.look) for arm in arms}
     small = {tuner: values[0, 0] for tuner, values in curves.items()}
     large = {tuner: values[0, -1] for tuner, values in curves.items()}
     spans = (
@@ -80,7 +81,7 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
     )
 
 
-def _mean_fcts(arm: Arm) -> Floats:
+def _mean_fcts(arm: Arm, look: Look) -> Floats:
     """Return mean, low, high and number of flows of each size group, shape (4, groups)."""
     edges = arm.by_size.upto_bytes
     place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]
@@ -91,7 +92,7 @@ def _mean_fcts(arm: Arm) -> Floats:
             for trial, where in zip(arm.valid, place, strict=True)
             if (where == group).any()
         ]
-        got: Estimate = t_interval(means)
+        got: Estimate = t_interval(means, look)
         low = got.low if got.low > 0 else math.nan  # a log axis cannot show 0
         columns.append((got.mean, low, got.high, arm.by_size.flows[group]))
     return np.array(columns).T

@@ -26,6 +26,7 @@ from orchestration.studies.bench import (
     repeatable,
     rlcc_steady,
     roce,
+    sequential,
     speed,
     training_seeds,
 )
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "training": learned.training_cost,
     "training-seeds": training_seeds.training_seeds,
     "idle-rule": learned.idle_rule,
+    "sequential": sequential.sequential,
     "program": speed.start_up,
     "compare-million": large_runs.compare_million,
     "report-large": large_runs.report_large,

@@ -14,6 +14,8 @@ from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
 from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
+from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
+from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.condition import TUNER, factors_of, tuner_called
 from orchestration.model.trial import Scalar
@@ -40,6 +42,8 @@ class Measured:
     ports: Mapping[str, float]
     progress: FlowProgress | None = None
     checkpoint: str = ""
+    repeat: int = 1
+    looks: Looks = PLAIN
 
     def compared(self, factor: str) -> tuple[str, When]:
         """Return what it is compared as, the level of a factor, and its other factors."""
@@ -109,6 +113,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     Raises InputError, naming the file, if one cannot be read.
     """
     folders = finished_trials(folder)
+    planned = read_looks(folder)
     measured = []
     for number, path in enumerate(folders):
         result = read_trial(path)
@@ -122,6 +127,8 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 ports={**port_figures(result), **balance_figures(result)},
                 progress=flow_progress(result),
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
+                repeat=result.spec.repeat,
+                looks=Looks(planned.sizes) if planned else PLAIN,
             )
         )
         progress(number + 1, len(folders))
@@ -151,7 +158,10 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
     return SectionResult(
         section=section,
         arms=_arms(section, mine),
-        conditions=tuple(Condition(factors, _repeats(section, mine, factors)) for factors in shown),
+        conditions=tuple(
+            Condition(factors, _repeats(section, mine, factors), _look(mine, factors).confidence)
+            for factors in shown
+        ),
         trials=len(mine),
         invalid=sum(not item.trial.valid for item in mine),
         backends=tuple(sorted({item.trial.backend for item in mine})),
@@ -181,6 +191,22 @@ def _repeats(section: Section, trials: list[Compared], factors: When) -> Repeats
             one = Repeat(figures, flows, item.trial.checkpoint)
             repeats.setdefault(item.arm, {})[item.trial.seed] = one
     return repeats
+
+
+def _look(trials: list[Compared], factors: When) -> Look:
+    """Return the look at which a condition is read: the last that its trials belong to.
+
+    A condition may join trials of several conditions of the campaign, where a section compares the
+    levels of a factor; each of these had its own last look, and the most cautious one counts.
+    """
+    last: dict[str, Measured] = {}
+    for item in trials:
+        if item.factors == factors:
+            key = repr(factors_of(item.trial.cell))
+            if key not in last or item.trial.repeat > last[key].repeat:
+                last[key] = item.trial
+    looks = (trial.looks.at(trial.repeat) for trial in last.values())
+    return min(looks, key=lambda look: look.level, default=FIXED)
 
 
 def _figures(section: Section, trial: Measured, flows: DoneFlows) -> Mapping[str, float]:

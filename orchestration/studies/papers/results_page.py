@@ -60,9 +60,11 @@ _HOW_TO_READ = f"""\
 A figure is the mean over repeats (seeds) with half of its 95 % interval, Student's t. A difference
 is of the tuner from the reference, paired by seed, in percent of the reference's mean, with its 95
 % interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
-Seeds of training are of another stream than these. Where a learned tuner's networks take turns
-over the repeats, its figures are over training seeds too: the interval is a hierarchical
-bootstrap, which draws networks, then repeats within each (Davison and Hinkley 1997, section 3.8;
+Where a campaign's repeats are adaptive, intervals are those of the look at which a condition
+stopped, which hold over all looks. Seeds of training are of another stream than these. Where a
+learned tuner's networks take turns over the repeats, its figures are over training seeds too: the
+interval is a hierarchical bootstrap, which draws networks, then repeats within each (Davison and
+Hinkley 1997, section 3.8;
 Saravanan et al. 2020), widened for few networks and never narrower than Student's. A tail is the
 quantile of all repeats' flows together, with a bootstrap that draws repeats; with fewer than
 {LEAST_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was

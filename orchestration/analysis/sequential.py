@@ -1,0 +1,232 @@
+"""Intervals that stay valid when a campaign is looked at again and again while it runs.
+
+A campaign with adaptive repeats looks at its results at planned sample sizes and stops when they
+are precise enough. A 95 % interval read at each of several looks misses the truth at one of them in
+far more than 5 % of campaigns (Armitage, McPherson and Rowe 1969). Here the 5 % are spent over the
+looks (Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983):
+at most alpha(t) of all campaigns have had an interval without the truth by the look at which the
+share t of the most repeats is there. The intervals are repeated confidence intervals (Jennison and
+Turnbull, JRSS B 51, 1989): they hold the truth at all looks together, so they are valid whatever
+makes a campaign stop: a width, the time, or somebody who reads the report.
+
+The spending is Pocock's type, alpha ln(1 + (e - 1) t). O'Brien and Fleming's type spends next to
+nothing early: its boundary for 5 of 60 repeats is 7.7 normal deviations, which with Student's
+quantiles is no interval at all. A campaign that shall stop as soon as it can needs intervals early.
+The price is at the end: from 5 to 60 repeats, the last interval is 1.2 times as wide as Student's.
+
+The standard deviation is unknown and samples are small. As is usual then, each look's nominal level
+is worked out for normal values of known deviation and used with Student's quantile (the
+significance level approach: Pocock 1977; Jennison and Turnbull, "Group Sequential Methods", 2000,
+sections 3.8 and 4.4). That is an approximation: `closloop bench run sequential` measures its error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from orchestration.model.records import Floats
+
+ALPHA = 0.05
+# Gauss-Legendre nodes on half of the continuation region: more than two for each standard deviation
+# of an increment, with boundaries for 1e-9 and looks 10 % apart too.
+_NODES = 96
+_NEWTON_MOST, _CLOSE = 60, 1e-11
+# The overall levels whose nominal levels are worked out; between them p-values are interpolated.
+_ALPHAS = tuple(
+    sorted({ALPHA, 0.1, *np.geomspace(1e-9, 0.5, 24).tolist(), 0.6, 0.7, 0.8, 0.9, 0.97})
+)
+
+Spending = Callable[[float, float], float]
+
+
+def pocock_spending(alpha: float, share: float) -> float:
+    """Return what is spent of `alpha` when `share` of the sample is there (Lan and DeMets 1983)."""
+    return float(alpha * math.log1p((math.e - 1) * min(1.0, share)))
+
+
+def obrien_fleming_spending(alpha: float, share: float) -> float:
+    """Return the same of O'Brien and Fleming's type: 2 - 2 Phi(z / sqrt(share)) for either side.
+
+    Campaigns do not use it; it is here for comparison, in tests and in the benchmark.
+    """
+    z = NormalDist().inv_cdf(1 - alpha / 4)
+    return 2 * math.erfc(z / math.sqrt(min(1.0, share)) / math.sqrt(2))
+
+
+def boundaries(
+    shares: Sequence[float], alpha: float = ALPHA, spending: Spending = pocock_spending
+) -> Floats:
+    """Return the two-sided boundaries of a standard normal statistic at each look, shape (looks,).
+
+    `shares` are the looks' sample sizes as shares of the last, increasing, the last one 1. Without
+    an effect, the statistic crosses its boundary at the k-th look and at none before with
+    probability spending(alpha, shares[k]) - spending(alpha, shares[k - 1]).
+
+    The density of the sum that has crossed no boundary yet is integrated look by look (Armitage,
+    McPherson and Rowe 1969; Jennison and Turnbull 2000, chapter 19).
+    """
+    points, weights = np.polynomial.legendre.leggauss(2 * _NODES)
+    points, weights = points[_NODES:], weights[_NODES:]  # the density is symmetric
+    found: list[float] = []
+    spent, at, density, before = 0.0, np.zeros(1), np.full(1, 0.5), 0.0
+    for share in shares:
+        target = spending(alpha, share) - spent
+        spent += target
+        step = math.sqrt(share - before)
+        bound = _bound(at, density, step, target, found[-1] * math.sqrt(share) if found else 0.0)
+        found.append(bound / math.sqrt(share))
+        node = bound * points
+        kernel = _normal((node[:, None] - at) / step) + _normal((node[:, None] + at) / step)
+        # `density` has the weights of its nodes in it
+        at, density, before = node, (kernel @ density / step) * bound * weights, share
+    return np.array(found)
+
+
+def _bound(at: Floats, density: Floats, step: float, target: float, start: float) -> float:
+    """Return the bound that the next sum crosses with probability `target`: Newton on its log."""
+    low, high, bound = 0.0, math.inf, start or step
+    for _ in range(_NEWTON_MOST):
+        tail = _upper(np.concatenate([(bound - at), (bound + at)]) / step)
+        crossed = 2 * float(np.concatenate([density, density]) @ tail)
+        if abs(crossed - target) <= _CLOSE * target:
+            break
+        if crossed > target:
+            low = bound
+        else:
+            high = bound
+        slope = _normal((bound - at) / step) + _normal((bound + at) / step)
+        density_there = 2 * float(density @ slope) / step
+        bound += math.log(crossed / target) * crossed / density_there if crossed > 0 else -bound
+        if not low < bound < high:
+            bound = (low + high) / 2 if math.isfinite(high) else 2 * low + step
+        if math.isfinite(high) and high - low <= _CLOSE * high:
+            break
+    return bound
+
+
+def _normal(z: Floats) -> Floats:
+    return np.asarray(np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi))
+
+
+def _upper(z: Floats) -> Floats:
+    """Return the probability of a standard normal value above z, exact also far out."""
+    return np.array([0.5 * math.erfc(value / math.sqrt(2)) for value in z.tolist()])
+
+
+@lru_cache(maxsize=256)
+def nominal_levels(sizes: tuple[int, ...], alpha: float = ALPHA) -> tuple[float, ...]:
+    """Return each look's two-sided nominal level: how improbable a result is at its boundary.
+
+    `sizes` are the planned repeats at each look, increasing. An interval of 1 - level is wide
+    enough at that look.
+    """
+    bounds = boundaries([size / sizes[-1] for size in sizes], alpha)
+    return tuple(math.erfc(bound / math.sqrt(2)) for bound in bounds.tolist())
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the results, and how intervals and p-values are read at it.
+
+    `repeats` is its planned sample size, `number` its place from 1 among `of` looks. `level` is the
+    nominal level; an interval of confidence 1 - `level` is the 95 % interval of this look. A plain
+    campaign has one look, at which both are as always.
+    """
+
+    repeats: int = 0
+    number: int = 1
+    of: int = 1
+    level: float = ALPHA
+    # nominal level -> overall level, increasing; none where they are equal
+    curve: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+
+    @property
+    def confidence(self) -> float:
+        """The nominal confidence of its intervals."""
+        return 1 - self.level
+
+    @property
+    def planned(self) -> bool:
+        """Whether it is one of several looks, so that its intervals are wider than Student's."""
+        return self.of > 1
+
+    @property
+    def in_words(self) -> str:
+        """What a reader of intervals has to know of this look; "" if there is one only."""
+        if not self.planned:
+            return ""
+        return (
+            f"Adaptive repeats: intervals and p-values are those of look {self.number} of {self.of}"
+            f", at {self.repeats} repeats. They hold over all looks (Pocock-type alpha spending): "
+            f"Student's t at {100 * (1 - self.level):.4g}% in place of 95%."
+        )
+
+    def p_value(self, p: float) -> float:
+        """Return a two-sided p-value as it counts at this look, NaN for NaN.
+
+        It is the repeated p-value (Jennison and Turnbull 1989): the smallest overall level whose
+        interval excludes the null hypothesis. So it is below 5 % exactly if the 95 % interval does.
+        """
+        if not self.curve or math.isnan(p) or p <= 0:
+            return p
+        nominal, overall = zip(*self.curve, strict=True)
+        if p <= nominal[0]:
+            return float(p * overall[0] / nominal[0])
+        if p >= nominal[-1]:
+            return 1.0
+        return math.exp(float(np.interp(math.log(p), np.log(nominal), np.log(overall))))
+
+    def one_sided(self, p: float) -> float:
+        """Return a one-sided p-value as it counts at this look: half of the two-sided one's."""
+        return p if p > 0.5 or not self.curve else self.p_value(2 * p) / 2
+
+
+FIXED = Look()
+
+
+def at_confidence(confidence: float) -> Look:
+    """Return a look whose intervals have this nominal confidence."""
+    return FIXED if confidence == FIXED.confidence else Look(level=1 - confidence)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The planned looks of a campaign, by their numbers of repeats; none for a plain campaign."""
+
+    sizes: tuple[int, ...] = ()
+
+    def at(self, repeats: int) -> Look:
+        """Return the look that results of so many repeats belong to: the first with as many.
+
+        Between two looks that is the next one, beyond the last the last.
+        """
+        if len(self.sizes) < 2:
+            return FIXED
+        place = next(
+            (place for place, size in enumerate(self.sizes) if size >= repeats), len(self.sizes) - 1
+        )
+        return _looks(self.sizes)[place]
+
+
+PLAIN = Looks()
+
+
+@lru_cache(maxsize=64)
+def _looks(sizes: tuple[int, ...]) -> tuple[Look, ...]:
+    levels = {alpha: nominal_levels(sizes, alpha) for alpha in _ALPHAS}
+    return tuple(
+        Look(
+            repeats=size,
+            number=place + 1,
+            of=len(sizes),
+            level=levels[ALPHA][place],
+            curve=tuple((levels[alpha][place], alpha) for alpha in _ALPHAS),
+        )
+        for place, size in enumerate(sizes)
+    )
