@@ -78,6 +78,7 @@ def test_it_runs_slowly_and_its_results_are_in_its_own_time(scaled_rack):
     assert {100_000, 400_000} <= {*actions["kmin_bytes"].tolist()}
     machine = trial.facts["machine"]
     assert machine["timer_lag_us"]["count"] > 100
+    assert machine["shaper_lag_us"]["count"] > 100
     assert 0 < machine["busy_share"] <= 1
 
 

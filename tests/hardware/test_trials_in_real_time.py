@@ -106,6 +106,7 @@ def test_two_tuners_mark_by_their_thresholds_and_leave_the_machine_alone(folder)
         assert trial.spec.clock == "real"
         assert 0 < facts["machine"]["busy_share"] <= 1
         assert facts["machine"]["timer_lag_us"]["count"] > 0
+        assert facts["machine"]["shaper_lag_us"]["count"] > 0
         marks = facts["sources"]["leaf1"]["marked_packets"]
         assert marks.startswith("a BPF program" if "red" in lacks else "Linux RED"), marks
         warned = " ".join(reason.text for reason in trial.stamp.reasons)

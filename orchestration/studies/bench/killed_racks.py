@@ -52,8 +52,8 @@ VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agen
 # A campaign first loads its program, during which it is any command: killed are later moments.
 _FROM = {"run": 0.4}
 _SETTLED_S = 30.0
-# A campaign waits for minutes for a device that is gone: it may be rebooting. So the rack of a command
-# that has not ended so long after it would have without a kill is taken down.
+# A campaign waits for minutes for a device that is gone: it may be rebooting. So the rack of a
+# command that has not ended so long after it would have without a kill is taken down.
 _WAITS_S = 5.0
 # A command that has not ended by then hangs.
 _ENDS_S = 120.0
