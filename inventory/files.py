@@ -12,8 +12,9 @@ from pathlib import Path
 
 from inventory import slow_links, switch_file
 from inventory.generators import Fabric, GeneratorError
+from inventory.likeness import read_testbed, whole_text
 from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
-from inventory.strictyaml import Document, Loc, in_order, read, suggest
+from inventory.strictyaml import Document, Loc, in_order, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.model import plugins
 from orchestration.model.errors import InputError, Problem
@@ -41,9 +42,12 @@ def load_testbed(name_or_path: str) -> Testbed:
 
 
 def testbed_text(name_or_path: str) -> str:
-    """Return a testbed's file as text, unchecked; the name is as for `load_testbed`."""
+    """Return a testbed's file as text, unchecked; the name is as for `load_testbed`.
+
+    One that is `like` another is written out.
+    """
     with _file(name_or_path) as path:
-        return path.read_text(encoding="utf-8")
+        return whole_text(path, _file)
 
 
 @contextmanager
@@ -65,7 +69,7 @@ def _file(name_or_path: str) -> Iterator[Path]:
 
 
 def _load(path: Path) -> Testbed:
-    document = read(path)
+    document = read_testbed(path, _file)
     checked, problems = switch_file.filled(document).check(TestbedFile)
     if checked is None:
         raise InputError(in_order(problems))

@@ -9,6 +9,16 @@
         none: []
         one-link: [{links: [leaf1-spine1], down: 3ms, convergence: 500us}]
 
+A level may have parts that belong together and go to several places, by `$name.part`; by
+`$name.$other` the part that the level of another factor names:
+
+    testbed: $transport.testbed
+    host: $transport.host
+    factors:
+      transport:
+        dctcp: {testbed: graphcc, host: {congestion_control: dctcp}}
+        dcqcn: {testbed: graphcc-pfc.yml, host: {congestion_control: dcqcn}}
+
 A reference is a whole value, never a part of one. Every factor is crossed with every other factor
 and with the tuners.
 """
@@ -42,10 +52,30 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """A `$name` in place of a value."""
+    """A `$name`, `$name.part` or `$name.$other` in place of a value."""
 
     name: str
+    part: str
     loc: Loc
+
+    def __str__(self) -> str:
+        return f"${self.name}.{self.part}" if self.part else f"${self.name}"
+
+    @property
+    def other(self) -> str:
+        """The factor whose level names the part, or ""."""
+        return self.part[1:] if self.part.startswith("$") else ""
+
+    def parts(self, levels: Mapping[str, tuple[Level, ...]]) -> list[str]:
+        """Return the parts that it may take of a level; none if it takes all of it."""
+        if self.other:
+            return [str(level.label) for level in levels.get(self.other, ())]
+        return [self.part] if self.part else []
+
+    def source(self, chosen: Mapping[str, Level]) -> Loc:
+        """Return the place of the value that it has under these levels."""
+        part = str(chosen[self.other].label) if self.other else self.part
+        return (*chosen[self.name].loc, part) if part else chosen[self.name].loc
 
 
 @dataclass(frozen=True)
@@ -67,7 +97,7 @@ class Factors:
 
     def explains(self, problem: Problem) -> bool:
         """Return whether a problem only repeats that a reference could not be resolved."""
-        return any(repr(f"${ref.name}") in problem.what for ref in self.unresolved)
+        return any(repr(str(ref)) in problem.what for ref in self.unresolved)
 
 
 def read_factors(document: Document) -> Factors:
@@ -84,16 +114,17 @@ def read_factors(document: Document) -> Factors:
     resolved: list[Reference] = []
     unresolved: list[Reference] = []
     for ref in _references(document.data, ()):
-        fault = _check_reference(document, ref, declared)
+        fault = _check_reference(document, ref, declared) or _check_part(document, ref, levels)
         problems += [fault] if fault else []
         (unresolved if fault or ref.name not in levels else resolved).append(ref)
-    used = {ref.name for ref in (*resolved, *unresolved)}
+    used = {name for ref in (*resolved, *unresolved) for name in (ref.name, ref.other)}
     problems += [
         document.problem(("factors", name), f"factor {name!r} is not used", f"{_USE} ${name}")
         for name in levels
         if name not in used
     ]
     problems += _idle(document, levels, resolved)
+    problems += _unused_parts(document, levels, [*resolved, *unresolved])
     return Factors(levels, tuple(resolved), tuple(unresolved), tuple(problems))
 
 
@@ -107,7 +138,7 @@ def choose(
     data = document.data
     lines = dict(document.lines)
     for ref in references:
-        source = chosen[ref.name].loc
+        source = ref.source(chosen)
         data = _put(data, ref.loc, _get(document.data, source))
         for path, line in document.lines.items():
             if path[: len(source)] == source:
@@ -149,7 +180,8 @@ def _levels(document: Document, name: str, value: Any) -> tuple[tuple[Level, ...
 
 def _references(value: Any, loc: Loc) -> Iterator[Reference]:
     if isinstance(value, str) and value.startswith("$"):
-        yield Reference(value[1:], loc)
+        name, _, part = value[1:].partition(".")
+        yield Reference(name, part, loc)
     items = value.items() if isinstance(value, dict) else ()
     for key, inner in enumerate(value) if isinstance(value, list) else items:
         yield from _references(inner, (*loc, key))
@@ -172,6 +204,40 @@ def _check_reference(
     return None
 
 
+def _check_part(
+    document: Document, ref: Reference, levels: Mapping[str, tuple[Level, ...]]
+) -> Problem | None:
+    if ref.other and ref.other not in levels:
+        remedy = f"{suggest(ref.other, levels)}declare it under factors"
+        return document.problem(ref.loc, f"there is no factor {ref.other!r}", remedy)
+    for level, part in itertools.product(levels.get(ref.name, ()), ref.parts(levels)):
+        parts = _get(document.data, level.loc)
+        if not isinstance(parts, dict) or part not in parts:
+            what = f"level {str(level.label)!r} of factor {ref.name!r} has no part {part!r}"
+            hint = suggest(part, parts) if isinstance(parts, dict) else ""
+            remedy = f"{hint}write it there, as {str(ref)!r} takes it from every level"
+            return document.problem(level.loc, what, remedy)
+    return None
+
+
+def _unused_parts(
+    document: Document, levels: Mapping[str, tuple[Level, ...]], references: list[Reference]
+) -> Iterator[Problem]:
+    """Yield a problem for each part of a level that no reference takes, where parts are taken."""
+    for name, known in levels.items():
+        mine = [ref for ref in references if ref.name == name]
+        if not mine or not all(ref.part for ref in mine):
+            continue
+        taken = {part for ref in mine for part in ref.parts(levels)}
+        for level in known:
+            parts = _get(document.data, level.loc)
+            for part in parts if isinstance(parts, dict) else ():
+                if part not in taken:
+                    what = f"part {part!r} of factor {name!r} is not used"
+                    remedy = f"{_USE} ${name}.{part}"
+                    yield document.problem((*level.loc, part), what, remedy)
+
+
 def _idle(
     document: Document, levels: Mapping[str, Any], references: list[Reference]
 ) -> list[Problem]:
@@ -180,7 +246,7 @@ def _idle(
     count = len(tuners) if isinstance(tuners, list) else 0
     problems = []
     for name in levels:
-        places = [ref.loc for ref in references if ref.name == name]
+        places = [ref.loc for ref in references if name in (ref.name, ref.other)]
         numbers = {loc[1] for loc in places if loc[0] == "tuners"}
         idle = sorted(set(range(count)) - numbers)
         if places and idle and all(loc[0] == "tuners" for loc in places):

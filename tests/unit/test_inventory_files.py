@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inventory import testbed_json
+from inventory import files, testbed_json
 from inventory.files import known_testbeds, load_testbed
 from inventory.routing import PathTable
 from orchestration.model.errors import InputError
@@ -134,3 +134,21 @@ def test_custom_fabric(tmp_path):
     ]
     path = PathTable(testbed).path("alice", "bob")
     assert (path.hops, path.one_way_ns, path.rate_bps) == (2, 1_200, 10_000_000_000)
+
+
+def test_a_file_that_is_like_another_has_what_differs(tmp_path):
+    """A shared buffer takes the place of that of ports; written out, the file stands alone."""
+    (tmp_path / "mine.yml").write_text(
+        "like: graphcc\nname: mine\nswitch: {buffer: 32MB, pfc: [3]}\nhosts_per_leaf: 8\n"
+    )
+    (tmp_path / "again.yml").write_text("like: ./mine.yml\nname: again\nbuffer: 16MB\n")
+    mine, again = (load_testbed(str(tmp_path / name)) for name in ("mine.yml", "again.yml"))
+    assert mine.switch is not None
+    assert mine.switch.buffer_bytes == 32_000_000
+    assert again.switch is None
+    assert {port.buffer_bytes for port in again.queues} == {16_000_000}
+    assert [len(it.hosts) for it in (mine, again, load_testbed("graphcc"))] == [32, 32, 24]
+    alone = tmp_path / "alone" / "mine.yml"
+    alone.parent.mkdir()
+    alone.write_text(files.testbed_text(str(tmp_path / "mine.yml")))
+    assert load_testbed(str(alone)) == mine
