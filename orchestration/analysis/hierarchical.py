@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -26,6 +27,7 @@ from orchestration.analysis.statistics import (
     CONFIDENCE,
     Estimate,
     PairedDifference,
+    fieller,
     paired_difference,
     t_interval,
 )
@@ -104,7 +106,7 @@ def pooled_estimate(
     sample = np.asarray(values, dtype=np.float64)
     known = np.isfinite(sample)
     sample, groups = sample[known], _chosen(groups, known)
-    plain = t_interval(sample, confidence)
+    plain = _at(t_interval(sample), confidence)
     if len(set(groups)) < 2:
         return plain
     counts = draw_counts(groups)
@@ -129,7 +131,7 @@ def pooled_difference(
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
-    found = paired_difference(first, second, confidence)
+    found = _pairs_at(first, second, confidence)
     for grouping in groupings:
         groups = _chosen(grouping, both)
         if len(set(groups)) < 2:
@@ -142,16 +144,8 @@ def pooled_difference(
             ratio = (math.nan, math.nan)
         low, high = _wider(ends, (found.low, found.high))
         relative_low, relative_high = _wider(ratio, (found.relative_low, found.relative_high))
-        found = PairedDifference(
-            found.mean,
-            low,
-            high,
-            found.relative,
-            relative_low,
-            relative_high,
-            found.p_t,
-            found.p_sign_flip,
-            found.n,
+        found = replace(
+            found, low=low, high=high, relative_low=relative_low, relative_high=relative_high
         )
     return found
 
@@ -183,6 +177,30 @@ def difference_of(
     (low, high), (relative_low, relative_high) = (_widest(found) for found in (ends, ratios))
     nan = math.nan
     return PairedDifference(mean, low, high, relative, relative_low, relative_high, nan, nan, pairs)
+
+
+def _at(found: Estimate, confidence: float) -> Estimate:
+    """Return a 95 % interval of Student's as one of another confidence."""
+    if confidence == CONFIDENCE or found.n < 2:
+        return found
+    half = (found.high - found.low) / 2 / _quantile(found.n, CONFIDENCE)
+    half *= _quantile(found.n, confidence)
+    return Estimate(found.mean, found.mean - half, found.mean + half, found.n)
+
+
+def _pairs_at(first: Floats, second: Floats, confidence: float) -> PairedDifference:
+    found = paired_difference(first.tolist(), second.tolist())
+    if confidence == CONFIDENCE or found.n < 2:
+        return found
+    plain = _at(Estimate(found.mean, found.low, found.high, found.n), confidence)
+    means = float(first.mean()), float(second.mean())
+    covariance = np.cov(first, second) / found.n
+    low, high = fieller(*means, covariance, _quantile(found.n, confidence))
+    return replace(found, low=plain.low, high=plain.high, relative_low=low, relative_high=high)
+
+
+def _quantile(count: int, confidence: float) -> float:
+    return student_t.quantile(count - 1, 0.5 + confidence / 2)
 
 
 def _difference_draws(first: Floats, second: Floats, counts: Ints) -> tuple[Floats, Floats]:

@@ -56,7 +56,7 @@ class PairedDifference:
     n: int
 
 
-def t_interval(values: Sequence[float] | Floats, confidence: float = CONFIDENCE) -> Estimate:
+def t_interval(values: Sequence[float] | Floats) -> Estimate:
     """Return the mean of one value per repeat, with Student's interval. NaN values are left out."""
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[np.isfinite(sample)]
@@ -66,22 +66,20 @@ def t_interval(values: Sequence[float] | Floats, confidence: float = CONFIDENCE)
     mean = float(sample.mean())
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    half = _t_quantile(n, confidence) * float(sample.std(ddof=1)) / math.sqrt(n)
+    half = _t_quantile(n) * float(sample.std(ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired_difference(
-    a: Sequence[float] | Floats, b: Sequence[float] | Floats, confidence: float = CONFIDENCE
-) -> PairedDifference:
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
     """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
     difference = second - first
-    interval = t_interval(difference, confidence)
+    interval = t_interval(difference)
     base = float(first.mean()) if len(first) else math.nan
     relative = interval.mean / base if base else math.nan
-    low, high = _fieller(first, second, confidence) if interval.n > 1 else (math.nan, math.nan)
+    low, high = _fieller(first, second) if interval.n > 1 else (math.nan, math.nan)
     return PairedDifference(
         mean=interval.mean,
         low=interval.low,
@@ -114,8 +112,8 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     return counts[place] if place < len(counts) else 0
 
 
-def _t_quantile(n: int, confidence: float = CONFIDENCE) -> float:
-    return student_t.quantile(n - 1, 0.5 + confidence / 2)
+def _t_quantile(n: int) -> float:
+    return student_t.quantile(n - 1, 0.5 + CONFIDENCE / 2)
 
 
 def _paired_t(difference: Floats) -> float:
@@ -128,14 +126,14 @@ def _paired_t(difference: Floats) -> float:
     return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 
-def _fieller(a: Floats, b: Floats, confidence: float) -> tuple[float, float]:
+def _fieller(a: Floats, b: Floats) -> tuple[float, float]:
     """Return Fieller's interval of mean(b)/mean(a) - 1 for paired values (Fieller 1954).
 
     It contains the ratios r for which a paired t-test does not reject b - r a = 0. NaN if these
     are not an interval, which happens if mean(a) is not significantly different from 0.
     """
     n = len(a)
-    return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n, confidence))
+    return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n))
 
 
 def fieller(a: float, b: float, covariance: Floats, t: float) -> tuple[float, float]:

@@ -96,6 +96,19 @@ def test_a_lower_confidence_has_a_narrower_interval() -> None:
         assert narrow.high < wide.high
 
 
+def test_another_confidence_of_one_network_is_students_and_fiellers() -> None:
+    a, b = np.array([4.0, 5.0, 6.0, 5.5]), np.array([3.7, 4.6, 5.4, 5.1])
+    law = stats.ttest_rel(b, a).confidence_interval(0.99)
+    found = pooled_difference(a, b, [[0] * 4], 0.99)
+    assert (found.low, found.high) == pytest.approx((law.low, law.high))
+    estimate = stats.ttest_1samp(b, 0).confidence_interval(0.99)
+    mine = pooled_estimate(b, [0] * 4, 0.99)
+    assert (mine.low, mine.high) == pytest.approx((estimate.low, estimate.high))
+    # at the ends of Fieller's interval the test of b - r a = 0 is on the bound
+    for ratio in (1 + found.relative_low, 1 + found.relative_high):
+        assert stats.ttest_1samp(b - ratio * a, 0).pvalue == pytest.approx(0.01)
+
+
 def test_an_interval_needs_two_units() -> None:
     assert all(math.isnan(end) for end in stretched(1.0, np.array([1.0, 2.0]), 1))
 
