@@ -21,6 +21,7 @@ from orchestration.studies.papers.causes import likely_cause
 from orchestration.studies.papers.claims import Claim, Section
 from orchestration.studies.papers.condition import Condition, Repeat
 from orchestration.studies.papers.results import SectionResult, placebo_of
+from orchestration.studies.papers.section_part import size_text
 from orchestration.studies.papers.verdicts import ClaimResult, evaluate_claim
 
 SECTION = Section(
@@ -268,3 +269,18 @@ def test_another_confidence_moves_the_verdict() -> None:
     assert (first.verdict, second.verdict) == ("reproduced", "not reproduced")
     assert second.rows[0].detectable > first.rows[0].detectable
     assert not math.isnan(first.rows[0].detectable)
+
+
+def test_loads_stand_beside_a_condition_if_its_trials_have_them() -> None:
+    loads = {"offered_load": 0.6, "delivered_load": 0.57}
+    here, there = (
+        Condition(
+            {"load": 0.6, "transport": transport},
+            {"new": {1: Repeat(figures), 2: Repeat(figures)}},
+        )
+        for transport, figures in (("dctcp", loads), ("dcqcn", {}))
+    )
+    assert size_text([here]) == "2 seeds, 60.0 % offered, 57.0 % delivered"
+    assert size_text([here, there]) == (
+        "DCTCP: 2 seeds, 60.0 % offered, 57.0 % delivered; DCQCN: 2 seeds"
+    )

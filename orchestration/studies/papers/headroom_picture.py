@@ -60,6 +60,7 @@ class _Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}" '
             f'width="{self.width}" height="{height}" font-family="{_FONT}" font-size="12" '
             f'fill="{INK}">',
+            "<title>Headroom by condition, and where each tuner lies</title>",
             f'<rect width="{self.width}" height="{height}" fill="white"/>',
             '<text x="12" y="22" font-size="15" font-weight="bold">'
             "Mean slowdown above the oracle&#8217;s; the grey bar is the headroom</text>",
