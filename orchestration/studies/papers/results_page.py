@@ -31,8 +31,6 @@ from orchestration.studies.papers.results import (
 from orchestration.studies.papers.section_part import section_part
 from orchestration.studies.papers.verdicts import ClaimResult, evaluate_claim
 
-_LINE = "<br>"
-
 _HEAD = """\
 # Results: what came out of the papers
 
