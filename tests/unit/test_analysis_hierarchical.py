@@ -47,6 +47,13 @@ def test_networks_that_agree_never_make_an_interval_narrower_than_students() -> 
     assert mine >= students >= 0.92
 
 
+def test_an_end_that_a_skewed_bootstrap_leaves_near_is_students() -> None:
+    values = [0.0] * 9 + [10.0]
+    found, plain = pooled_estimate(values, range(10)), t_interval(values)
+    assert found.low == plain.low
+    assert found.high > plain.high
+
+
 @pytest.mark.parametrize("between", [1.5, 3.0])
 def test_networks_that_differ_are_covered_where_students_interval_is_not(between: float) -> None:
     mine, students, _ = covered(between, seed=2)
