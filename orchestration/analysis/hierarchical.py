@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -143,16 +144,8 @@ def pooled_difference(
             ratio = (math.nan, math.nan)
         low, high = _wider(ends, (found.low, found.high))
         relative_low, relative_high = _wider(ratio, (found.relative_low, found.relative_high))
-        found = PairedDifference(
-            found.mean,
-            low,
-            high,
-            found.relative,
-            relative_low,
-            relative_high,
-            found.p_t,
-            found.p_sign_flip,
-            found.n,
+        found = replace(
+            found, low=low, high=high, relative_low=relative_low, relative_high=relative_high
         )
     return found
 

@@ -31,7 +31,8 @@ class PaperMetric:
     """A metric of a trial as a paper prints it. `better` says whether low or high is good.
 
     `of_flows` computes it from flows, `of_progress` from samples of flows; if both are None, it is
-    one of `port_figures` or `balance_figures`. A tail is the quantile `tail` of what `samples`
+    one of `port_figures`, `balance_figures` or `load_figures`. A tail is the quantile `tail` of
+    what `samples`
     returns, shape (flows,); it is taken over repeats together.
     """
 
@@ -140,16 +141,12 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
     """Return metrics of ports, packets and traffic classes by key; NaN if there is none.
 
     Throughput is payload: bytes sent minus the headers of all packets, so acknowledgements count 0.
-    Offered and delivered load are those that the trial wrote down, shares of the hosts' line rates.
     The receiver is the host to which most bytes are sent. The class share is the first traffic
     class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
     1 - share / (the class's part of the weights); unfairness is its absolute value.
     """
     testbed, ports = result.testbed, arrivals(result.ports, result.spec.measured_ns)
     figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_ports}
-    load = result.facts.get("load") or {}
-    for key in ("offered_load", "delivered_load"):
-        figures[key] = math.nan if load.get(key) is None else float(load[key])
     if len(ports.t_ns) < 2:
         return figures
     peers = np.array([testbed.peer_device(queue).name for queue in testbed.queues], dtype=object)
@@ -180,6 +177,16 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
             "class_unfairness": abs(shortfall),
         }
     return figures
+
+
+def load_figures(result: TrialResult) -> Mapping[str, float]:
+    """Return the offered and delivered load that a trial wrote down, by key; NaN if it did not.
+
+    They are shares of the hosts' line rates.
+    """
+    told = result.facts.get("load") or {}
+    keys = ("offered_load", "delivered_load")
+    return {key: math.nan if told.get(key) is None else float(told[key]) for key in keys}
 
 
 def _receiver(result: TrialResult) -> str:

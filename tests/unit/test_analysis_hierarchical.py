@@ -47,6 +47,13 @@ def test_networks_that_agree_never_make_an_interval_narrower_than_students() -> 
     assert mine >= students >= 0.92
 
 
+def test_an_end_that_a_skewed_bootstrap_leaves_near_is_students() -> None:
+    values = [0.0] * 9 + [10.0]
+    found, plain = pooled_estimate(values, range(10)), t_interval(values)
+    assert found.low == plain.low
+    assert found.high > plain.high
+
+
 @pytest.mark.parametrize("between", [1.5, 3.0])
 def test_networks_that_differ_are_covered_where_students_interval_is_not(between: float) -> None:
     mine, students, _ = covered(between, seed=2)
@@ -94,6 +101,19 @@ def test_a_lower_confidence_has_a_narrower_interval() -> None:
         wide, narrow = (pooled_estimate(values, groups, share) for share in (0.99, 0.9))
         assert wide.low < narrow.low
         assert narrow.high < wide.high
+
+
+def test_another_confidence_of_one_network_is_students_and_fiellers() -> None:
+    a, b = np.array([4.0, 5.0, 6.0, 5.5]), np.array([3.7, 4.6, 5.4, 5.1])
+    law = stats.ttest_rel(b, a).confidence_interval(0.99)
+    found = pooled_difference(a, b, [[0] * 4], 0.99)
+    assert (found.low, found.high) == pytest.approx((law.low, law.high))
+    estimate = stats.ttest_1samp(b, 0).confidence_interval(0.99)
+    mine = pooled_estimate(b, [0] * 4, 0.99)
+    assert (mine.low, mine.high) == pytest.approx((estimate.low, estimate.high))
+    # at the ends of Fieller's interval the test of b - r a = 0 is on the bound
+    for ratio in (1 + found.relative_low, 1 + found.relative_high):
+        assert stats.ttest_1samp(b - ratio * a, 0).pvalue == pytest.approx(0.01)
 
 
 def test_an_interval_needs_two_units() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from orchestration.analysis.detectable import noncentrality
 from orchestration.analysis.metrics import DoneFlows
 from orchestration.studies.papers.answer import (
     claim_text,
@@ -21,6 +22,7 @@ from orchestration.studies.papers.causes import likely_cause
 from orchestration.studies.papers.claims import Claim, Section
 from orchestration.studies.papers.condition import Condition, Repeat
 from orchestration.studies.papers.results import SectionResult, placebo_of
+from orchestration.studies.papers.section_part import size_text
 from orchestration.studies.papers.verdicts import ClaimResult, evaluate_claim
 
 SECTION = Section(
@@ -220,12 +222,28 @@ def test_one_good_network_of_several_is_the_trainings() -> None:
 
 
 def test_the_spread_between_networks_can_hide_what_they_share() -> None:
-    old = [10.0, 10.0, 10.0, 10.0]
-    arms = {"old": old, "placebo": old, "new": [8.0, 8.1, 9.3, 9.4]}
-    networks = ["n-1", "n-1", "n-2", "n-2"]
+    old = [10.0] * 6
+    # neither network alone is enough, all repeats are, if their networks do not count
+    arms = {"old": old, "placebo": old, "new": [7.5, 9.0, 8.0, 9.1, 9.9, 9.2]}
+    networks = ["n-1"] * 3 + ["n-2"] * 3
     result = evaluate_claim(claim("lower"), result_of(*conditions_of(arms, networks=networks)))
     assert result.by_transport[""].verdict == "not reproduced"
     assert likely_cause(result, "") == "training"
+
+
+def test_what_more_repeats_would_show_leaves_the_networks_spread_out() -> None:
+    old, networks = [10.0] * 4, ["n-1", "n-1", "n-2", "n-2"]
+    arms = {"old": old, "new": [7.9, 8.1, 9.4, 9.6]}
+    (condition,) = conditions_of(arms, networks=networks)
+    found = condition.detectable_by_repeats("new", "old", "slowdown_mean")
+    # four repeats, two degrees of freedom, 0.1 from their network's mean each
+    error = math.sqrt(4 * 0.1**2 / 2 / 4)
+    assert found == pytest.approx(noncentrality(2, 0.05) * error / 10)
+    difference = condition.difference("new", "old", "slowdown_mean")
+    assert condition.detectable("new", "old", difference) > 10 * found
+    (alike,) = conditions_of(arms)
+    whole = alike.detectable("new", "old", alike.difference("new", "old", "slowdown_mean"))
+    assert alike.detectable_by_repeats("new", "old", "slowdown_mean") == whole
 
 
 def test_a_headline_has_a_column_for_each_transport() -> None:
@@ -268,3 +286,18 @@ def test_another_confidence_moves_the_verdict() -> None:
     assert (first.verdict, second.verdict) == ("reproduced", "not reproduced")
     assert second.rows[0].detectable > first.rows[0].detectable
     assert not math.isnan(first.rows[0].detectable)
+
+
+def test_loads_stand_beside_a_condition_if_its_trials_have_them() -> None:
+    loads = {"offered_load": 0.6, "delivered_load": 0.57}
+    here, there = (
+        Condition(
+            {"load": 0.6, "transport": transport},
+            {"new": {1: Repeat(figures), 2: Repeat(figures)}},
+        )
+        for transport, figures in (("dctcp", loads), ("dcqcn", {}))
+    )
+    assert size_text([here]) == "2 seeds, 60.0 % offered, 57.0 % delivered"
+    assert size_text([here, there]) == (
+        "DCTCP: 2 seeds, 60.0 % offered, 57.0 % delivered; DCQCN: 2 seeds"
+    )

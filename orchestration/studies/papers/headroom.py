@@ -105,7 +105,7 @@ def headroom_of(
 def _whole(sections: Sequence[Section], trials: tuple[Measured, ...]) -> SectionResult:
     """Return all trials of a campaign, whatever its sections select."""
     learned = tuple(dict.fromkeys(arm for section in sections for arm in section.learned))
-    changes = {"arms": (), "only": {}, "learned": learned, "printed": ()}
+    changes = {"arms": (), "only": {}, "learned": learned}
     return evaluate_section(sections[0].model_copy(update=changes), trials)
 
 

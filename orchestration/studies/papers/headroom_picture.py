@@ -14,7 +14,7 @@ from orchestration.analysis.figure_style import FAINT, GRID, INK, colours_of, re
 from orchestration.studies.papers.condition import in_order
 from orchestration.studies.papers.headroom import LEAST, METRICS, Headroom, Placed
 
-_LABELS, _PANEL, _GAP, _RIGHT = 250, 400, 36, 24
+_LEAST_LABELS, _LETTER, _PANEL, _GAP, _RIGHT = 150, 6.9, 400, 36, 24
 _ROW, _TOP, _BOTTOM, _TITLE = 26, 74, 52, 20
 _LEGEND_ROW, _LEGEND_COLUMN = 20, 150
 # The axis reaches what is shown, within these shares; arms beyond it stand at its edge.
@@ -40,6 +40,8 @@ class _Drawing:
         keys = dict.fromkeys((row.paper, row.place) for row in rows)
         papers = list(dict.fromkeys(paper for paper, _ in keys))
         self.places = sorted(keys, key=lambda key: (papers.index(key[0]), not key[1]))
+        longest = max(len(_label(key)) for key in self.places)
+        self.labels = max(_LEAST_LABELS, 24 + math.ceil(_LETTER * longest))
         arms = {placed.arm: placed.kind for row in rows for placed in row.arms}
         learned = [arm for arm, kind in arms.items() if kind == "learned"]
         self.colours = colours_of(learned)
@@ -60,6 +62,7 @@ class _Drawing:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}" '
             f'width="{self.width}" height="{height}" font-family="{_FONT}" font-size="12" '
             f'fill="{INK}">',
+            "<title>Headroom by condition, and where each tuner lies</title>",
             f'<rect width="{self.width}" height="{height}" fill="white"/>',
             '<text x="12" y="22" font-size="15" font-weight="bold">'
             "Mean slowdown above the oracle&#8217;s; the grey bar is the headroom</text>",
@@ -67,12 +70,12 @@ class _Drawing:
             *self._labels(),
         ]
         for number, transport in enumerate(self.transports):
-            parts += self._panel(_LABELS + number * (_PANEL + _GAP), transport)
+            parts += self._panel(self.labels + number * (_PANEL + _GAP), transport)
         return "\n".join([*parts, "</svg>", ""])
 
     @property
     def width(self) -> int:
-        return _LABELS + len(self.transports) * (_PANEL + _GAP) - _GAP + _RIGHT
+        return self.labels + len(self.transports) * (_PANEL + _GAP) - _GAP + _RIGHT
 
     def _x(self, left: int, value: float) -> float:
         inside = min(self.high, max(self.low, value))
@@ -91,12 +94,10 @@ class _Drawing:
 
     def _labels(self) -> Iterator[str]:
         for key in self.places:
-            paper, place = key
-            y = self._y(key)
-            text = place or f"{paper}, all together"
-            weight = "" if place else ' font-weight="bold"'
+            y, text = self._y(key), _label(key)
+            weight = "" if key[1] else ' font-weight="bold"'
             yield (
-                f'<text x="{_LABELS - 12}" y="{y + 4:.1f}" text-anchor="end"{weight}>'
+                f'<text x="{self.labels - 12}" y="{y + 4:.1f}" text-anchor="end"{weight}>'
                 f"{escape(text)}</text>"
             )
 
@@ -170,6 +171,11 @@ class _Drawing:
         if own in self.colours:
             return self.colours[own]
         return {"amt": "#303030", "qaecn": "#8a8a8a"}.get(arm, "#707070")
+
+
+def _label(key: tuple[str, str]) -> str:
+    paper, place = key
+    return place or f"{paper}, all together"
 
 
 def _static(x: float, y: float) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
-from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
+from orchestration.analysis.paper_metrics import PAPER_METRICS, load_figures, port_figures
 from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import finished_trials, read_trial
@@ -124,7 +124,11 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 valid=result.stamp.valid,
                 backend=result.spec.backend,
                 flows=done_flows(result),
-                ports={**port_figures(result), **balance_figures(result)},
+                ports={
+                    **port_figures(result),
+                    **balance_figures(result),
+                    **load_figures(result),
+                },
                 progress=flow_progress(result),
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
                 repeat=result.spec.repeat,

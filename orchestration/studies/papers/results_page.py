@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.tails import LEAST_BEYOND
 from orchestration.studies.papers import verdicts
 from orchestration.studies.papers.answer import (
     arms_of,
     arms_table,
-    claim_text,
-    detectable_text,
     headline,
     headline_tables,
-    sentence,
     tally_text,
-    verdict_text,
     yardstick_table,
     yardsticks,
 )
-from orchestration.studies.papers.causes import CAUSES, likely_cause
-from orchestration.studies.papers.claims import ClaimsFile, Section
-from orchestration.studies.papers.condition import Condition, in_order
-from orchestration.studies.papers.figure_texts import (
-    amount,
-    difference_text,
-    estimate_text,
-    relative,
-)
+from orchestration.studies.papers.causes import CAUSES
+from orchestration.studies.papers.claims import ClaimsFile
 from orchestration.studies.papers.headroom import headroom_of
 from orchestration.studies.papers.headroom_page import headroom_part
 from orchestration.studies.papers.page_data import PageData
@@ -41,9 +28,8 @@ from orchestration.studies.papers.results import (
     evaluate_section,
     measure_campaign,
 )
+from orchestration.studies.papers.section_part import section_part
 from orchestration.studies.papers.verdicts import ClaimResult, evaluate_claim
-
-_LINE = "<br>"
 
 _HEAD = """\
 # Results: what came out of the papers
@@ -119,142 +105,18 @@ def opening(data: PageData, picture: str) -> str:
 
 
 def build_rest(
-    file: ClaimsFile, results: Mapping[str, SectionResult], claims: Sequence[ClaimResult]
+    file: ClaimsFile,
+    results: Mapping[str, SectionResult],
+    claims: Sequence[ClaimResult],
+    progress: Callable[[int, int], None],
 ) -> str:
     """Return the page from `How to read it` on; `results` are keyed by section id."""
     lines = [_HOW_TO_READ]
-    for section in file.sections:
+    for number, section in enumerate(file.sections):
+        progress(number, len(file.sections))
         mine = [result for result in claims if result.claim.section == section.id]
-        lines += _section(results[section.id], mine)
+        lines += section_part(results[section.id], mine)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _section(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterator[str]:
-    section = result.section
-    yield f"## {section.paper}: {section.title}\n"
-    yield f"{section.setting.strip()}\n"
-    yield f"{_standing(result)}\n"
-    yield from _claim_table(claims)
-    noted = [item.claim for item in claims if item.claim.notes.strip()]
-    yield from (f"- {claim.text}: {' '.join(claim.notes.split())}" for claim in noted)
-    if noted:
-        yield ""
-    sentences = [sentence(row) for row in yardsticks(section.paper, [result])]
-    if sentences:
-        metric = PAPER_METRICS[section.metrics[0]].label
-        yield f"By {metric}: {' '.join(sentences)}\n"
-    for place in dict.fromkeys(condition.place for condition in result.conditions):
-        here = {c.transport: c for c in result.conditions if c.place == place}
-        yield from _table(result, [here[transport] for transport in in_order(set(here))])
-
-
-def _claim_table(claims: Sequence[ClaimResult]) -> Iterator[str]:
-    """Yield the section's claims, a row for each transport."""
-    if not claims:
-        return
-    several = any(transport for result in claims for transport in result.by_transport)
-    column = ("| transport ", "| --- ") if several else ("", "")
-    yield (
-        f"| claim | the paper {column[0]}| measured (paired, 95 %) | detectable | verdict "
-        "| likely cause |"
-    )
-    yield f"| --- | --- {column[1]}| --- | --- | --- | --- |"
-    for result in claims:
-        claim = result.claim
-        for transport, judged in result.by_transport.items():
-            where = f"| {transport.upper() or '–'} " if several else ""
-            cells = [
-                claim_text(result, transport),
-                detectable_text(result, transport),
-                verdict_text(judged),
-                likely_cause(result, transport) or "–",
-            ]
-            yield f"| {claim.text} | {claim.says} {where}| {' | '.join(cells)} |"
-    yield ""
-
-
-def _standing(result: SectionResult) -> str:
-    section = result.section
-    if not result.trials:
-        return f"**Not run.** `closloop papers run {section.campaign}`"
-    text = f"{result.trials} trials (`closloop papers run {section.campaign}`)"
-    if result.invalid:
-        text += f", {result.invalid} of them invalid and counted nowhere"
-    if result.backends != ("emulated",):
-        text += f"; on the backend {' and '.join(result.backends)}, not in Linux"
-    return f"{text}. Differences are from `{section.reference}`."
-
-
-def _table(result: SectionResult, conditions: Sequence[Condition]) -> Iterator[str]:
-    """Yield the table of one condition, under each transport."""
-    section = result.section
-    several = any(condition.transport for condition in conditions)
-    yield f"### {conditions[0].place} ({_size_text(conditions)})\n"
-    labels = [PAPER_METRICS[key].label for key in section.metrics]
-    yield f"| | {'transport | ' if several else ''}{' | '.join(labels)} |"
-    yield "| --- " * (1 + several + len(labels)) + "|"
-    for condition in conditions:
-        where = f"{condition.transport.upper() or '–'} | " if several else ""
-        for arm in result.arms:
-            cells = [_cell(section, condition, arm, key) for key in section.metrics]
-            yield f"| {arm} | {where}{' | '.join(cells)} |"
-    yield ""
-
-
-def _size_text(conditions: Sequence[Condition]) -> str:
-    """Return how many seeds there are, and the load where trials wrote it down."""
-    parts = []
-    for condition in conditions:
-        count = condition.seeds
-        text = f"{count} seed{'s' if count > 1 else ''}" if count else "not run"
-        loads = [_load(condition, key) for key in ("offered_load", "delivered_load")]
-        if all(map(math.isfinite, loads)):
-            text += f", {100 * loads[0]:.1f} % offered, {100 * loads[1]:.1f} % delivered"
-        parts.append((condition.transport.upper(), text))
-    if len({text for _, text in parts}) == 1:
-        return parts[0][1]
-    return "; ".join(f"{transport}: {text}" for transport, text in parts)
-
-
-def _load(condition: Condition, key: str) -> float:
-    """Return the mean over all trials."""
-    found = [
-        repeat.figures.get(key, math.nan)
-        for repeats in condition.repeats.values()
-        for repeat in repeats.values()
-    ]
-    known = [value for value in found if math.isfinite(value)]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
-    unit = PAPER_METRICS[key].unit
-    few = condition.beyond(arm, key) if condition.repeats.get(arm) else None
-    if few is not None and few < LEAST_BEYOND:
-        parts = [f"too few flows ({few} beyond)"]
-    else:
-        parts = [estimate_text(condition.estimate(arm, key), unit)]
-        if arm != section.reference and not condition.too_few((section.reference,), key):
-            difference = condition.difference(arm, section.reference, key)
-            if difference.n:
-                parts.append(difference_text(difference, unit))
-    printed = _printed(section, condition, key)
-    if arm in printed:
-        text = f"paper: {amount(printed[arm], unit)}"
-        base = printed.get(section.reference)
-        if base and arm != section.reference:
-            text += f" ({relative(printed[arm] / base - 1)})"
-        parts.append(text)
-    return _LINE.join(parts)
-
-
-def _printed(section: Section, condition: Condition, key: str) -> Mapping[str, float]:
-    """Return the paper's numbers by tuner; numbers without a condition apply to all."""
-    for item in section.printed:
-        when = item.when.items()
-        if item.metric == key and all(condition.factors.get(k) == v for k, v in when):
-            return item.arms
-    return {}
 
 
 def results_page(
@@ -281,8 +143,10 @@ def results_page(
     for number, claim in enumerate(file.claims):
         claims.append(evaluate_claim(claim, results[claim.section]))
         progress(number + 1, len(file.claims))
+    phase("measuring headroom")
+    data = _data(file, results, claims, measured)
     phase("writing tables")
-    return ResultsPage(_data(file, results, claims, measured), build_rest(file, results, claims))
+    return ResultsPage(data, build_rest(file, results, claims, progress))
 
 
 def _data(
