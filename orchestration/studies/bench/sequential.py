@@ -149,6 +149,8 @@ _NULL: dict[str, Draw] = {
     "lognormal with a heavy tail, by 42 %": lognormal(1.0, 0.30),
 }
 _SHIFTED = {"5 % less": 0.95, "20 % more": 1.2}
+# Deviations of the logarithm of the one tuner that is erratic; no t-test is right there.
+_ERRATIC = (0.2, 0.5)
 
 
 def sequential() -> Outcome:
@@ -186,16 +188,17 @@ def sequential() -> Outcome:
                 covered >= _LEAST_COVERED,
             )
         )
-    found = simulate(one_sided(0.3, 0.2), 0.0, len(data))
-    data["one-sided"] = asdict(found)
-    figures.append(
-        Figure(
-            "one tuner erratic by 20 %, the other not: false alarms when it stops, at any look; of "
-            f"a plain campaign of {RULE.least}, of {RULE.most}",
-            f"{found.stopped:.1f} %, {found.any_look:.1f} %; "
-            f"{found.fixed_least:.1f} %, {found.fixed:.1f} %",
+    for own in _ERRATIC:
+        found = simulate(one_sided(0.3, own), 0.0, len(data))
+        data[f"one-sided, {own}"] = asdict(found)
+        figures.append(
+            Figure(
+                f"one tuner erratic by {100 * own:.0f} %, the other not: false alarms when it "
+                f"stops, at any look; of a plain campaign of {RULE.least}, of {RULE.most}",
+                f"{found.stopped:.1f} %, {found.any_look:.1f} %; "
+                f"{found.fixed_least:.1f} %, {found.fixed:.1f} %",
+            )
         )
-    )
     looks = ", ".join(map(str, RULE.sizes))
     return Outcome(
         f"Adaptive repeats: ±{100 * RULE.until:g} % of the mean, looks after {looks} repeats",
