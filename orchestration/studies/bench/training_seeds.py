@@ -72,6 +72,7 @@ _BOTTLENECK = 0  # the queue to h1
 _SETTLED = slice(5, 40)
 TUNERS = ("acc", "graphcc", "pet")
 SEEDS = range(1, 11)
+_STATIC = 46  # static settings that are tried, evenly over the tuner's own
 BAR = 0.6  # of the way from random settings to the best static one
 DECISIONS = 9_000  # of queues: sixty episodes
 
@@ -123,17 +124,21 @@ class SmallProblem:
     def answer(self, tuner: str) -> Answer:
         """Play random and static settings of those that a tuner has."""
         grid = TEMPLATES[tuner]()
-        rows = zip(grid.kmin_bytes[::3], grid.kmax_bytes[::3], grid.pmax[::3], strict=True)
+        picked = np.linspace(0, len(grid) - 1, _STATIC).round().astype(int)
         static = [
             self._score(
                 self._play(
                     TunerSpec(
                         "static",
-                        {"kmin_bytes": int(low), "kmax_bytes": int(high), "pmax": float(share)},
+                        {
+                            "kmin_bytes": int(grid.kmin_bytes[one]),
+                            "kmax_bytes": int(grid.kmax_bytes[one]),
+                            "pmax": float(grid.pmax[one]),
+                        },
                     )
                 )
             )
-            for low, high, share in rows
+            for one in picked
         ]
         placebo = self._play(load_protocol().placebo(tuner))
         return Answer(self._score(placebo), max(static), min(static))
