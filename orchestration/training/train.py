@@ -35,7 +35,8 @@ from tuners import checkpoint as files
 from tuners.learning import Learner, NotANumberError
 from tuners.nets import finite
 
-_STATE_EVERY_S = 5.0
+# Replay memories are up to a hundred megabytes.
+_STATE_EVERY_S = 20.0
 
 Listener = Callable[[Round, int], None]
 GoOn = Callable[[], bool]

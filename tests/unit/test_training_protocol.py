@@ -103,14 +103,16 @@ def test_a_selection_goes_on_from_its_state():
 
 
 def test_a_gain_is_the_geometric_mean_over_conditions_with_seeds_as_observations():
-    ours = np.log([[1.0, 4.0], [2.0, 2.0]])
-    theirs = np.log([[2.0, 4.0], [4.0, 8.0]])
+    ours = np.log([[1.0, 4.0], [2.0, 2.0], [1.0, 1.0]])
+    theirs = np.log([[2.0, 4.0], [4.0, 8.0], [1.0, 2.0]])
     gain = Gain.of(ours, theirs)
-    # seed 1: sqrt(1/2 * 1), seed 2: sqrt(1/2 * 1/4)
-    each = np.log([math.sqrt(1 / 2), math.sqrt(1 / 8)])
+    # seed 1: sqrt(1/2 * 1), seed 2: sqrt(1/2 * 1/4), seed 3: sqrt(1 * 1/2)
+    each = np.log([math.sqrt(1 / 2), math.sqrt(1 / 8), math.sqrt(1 / 2)])
+    half = 4.302653 * each.std(ddof=1) / math.sqrt(3)  # Student's t with 2 degrees of freedom
+    assert gain.n == 3
     assert gain.mean == pytest.approx(1 - math.exp(each.mean()))
-    assert gain.n == 2
-    assert gain.low < gain.mean < gain.high < 1
+    assert gain.low == pytest.approx(1 - math.exp(each.mean() + half), rel=1e-5)
+    assert gain.high == pytest.approx(1 - math.exp(each.mean() - half), rel=1e-5)
 
 
 def result(seed: int, gain: float) -> Result:

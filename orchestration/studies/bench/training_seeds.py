@@ -72,7 +72,6 @@ _BOTTLENECK = 0  # the queue to h1
 _SETTLED = slice(5, 40)
 TUNERS = ("acc", "graphcc", "pet")
 SEEDS = range(1, 11)
-_STATIC = 46  # static settings that are tried; of ACC's and PET's 900, every twentieth: all pairs
 BAR = 0.6  # of the way from random settings to the best static one
 DECISIONS = 9_000  # of queues: sixty episodes
 
@@ -122,9 +121,9 @@ class SmallProblem:
         assert self._testbed.peer_device(self._testbed.queues[_BOTTLENECK]).name == "h1"
 
     def answer(self, tuner: str) -> Answer:
-        """Play random and static settings of those that a tuner has."""
+        """Play random settings of a tuner, and static ones: all its pairs, with extreme pmax."""
         grid = TEMPLATES[tuner]()
-        picked = np.linspace(0, len(grid) - 1, _STATIC).round().astype(int)
+        picked = np.flatnonzero(np.isin(grid.pmax, (grid.pmax.min(), grid.pmax.max())))
         static = [
             self._score(
                 self._play(
