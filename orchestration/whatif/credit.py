@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.analysis.metrics import in_class
+from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Observation
@@ -113,6 +114,15 @@ class Ranking:
 
 
 @dataclass(frozen=True)
+class MeanChange:
+    """What the alternatives of a group did to a figure: the mean over decisions' means."""
+
+    group: str
+    figure: str
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
 class Credit:
     """All counterfactuals of a trial, and how its tuner's reward ranks them.
 
@@ -123,6 +133,7 @@ class Credit:
     plan: Plan
     measured: tuple[Measured, ...]
     rankings: tuple[Ranking, ...]
+    changes: tuple[MeanChange, ...]
     differing: tuple[str, ...]
     invalid: int
 
@@ -153,8 +164,10 @@ def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Pl
     ]
     first = cases[0].decision
     variants.append(Variant(UNCHANGED, first, first.setting))
-    told = f"{trial.spec.id} {then} {[(c.label, c.decision, c.setting) for c in cases]}"
-    mark = hashlib.sha256(told.encode()).hexdigest()[:6]
+    told = [
+        (c.label, c.decision.at_ns, c.decision.target.label, *c.setting.values()) for c in cases
+    ]
+    mark = hashlib.sha256(f"{trial.spec.id} {then} {told}".encode()).hexdigest()[:6]
     name = request.name or name_of(trial.spec, "credit", then, mark)
     replay = build_counterfactuals(decisions, variants, name, out, then=then, fresh=fresh)
     return Plan(replay, decisions, tuner, cases, then, request.seed)
@@ -177,7 +190,14 @@ def measure(plan: Plan, folder: Path) -> Credit:
         raise InputError.single(str(folder), "no counterfactual is valid", "see its report")
     same = trials.get(UNCHANGED)
     differing = tuple(differing_tables(parent, same)) if same else ("it did not run",)
-    return Credit(plan, tuple(found), tuple(rankings(found, plan.seed)), differing, invalid)
+    return Credit(
+        plan,
+        tuple(found),
+        tuple(rankings(found, plan.seed)),
+        tuple(mean_changes(found)),
+        differing,
+        invalid,
+    )
 
 
 def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Measured:
@@ -250,6 +270,23 @@ def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
     for group, mask in groups_of(measured).items():
         for outcome in OUTCOMES:
             yield _ranking(group, "returned", outcome, columns, cluster, mask, seed)
+
+
+def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
+    """Yield the mean changes of all cases and of groups, with Student's intervals over decisions.
+
+    Alternatives to one decision are not independent: their mean is one observation.
+    """
+    cluster = np.array([one.case.number for one in measured])
+    every = {"all": np.ones(len(measured), dtype=bool), **groups_of(measured)}
+    for group, mask in every.items():
+        for figure in ("returned", *OUTCOMES):
+            values = _column(measured, figure)
+            means = [
+                float(values[mask & (cluster == number)].mean())
+                for number in np.unique(cluster[mask]).tolist()
+            ]
+            yield MeanChange(group, figure, t_interval(means))
 
 
 def groups_of(measured: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:

@@ -12,13 +12,16 @@ from rich.text import Text
 from orchestration.analysis.document import Pictures, csv_text, html_document
 from orchestration.analysis.figure_style import FAINT, Data, Picture, base_figure
 from orchestration.analysis.plot import Figure, scatter
+from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.tables import plain_table
 from orchestration.model.units import format_duration, format_size
 from orchestration.whatif.credit import OUTCOMES, REWARDS, Credit, Measured, Ranking
 from orchestration.whatif.decisions import Setting
 
 _COLOURS = {True: "#D55E00", False: "#0072B2"}
+_SHORT = {"reward": "next interval", "returned": "discounted", "fabric": "all queues"}
 _HEADINGS = {
+    "returned": "return",
     "slowdown": "slowdown",
     "slowdown_near": "under way",
     "fct_small_ns": "small FCT",
@@ -48,14 +51,40 @@ def credit_tables(credit: Credit, most: int) -> Group:
         "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
     )
     table.add_column("cases")
-    table.add_column("reward")
+    table.add_column("reward", no_wrap=True)
     for name in OUTCOMES:
-        table.add_column(_HEADINGS[name], justify="right")
+        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
     for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
         own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
         cases = own[0].correlation.cases
-        table.add_row(f"{group} ({cases})", REWARDS[reward], *("\n".join(_cell(o)) for o in own))
-    return Group(*map(Text, lines), table, _misleading(credit, most))
+        table.add_row(f"{group} ({cases})", _SHORT[reward], *("\n".join(_cell(o)) for o in own))
+    return Group(*map(Text, lines), table, _changes(credit), _misleading(credit, most))
+
+
+def _changes(credit: Credit) -> Any:
+    table = plain_table(
+        "What the alternatives did, on average", "means over decisions with 95 % intervals"
+    )
+    names = ("returned", *OUTCOMES)
+    table.add_column("cases")
+    for name in names:
+        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
+    for group in dict.fromkeys(one.group for one in credit.changes):
+        found = {one.figure: one.estimate for one in credit.changes if one.group == group}
+        table.add_row(group, *(_estimate(name, found[name]) for name in names))
+    return table
+
+
+def _estimate(name: str, found: Estimate) -> str:
+    if math.isnan(found.mean):
+        return "-"
+    if name.endswith("_ns"):
+        return f"{_us(found.mean)}us\n{_us(found.low)}..{_us(found.high)}"
+    return f"{found.mean:+.4f}\n{found.low:.4f}..{found.high:.4f}"
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1000:.2f}"
 
 
 def _same(credit: Credit) -> str:
@@ -74,7 +103,7 @@ def _cell(one: Ranking) -> tuple[str, str, str]:
     found = one.correlation
     return (
         "-" if math.isnan(found.tau) else f"{found.tau:+.2f}",
-        "-" if math.isnan(found.low) else f"{found.low:+.2f}..{found.high:+.2f}",
+        "-" if math.isnan(found.low) else f"{found.low:.2f}..{found.high:.2f}",
         f"{one.agree}:{one.oppose}",
     )
 
@@ -139,6 +168,14 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
                 "oppose": one.oppose,
             }
             for one in credit.rankings
+        ],
+        "mean_changes": [
+            {
+                "cases": one.group,
+                "of": one.figure,
+                **{name: _known(value) for name, value in vars(one.estimate).items()},
+            }
+            for one in credit.changes
         ],
         "measured": [
             {name: _known(value) for name, value in _row(one).items()} for one in credit.measured

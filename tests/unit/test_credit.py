@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -177,6 +179,22 @@ def test_credit_from_the_plan_to_the_page(old, tmp_path, name):
     assert page.count("<figure>") == 2
     again = measure(plan_credit(request, tmp_path), tmp_path / campaign.name)
     assert credit_to_json(again) == credit_to_json(found)
+
+
+def test_another_process_makes_the_same_campaign(old, tmp_path):
+    request = CreditRequest(old["acc"].folder, decisions=2)
+    program = (
+        "from pathlib import Path; from orchestration.whatif.credit import *;"
+        f"print(plan_credit(CreditRequest(Path({str(old['acc'].folder)!r}), decisions=2),"
+        f" Path({str(tmp_path)!r})).replay.file)"
+    )
+    names = [
+        subprocess.run(
+            [sys.executable, "-c", before + program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for before in ("", "kept = [object() for _ in range(5000)];")
+    ]
+    assert names == [str(plan_credit(request, tmp_path).replay.file)] * 2
 
 
 def test_a_tuner_without_a_reward_is_refused(old, tmp_path):
