@@ -6,6 +6,7 @@ change of the tuner's reward, and that of the flows' completion, against the tri
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,9 @@ _NEGLIGIBLE = 1e-3
 _MOST_STEPS = 50
 # Flows that were under way within so many decisions are those that a decision is most about.
 _NEAR_STEPS = 5
+# A bootstrap over fewer decisions that changed anything draws the same few again and again, and
+# its interval would be too narrow.
+_LEAST_MOVED = 8
 
 # What the reward is: of the next interval, of all that follow, and of all queues of the fabric.
 REWARDS = {
@@ -318,4 +322,7 @@ def _ranking(
 ) -> Ranking:
     earned, gain = columns[reward][mask], -columns[outcome][mask]
     correlation = kendall(earned, gain, cluster[mask], seed)
+    moved = (earned != 0) | (gain != 0)
+    if len(np.unique(cluster[mask][moved])) < _LEAST_MOVED:
+        correlation = dataclasses.replace(correlation, low=math.nan, high=math.nan)
     return Ranking(group, reward, outcome, correlation, *agreement(earned, gain))

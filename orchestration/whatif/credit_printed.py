@@ -50,7 +50,7 @@ def credit_tables(credit: Credit, most: int) -> Group:
         "Kendall's tau-b, its 95 % interval over decisions, and in how many cases reward and "
         "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
     )
-    table.add_column("cases")
+    table.add_column("cases", min_width=11)
     table.add_column("reward", no_wrap=True)
     for name in OUTCOMES:
         table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
@@ -66,7 +66,7 @@ def _changes(credit: Credit) -> Any:
         "What the alternatives did, on average", "means over decisions with 95 % intervals"
     )
     names = ("returned", *OUTCOMES)
-    table.add_column("cases")
+    table.add_column("cases", min_width=11)
     for name in names:
         table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
     for group in dict.fromkeys(one.group for one in credit.changes):
@@ -78,13 +78,9 @@ def _changes(credit: Credit) -> Any:
 def _estimate(name: str, found: Estimate) -> str:
     if math.isnan(found.mean):
         return "-"
-    if name.endswith("_ns"):
-        return f"{_us(found.mean)}us\n{_us(found.low)}..{_us(found.high)}"
-    return f"{found.mean:+.4f}\n{found.low:.4f}..{found.high:.4f}"
-
-
-def _us(ns: float) -> str:
-    return f"{ns / 1000:.2f}"
+    unit, digits, scale = ("us", 2, 1e-3) if name.endswith("_ns") else ("", 4, 1.0)
+    half = "" if math.isnan(found.low) else f"\n±{scale * (found.high - found.mean):.{digits}f}"
+    return f"{scale * found.mean:+.{digits}f}{unit}{half}"
 
 
 def _same(credit: Credit) -> str:
