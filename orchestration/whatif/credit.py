@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,23 @@ def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
                 for number in np.unique(cluster[mask]).tolist()
             ]
             yield MeanChange(group, figure, t_interval(means))
+
+
+def consistency(measured: Sequence[Measured], figure: str) -> tuple[int, int]:
+    """Return in how many pairs of like alternatives a figure moves the same way, and opposite ways.
+
+    A pair is of two alternatives to one decision, both deeper or both shallower, that changed the
+    figure, and not by the same. Where what follows a decision is chance, half of the pairs agree:
+    no reward can then rank the alternatives as the figure does.
+    """
+    same = opposite = 0
+    for one, other in combinations(measured, 2):
+        first, second = getattr(one, figure), getattr(other, figure)
+        like = (one.case.number, one.case.deeper) == (other.case.number, other.case.deeper)
+        if like and first != second:
+            same += first * second > 0
+            opposite += first * second < 0
+    return same, opposite
 
 
 def groups_of(measured: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:

@@ -15,7 +15,7 @@ from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.tables import plain_table
 from orchestration.model.units import format_duration, format_size
-from orchestration.whatif.credit import OUTCOMES, REWARDS, Credit, Measured, Ranking
+from orchestration.whatif.credit import OUTCOMES, REWARDS, Credit, Measured, Ranking, consistency
 from orchestration.whatif.decisions import Setting
 
 _COLOURS = {True: "#D55E00", False: "#0072B2"}
@@ -41,6 +41,10 @@ def credit_tables(credit: Credit, most: int) -> Group:
         f"{moved} of them changed the completion of some flow",
         _same(credit),
     ]
+    for name in ("returned", "slowdown"):
+        alike = ":".join(map(str, consistency(credit.measured, name)))
+        what = (REWARDS | OUTCOMES)[name]
+        lines.append(f"like alternatives to one decision move {what} the same:opposite way {alike}")
     if credit.invalid:
         lines.append(f"{credit.invalid} more are invalid or failed, and count nowhere")
     if not math.isnan(credit.wall_ratio):
@@ -165,6 +169,10 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
             }
             for one in credit.rankings
         ],
+        "consistency": {
+            name: dict(zip(("same", "opposite"), consistency(credit.measured, name), strict=True))
+            for name in ("returned", *OUTCOMES)
+        },
         "mean_changes": [
             {
                 "cases": one.group,

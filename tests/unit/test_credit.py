@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Observation
 from orchestration.model.trial import TunerSpec
-from orchestration.whatif.credit import CreditRequest, measure, plan_credit
+from orchestration.whatif.credit import CreditRequest, Measured, consistency, measure, plan_credit
 from orchestration.whatif.credit_printed import credit_csv, credit_page, credit_to_json
 from orchestration.whatif.decisions import Decisions
 from orchestration.whatif.ranks import agreement, kendall
@@ -82,6 +83,18 @@ def test_what_is_not_known_ranks_nothing():
     assert math.isnan(found.low)
     assert math.isnan(kendall(x, np.zeros(4), np.arange(4), seed=0).tau)
     assert agreement(np.array([1.0, -1.0, 1.0, 0.0]), np.array([2.0, -0.1, -3.0, 1.0])) == (2, 1)
+
+
+def test_like_alternatives_to_one_decision_are_compared(old):
+    decisions = Decisions(old["graphcc"])
+    case = draw_cases(decisions, rewarded(decisions), 1, 1, seed=1)[0]
+    rows = [(1, 2.0), (1, 1.0), (1, -1.0), (1, -1.0), (1, 0.0), (2, 5.0)]
+    measured = [
+        Measured(replace(case, number=number), 0, 0, 0, change, 0, 0, 0, 1, 0, 0)
+        for number, change in rows
+    ]
+    # 2 and 1 agree; each of them and either -1 do not; what did not move says nothing
+    assert consistency(measured, "slowdown") == (1, 4)
 
 
 def test_depth_is_where_half_is_marked():
