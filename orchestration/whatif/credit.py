@@ -6,19 +6,14 @@ change of the tuner's reward, and that of the flows' completion, against the tri
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestration.analysis.metrics import in_class
-from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Observation
@@ -32,7 +27,13 @@ from orchestration.whatif.effects import (
     sampling_times,
     totals,
 )
-from orchestration.whatif.ranks import Correlation, agreement, kendall
+from orchestration.whatif.ranking import (
+    MeanChange,
+    Measured,
+    Ranking,
+    mean_changes,
+    rankings,
+)
 from orchestration.whatif.sample import Case, draw_cases, rewarded
 from tuners.rewarded import Rewarded
 
@@ -41,23 +42,6 @@ _NEGLIGIBLE = 1e-3
 _MOST_STEPS = 50
 # Flows that were under way within so many decisions are those that a decision is most about.
 _NEAR_STEPS = 5
-# A bootstrap over fewer decisions that changed anything draws the same few again and again, and
-# its interval would be too narrow.
-_LEAST_MOVED = 8
-
-# What the reward is: of the next interval, of all that follow, and of all queues of the fabric.
-REWARDS = {
-    "reward": "reward, next interval",
-    "returned": "return, discounted",
-    "fabric": "return, all queues",
-}
-# What a decision should be judged by; less is better in each.
-OUTCOMES = {
-    "slowdown": "mean slowdown",
-    "slowdown_near": "mean slowdown, flows under way",
-    "fct_small_ns": "mean FCT, up to 100KB",
-    "fct_rest_ns": "mean FCT, above 100KB",
-}
 
 
 @dataclass(frozen=True)
@@ -83,48 +67,6 @@ class Plan:
     cases: tuple[Case, ...]
     then: Then
     seed: int
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A counterfactual's changes against its parent: of the reward, and of flows' completion."""
-
-    case: Case
-    reward: float
-    returned: float
-    fabric: float
-    slowdown: float
-    slowdown_near: float
-    fct_small_ns: float
-    fct_rest_ns: float
-    changed: int
-    unfinished: int
-    wall_s: float
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """How one reward ranks the cases of a group as one outcome does.
-
-    `agree` counts the cases in which the reward rises and the outcome improves, or both the other
-    way; `oppose` those in which the reward says the opposite.
-    """
-
-    group: str
-    reward: str
-    outcome: str
-    correlation: Correlation
-    agree: int
-    oppose: int
-
-
-@dataclass(frozen=True)
-class MeanChange:
-    """What the alternatives of a group did to a figure: the mean over decisions' means."""
-
-    group: str
-    figure: str
-    estimate: Estimate
 
 
 @dataclass(frozen=True)
@@ -262,85 +204,3 @@ class _Rewards:
         mean = since.mean(axis=0) if len(since) else values["qlen_bytes"].astype(np.float64)
         age_ns = np.zeros(len(mean), dtype=np.int64)
         return Observation(at_ns, age_ns, {**values, "qlen_mean_bytes": mean})
-
-
-def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
-    """Yield the rankings of all cases by each reward and outcome, then those of groups."""
-    cluster = np.array([one.case.number for one in measured])
-    columns = {name: _column(measured, name) for name in (*REWARDS, *OUTCOMES)}
-    every = np.ones(len(measured), dtype=bool)
-    for reward in REWARDS:
-        for outcome in OUTCOMES:
-            yield _ranking("all", reward, outcome, columns, cluster, every, seed)
-    for group, mask in groups_of(measured).items():
-        for outcome in OUTCOMES:
-            yield _ranking(group, "returned", outcome, columns, cluster, mask, seed)
-
-
-def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
-    """Yield the mean changes of all cases and of groups, with Student's intervals over decisions.
-
-    Alternatives to one decision are not independent: their mean is one observation.
-    """
-    cluster = np.array([one.case.number for one in measured])
-    every = {"all": np.ones(len(measured), dtype=bool), **groups_of(measured)}
-    for group, mask in every.items():
-        for figure in ("returned", *OUTCOMES):
-            values = _column(measured, figure)
-            means = [
-                float(values[mask & (cluster == number)].mean())
-                for number in np.unique(cluster[mask]).tolist()
-            ]
-            yield MeanChange(group, figure, t_interval(means))
-
-
-def consistency(measured: Sequence[Measured], figure: str) -> tuple[int, int]:
-    """Return in how many pairs of like alternatives a figure moves the same way, and opposite ways.
-
-    A pair is of two alternatives to one decision, both deeper or both shallower, that changed the
-    figure, and not by the same. Where what follows a decision is chance, half of the pairs agree:
-    no reward can then rank the alternatives as the figure does.
-    """
-    same = opposite = 0
-    for one, other in combinations(measured, 2):
-        first, second = getattr(one, figure), getattr(other, figure)
-        like = (one.case.number, one.case.deeper) == (other.case.number, other.case.deeper)
-        if like and first != second:
-            same += first * second > 0
-            opposite += first * second < 0
-    return same, opposite
-
-
-def groups_of(measured: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:
-    """Return the cases by the state of the queue, and by the direction of the alternative."""
-    standing = np.array([one.case.standing for one in measured])
-    deeper = np.array([one.case.deeper for one in measured])
-    return {
-        "empty queue": ~standing,
-        "standing queue": standing,
-        "shallower": ~deeper,
-        "deeper": deeper,
-        "standing, shallower": standing & ~deeper,
-        "standing, deeper": standing & deeper,
-    }
-
-
-def _column(measured: Sequence[Measured], name: str) -> Floats:
-    return np.array([getattr(one, name) for one in measured], dtype=np.float64)
-
-
-def _ranking(
-    group: str,
-    reward: str,
-    outcome: str,
-    columns: dict[str, Floats],
-    cluster: NDArray[np.int64],
-    mask: NDArray[np.bool_],
-    seed: int,
-) -> Ranking:
-    earned, gain = columns[reward][mask], -columns[outcome][mask]
-    correlation = kendall(earned, gain, cluster[mask], seed)
-    moved = (earned != 0) | (gain != 0)
-    if len(np.unique(cluster[mask][moved])) < _LEAST_MOVED:
-        correlation = dataclasses.replace(correlation, low=math.nan, high=math.nan)
-    return Ranking(group, reward, outcome, correlation, *agreement(earned, gain))

@@ -15,8 +15,9 @@ from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.tables import plain_table
 from orchestration.model.units import format_duration, format_size
-from orchestration.whatif.credit import OUTCOMES, REWARDS, Credit, Measured, Ranking, consistency
+from orchestration.whatif.credit import Credit
 from orchestration.whatif.decisions import Setting
+from orchestration.whatif.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
 
 _COLOURS = {True: "#D55E00", False: "#0072B2"}
 _SHORT = {"reward": "next interval", "returned": "discounted", "fabric": "all queues"}
