@@ -9,7 +9,8 @@
         none: []
         one-link: [{links: [leaf1-spine1], down: 3ms, convergence: 500us}]
 
-A level may have parts that belong together and go to several places, by `$name.part`:
+A level may have parts that belong together and go to several places, by `$name.part`; by
+`$name.$other` the part that the level of another factor names:
 
     testbed: $transport.testbed
     host: $transport.host
@@ -51,7 +52,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """A `$name`, or a `$name.part`, in place of a value; `part` is empty for the whole level."""
+    """A `$name`, `$name.part` or `$name.$other` in place of a value."""
 
     name: str
     part: str
@@ -60,9 +61,21 @@ class Reference:
     def __str__(self) -> str:
         return f"${self.name}.{self.part}" if self.part else f"${self.name}"
 
-    def source(self, level: Level) -> Loc:
-        """Return the place of the value that it has under a level."""
-        return (*level.loc, self.part) if self.part else level.loc
+    @property
+    def other(self) -> str:
+        """The factor whose level names the part, or ""."""
+        return self.part[1:] if self.part.startswith("$") else ""
+
+    def parts(self, levels: Mapping[str, tuple[Level, ...]]) -> list[str]:
+        """Return the parts that it may take of a level; none if it takes all of it."""
+        if self.other:
+            return [str(level.label) for level in levels.get(self.other, ())]
+        return [self.part] if self.part else []
+
+    def source(self, chosen: Mapping[str, Level]) -> Loc:
+        """Return the place of the value that it has under these levels."""
+        part = str(chosen[self.other].label) if self.other else self.part
+        return (*chosen[self.name].loc, part) if part else chosen[self.name].loc
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ def read_factors(document: Document) -> Factors:
         fault = _check_reference(document, ref, declared) or _check_part(document, ref, levels)
         problems += [fault] if fault else []
         (unresolved if fault or ref.name not in levels else resolved).append(ref)
-    used = {ref.name for ref in (*resolved, *unresolved)}
+    used = {name for ref in (*resolved, *unresolved) for name in (ref.name, ref.other)}
     problems += [
         document.problem(("factors", name), f"factor {name!r} is not used", f"{_USE} ${name}")
         for name in levels
@@ -125,7 +138,7 @@ def choose(
     data = document.data
     lines = dict(document.lines)
     for ref in references:
-        source = ref.source(chosen[ref.name])
+        source = ref.source(chosen)
         data = _put(data, ref.loc, _get(document.data, source))
         for path, line in document.lines.items():
             if path[: len(source)] == source:
@@ -194,13 +207,14 @@ def _check_reference(
 def _check_part(
     document: Document, ref: Reference, levels: Mapping[str, tuple[Level, ...]]
 ) -> Problem | None:
-    if not ref.part:
-        return None
-    for level in levels.get(ref.name, ()):
+    if ref.other and ref.other not in levels:
+        remedy = f"{suggest(ref.other, levels)}declare it under factors"
+        return document.problem(ref.loc, f"there is no factor {ref.other!r}", remedy)
+    for level, part in itertools.product(levels.get(ref.name, ()), ref.parts(levels)):
         parts = _get(document.data, level.loc)
-        if not isinstance(parts, dict) or ref.part not in parts:
-            what = f"level {str(level.label)!r} of factor {ref.name!r} has no part {ref.part!r}"
-            hint = suggest(ref.part, parts) if isinstance(parts, dict) else ""
+        if not isinstance(parts, dict) or part not in parts:
+            what = f"level {str(level.label)!r} of factor {ref.name!r} has no part {part!r}"
+            hint = suggest(part, parts) if isinstance(parts, dict) else ""
             remedy = f"{hint}write it there, as {str(ref)!r} takes it from every level"
             return document.problem(level.loc, what, remedy)
     return None
@@ -208,21 +222,20 @@ def _check_part(
 
 def _unused_parts(
     document: Document, levels: Mapping[str, tuple[Level, ...]], references: list[Reference]
-) -> list[Problem]:
-    """Return a problem for each part of a level that no reference takes, where parts are taken."""
-    problems = []
+) -> Iterator[Problem]:
+    """Yield a problem for each part of a level that no reference takes, where parts are taken."""
     for name, known in levels.items():
-        taken = {ref.part for ref in references if ref.name == name}
-        if not taken or "" in taken:
+        mine = [ref for ref in references if ref.name == name]
+        if not mine or not all(ref.part for ref in mine):
             continue
+        taken = {part for ref in mine for part in ref.parts(levels)}
         for level in known:
             parts = _get(document.data, level.loc)
             for part in parts if isinstance(parts, dict) else ():
                 if part not in taken:
                     what = f"part {part!r} of factor {name!r} is not used"
                     remedy = f"{_USE} ${name}.{part}"
-                    problems.append(document.problem((*level.loc, part), what, remedy))
-    return problems
+                    yield document.problem((*level.loc, part), what, remedy)
 
 
 def _idle(
@@ -233,7 +246,7 @@ def _idle(
     count = len(tuners) if isinstance(tuners, list) else 0
     problems = []
     for name in levels:
-        places = [ref.loc for ref in references if ref.name == name]
+        places = [ref.loc for ref in references if name in (ref.name, ref.other)]
         numbers = {loc[1] for loc in places if loc[0] == "tuners"}
         idle = sorted(set(range(count)) - numbers)
         if places and idle and all(loc[0] == "tuners" for loc in places):

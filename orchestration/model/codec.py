@@ -46,6 +46,8 @@ def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
             count = math.prod(shape)
             if min(shape, default=0) < 0:
                 raise ValueError(f"an array of shape {shape}")
+            if np.dtype(dtype).str != dtype:
+                raise ValueError(f"{dtype!r} is no type that `pack` writes")
             array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
             at += array.nbytes
             arrays[path] = array

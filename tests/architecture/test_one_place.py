@@ -22,6 +22,8 @@ PACKAGES = (
     "traffic",
     "tuners",
 )
+pytestmark = pytest.mark.slow
+
 MODEL, FLUID = "orchestration/model", "orchestration/backends/fluid/rig.py"
 
 CAMPAIGN = """

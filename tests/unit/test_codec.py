@@ -163,6 +163,7 @@ def with_shapes(*shapes):
         with_shapes(["a", "<i8"]),
         with_shapes(["a", "no dtype", [1]]) + bytes(8),
         with_shapes(["a", "|O", [1]]) + bytes(8),
+        with_shapes(["a", "=i8", [1]]) + bytes(8),
         with_shapes(["a", "<i8", ["1"]]) + bytes(8),
         with_shapes(["a", "<i8", [-1]]) + bytes(8),
         with_shapes(["a", "<i8", [-2]]) + bytes(8),
