@@ -152,6 +152,8 @@ def _fields(group: Any) -> list[inspect.Parameter]:
     for field in dataclasses.fields(group):
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
+        if default is dataclasses.MISSING:  # an option that must be given
+            default = inspect.Parameter.empty
         option = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default)
         parameters.append(_declared(option, hints[field.name]))
     return parameters

@@ -106,7 +106,9 @@ def the_trial(run: Path, pattern: str) -> TrialResult:
     found = [one for one in folders if fnmatchcase(one.name, pattern or "*")]
     if len(found) != 1:
         names = ", ".join(one.name for one in (found or folders)[:3])
-        what = f"{len(found)} of {len(folders)} trials are {pattern or 'there'!r}"
+        what = f"{run} has {len(folders)} trials"
+        if pattern:
+            what = f"{len(found)} of {len(folders)} trials are called {pattern!r}"
         raise InputError.single("--trial", what, f"name one: {names}")
     return read_trial(found[0])
 

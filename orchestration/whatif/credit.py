@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestration.analysis.metrics import in_class
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
@@ -29,7 +27,13 @@ from orchestration.whatif.effects import (
     sampling_times,
     totals,
 )
-from orchestration.whatif.ranks import Correlation, agreement, kendall
+from orchestration.whatif.ranking import (
+    MeanChange,
+    Measured,
+    Ranking,
+    mean_changes,
+    rankings,
+)
 from orchestration.whatif.sample import Case, draw_cases, rewarded
 from tuners.rewarded import Rewarded
 
@@ -38,20 +42,6 @@ _NEGLIGIBLE = 1e-3
 _MOST_STEPS = 50
 # Flows that were under way within so many decisions are those that a decision is most about.
 _NEAR_STEPS = 5
-
-# What the reward is: of the next interval, of all that follow, and of all queues of the fabric.
-REWARDS = {
-    "reward": "reward, next interval",
-    "returned": "return, discounted",
-    "fabric": "return, all queues",
-}
-# What a decision should be judged by; less is better in each.
-OUTCOMES = {
-    "slowdown": "mean slowdown",
-    "slowdown_near": "mean slowdown, flows under way",
-    "fct_small_ns": "mean FCT, up to 100KB",
-    "fct_rest_ns": "mean FCT, above 100KB",
-}
 
 
 @dataclass(frozen=True)
@@ -80,39 +70,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A counterfactual's changes against its parent: of the reward, and of flows' completion."""
-
-    case: Case
-    reward: float
-    returned: float
-    fabric: float
-    slowdown: float
-    slowdown_near: float
-    fct_small_ns: float
-    fct_rest_ns: float
-    changed: int
-    unfinished: int
-    wall_s: float
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """How one reward ranks the cases of a group as one outcome does.
-
-    `agree` counts the cases in which the reward rises and the outcome improves, or both the other
-    way; `oppose` those in which the reward says the opposite.
-    """
-
-    group: str
-    reward: str
-    outcome: str
-    correlation: Correlation
-    agree: int
-    oppose: int
-
-
-@dataclass(frozen=True)
 class Credit:
     """All counterfactuals of a trial, and how its tuner's reward ranks them.
 
@@ -123,6 +80,7 @@ class Credit:
     plan: Plan
     measured: tuple[Measured, ...]
     rankings: tuple[Ranking, ...]
+    changes: tuple[MeanChange, ...]
     differing: tuple[str, ...]
     invalid: int
 
@@ -153,8 +111,10 @@ def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Pl
     ]
     first = cases[0].decision
     variants.append(Variant(UNCHANGED, first, first.setting))
-    told = f"{trial.spec.id} {then} {[(c.label, c.decision, c.setting) for c in cases]}"
-    mark = hashlib.sha256(told.encode()).hexdigest()[:6]
+    told = [
+        (c.label, c.decision.at_ns, c.decision.target.label, *c.setting.values()) for c in cases
+    ]
+    mark = hashlib.sha256(f"{trial.spec.id} {then} {told}".encode()).hexdigest()[:6]
     name = request.name or name_of(trial.spec, "credit", then, mark)
     replay = build_counterfactuals(decisions, variants, name, out, then=then, fresh=fresh)
     return Plan(replay, decisions, tuner, cases, then, request.seed)
@@ -177,7 +137,14 @@ def measure(plan: Plan, folder: Path) -> Credit:
         raise InputError.single(str(folder), "no counterfactual is valid", "see its report")
     same = trials.get(UNCHANGED)
     differing = tuple(differing_tables(parent, same)) if same else ("it did not run",)
-    return Credit(plan, tuple(found), tuple(rankings(found, plan.seed)), differing, invalid)
+    return Credit(
+        plan,
+        tuple(found),
+        tuple(rankings(found, plan.seed)),
+        tuple(mean_changes(found)),
+        differing,
+        invalid,
+    )
 
 
 def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Measured:
@@ -237,48 +204,3 @@ class _Rewards:
         mean = since.mean(axis=0) if len(since) else values["qlen_bytes"].astype(np.float64)
         age_ns = np.zeros(len(mean), dtype=np.int64)
         return Observation(at_ns, age_ns, {**values, "qlen_mean_bytes": mean})
-
-
-def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
-    """Yield the rankings of all cases by each reward and outcome, then those of groups."""
-    cluster = np.array([one.case.number for one in measured])
-    columns = {name: _column(measured, name) for name in (*REWARDS, *OUTCOMES)}
-    every = np.ones(len(measured), dtype=bool)
-    for reward in REWARDS:
-        for outcome in OUTCOMES:
-            yield _ranking("all", reward, outcome, columns, cluster, every, seed)
-    for group, mask in groups_of(measured).items():
-        for outcome in OUTCOMES:
-            yield _ranking(group, "returned", outcome, columns, cluster, mask, seed)
-
-
-def groups_of(measured: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:
-    """Return the cases by the state of the queue, and by the direction of the alternative."""
-    standing = np.array([one.case.standing for one in measured])
-    deeper = np.array([one.case.deeper for one in measured])
-    return {
-        "empty queue": ~standing,
-        "standing queue": standing,
-        "shallower": ~deeper,
-        "deeper": deeper,
-        "standing, shallower": standing & ~deeper,
-        "standing, deeper": standing & deeper,
-    }
-
-
-def _column(measured: Sequence[Measured], name: str) -> Floats:
-    return np.array([getattr(one, name) for one in measured], dtype=np.float64)
-
-
-def _ranking(
-    group: str,
-    reward: str,
-    outcome: str,
-    columns: dict[str, Floats],
-    cluster: NDArray[np.int64],
-    mask: NDArray[np.bool_],
-    seed: int,
-) -> Ranking:
-    earned, gain = columns[reward][mask], -columns[outcome][mask]
-    correlation = kendall(earned, gain, cluster[mask], seed)
-    return Ranking(group, reward, outcome, correlation, *agreement(earned, gain))

@@ -12,13 +12,17 @@ from rich.text import Text
 from orchestration.analysis.document import Pictures, csv_text, html_document
 from orchestration.analysis.figure_style import FAINT, Data, Picture, base_figure
 from orchestration.analysis.plot import Figure, scatter
+from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.tables import plain_table
 from orchestration.model.units import format_duration, format_size
-from orchestration.whatif.credit import OUTCOMES, REWARDS, Credit, Measured, Ranking
+from orchestration.whatif.credit import Credit
 from orchestration.whatif.decisions import Setting
+from orchestration.whatif.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
 
 _COLOURS = {True: "#D55E00", False: "#0072B2"}
+_SHORT = {"reward": "next interval", "returned": "discounted", "fabric": "all queues"}
 _HEADINGS = {
+    "returned": "return",
     "slowdown": "slowdown",
     "slowdown_near": "under way",
     "fct_small_ns": "small FCT",
@@ -38,6 +42,10 @@ def credit_tables(credit: Credit, most: int) -> Group:
         f"{moved} of them changed the completion of some flow",
         _same(credit),
     ]
+    for name in ("returned", "slowdown"):
+        alike = ":".join(map(str, consistency(credit.measured, name)))
+        what = (REWARDS | OUTCOMES)[name]
+        lines.append(f"like alternatives to one decision move {what} the same:opposite way {alike}")
     if credit.invalid:
         lines.append(f"{credit.invalid} more are invalid or failed, and count nowhere")
     if not math.isnan(credit.wall_ratio):
@@ -47,15 +55,37 @@ def credit_tables(credit: Credit, most: int) -> Group:
         "Kendall's tau-b, its 95 % interval over decisions, and in how many cases reward and "
         "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
     )
-    table.add_column("cases")
-    table.add_column("reward")
+    table.add_column("cases", min_width=11)
+    table.add_column("reward", no_wrap=True)
     for name in OUTCOMES:
-        table.add_column(_HEADINGS[name], justify="right")
+        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
     for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
         own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
         cases = own[0].correlation.cases
-        table.add_row(f"{group} ({cases})", REWARDS[reward], *("\n".join(_cell(o)) for o in own))
-    return Group(*map(Text, lines), table, _misleading(credit, most))
+        table.add_row(f"{group} ({cases})", _SHORT[reward], *("\n".join(_cell(o)) for o in own))
+    return Group(*map(Text, lines), table, _changes(credit), _misleading(credit, most))
+
+
+def _changes(credit: Credit) -> Any:
+    table = plain_table(
+        "What the alternatives did, on average", "means over decisions with 95 % intervals"
+    )
+    names = ("returned", *OUTCOMES)
+    table.add_column("cases", min_width=11)
+    for name in names:
+        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
+    for group in dict.fromkeys(one.group for one in credit.changes):
+        found = {one.figure: one.estimate for one in credit.changes if one.group == group}
+        table.add_row(group, *(_estimate(name, found[name]) for name in names))
+    return table
+
+
+def _estimate(name: str, found: Estimate) -> str:
+    if math.isnan(found.mean):
+        return "-"
+    unit, digits, scale = ("us", 2, 1e-3) if name.endswith("_ns") else ("", 4, 1.0)
+    half = "" if math.isnan(found.low) else f"\n±{scale * (found.high - found.mean):.{digits}f}"
+    return f"{scale * found.mean:+.{digits}f}{unit}{half}"
 
 
 def _same(credit: Credit) -> str:
@@ -74,7 +104,7 @@ def _cell(one: Ranking) -> tuple[str, str, str]:
     found = one.correlation
     return (
         "-" if math.isnan(found.tau) else f"{found.tau:+.2f}",
-        "-" if math.isnan(found.low) else f"{found.low:+.2f}..{found.high:+.2f}",
+        "-" if math.isnan(found.low) else f"{found.low:.2f}..{found.high:.2f}",
         f"{one.agree}:{one.oppose}",
     )
 
@@ -139,6 +169,18 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
                 "oppose": one.oppose,
             }
             for one in credit.rankings
+        ],
+        "consistency": {
+            name: dict(zip(("same", "opposite"), consistency(credit.measured, name), strict=True))
+            for name in ("returned", *OUTCOMES)
+        },
+        "mean_changes": [
+            {
+                "cases": one.group,
+                "of": one.figure,
+                **{name: _known(value) for name, value in vars(one.estimate).items()},
+            }
+            for one in credit.changes
         ],
         "measured": [
             {name: _known(value) for name, value in _row(one).items()} for one in credit.measured

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from orchestration.model.trial import TunerSpec
 from orchestration.whatif.credit import CreditRequest, measure, plan_credit
 from orchestration.whatif.credit_printed import credit_csv, credit_page, credit_to_json
 from orchestration.whatif.decisions import Decisions
+from orchestration.whatif.ranking import Measured, consistency
 from orchestration.whatif.ranks import agreement, kendall
 from orchestration.whatif.sample import draw_cases, half_marked_bytes, rewarded
 from tests.unit.test_replay_runs import run
@@ -80,6 +84,18 @@ def test_what_is_not_known_ranks_nothing():
     assert math.isnan(found.low)
     assert math.isnan(kendall(x, np.zeros(4), np.arange(4), seed=0).tau)
     assert agreement(np.array([1.0, -1.0, 1.0, 0.0]), np.array([2.0, -0.1, -3.0, 1.0])) == (2, 1)
+
+
+def test_like_alternatives_to_one_decision_are_compared(old):
+    decisions = Decisions(old["graphcc"])
+    case = draw_cases(decisions, rewarded(decisions), 1, 1, seed=1)[0]
+    rows = [(1, 2.0), (1, 1.0), (1, -1.0), (1, -1.0), (1, 0.0), (2, 5.0)]
+    measured = [
+        Measured(replace(case, number=number), 0, 0, 0, change, 0, 0, 0, 1, 0, 0)
+        for number, change in rows
+    ]
+    # 2 and 1 agree; each of them and either -1 do not; what did not move says nothing
+    assert consistency(measured, "slowdown") == (1, 4)
 
 
 def test_depth_is_where_half_is_marked():
@@ -177,6 +193,22 @@ def test_credit_from_the_plan_to_the_page(old, tmp_path, name):
     assert page.count("<figure>") == 2
     again = measure(plan_credit(request, tmp_path), tmp_path / campaign.name)
     assert credit_to_json(again) == credit_to_json(found)
+
+
+def test_another_process_makes_the_same_campaign(old, tmp_path):
+    request = CreditRequest(old["acc"].folder, decisions=2)
+    program = (
+        "from pathlib import Path; from orchestration.whatif.credit import *;"
+        f"print(plan_credit(CreditRequest(Path({str(old['acc'].folder)!r}), decisions=2),"
+        f" Path({str(tmp_path)!r})).replay.file)"
+    )
+    names = [
+        subprocess.run(
+            [sys.executable, "-c", before + program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for before in ("", "kept = [object() for _ in range(5000)];")
+    ]
+    assert names == [str(plan_credit(request, tmp_path).replay.file)] * 2
 
 
 def test_a_tuner_without_a_reward_is_refused(old, tmp_path):

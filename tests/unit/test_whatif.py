@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from inventory.files import load_testbed
 from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.campaign.expand import load_campaign
+from orchestration.cli.main import app
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.records import Observation
@@ -179,9 +181,9 @@ def test_a_fixed_setting_was_decided_on_once(old, tmp_path):
 
 def test_a_campaign_needs_the_name_of_one_trial(old, tmp_path):
     campaign = old["secn1"].folder.parent
-    with pytest.raises(InputError, match="2 of 2 trials"):
+    with pytest.raises(InputError, match="has 2 trials"):
         prepare(Question(campaign, "0ns", QUEUE, ("kmin=1KB",)), tmp_path)
-    with pytest.raises(InputError, match="0 of 2 trials are 'pet-"):
+    with pytest.raises(InputError, match="0 of 2 trials are called 'pet-"):
         prepare(Question(campaign, "0ns", QUEUE, ("kmin=1KB",), trial="pet-*"), tmp_path)
 
 
@@ -379,3 +381,9 @@ def test_the_label_of_the_unchanged_trial_is_its_own(old, tmp_path):
     asked = ask(old["secn1"], tmp_path, at="0ns", verify=True)
     labels = [cell["tuner"] for cell in load_campaign(asked.replay.file).cells]
     assert labels == ["secn1", f"secn1-{UNCHANGED}"]
+
+
+def test_a_question_without_its_decision_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["whatif", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "Missing option '--at'" in result.output
