@@ -276,7 +276,7 @@ _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str:
 
 
 def _kind(annotation: Any) -> Any:
-    """Return the type of a parameter that is given, without the None of one that may be left out."""
+    """Return the type of a parameter, without the None of one that may be left out."""
     kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
     return kinds[0] if len(kinds) == 1 and NoneType in get_args(annotation) else annotation
 

@@ -118,7 +118,8 @@ def _losses(
         [[figures.at(Ask(one, condition, seed)) for seed in seeds] for one in settings],
         dtype=np.float64,
     )
-    means = np.nanmean(values, axis=1)
+    # a setting that has no figure at all is infinitely worse, which regrets say
+    means = np.array([t_interval(row).mean for row in values])
     best = float(np.nanmax(means) if figures.higher else np.nanmin(means))
     share = 1.0 - values / best if figures.higher else values / best - 1.0
     return dict(zip(settings, share, strict=True))
@@ -129,7 +130,9 @@ def _ranked(
 ) -> tuple[Ranked, ...]:
     order = best_of(dict(regrets), len(regrets))
     best = order[0]
-    differences = [paired_difference(losses[best] + 1.0, losses[one] + 1.0) for one in order[1:]]
+    differences = [
+        paired_difference(losses[best].tolist(), losses[one].tolist()) for one in order[1:]
+    ]
     corrected = holm([one.p_t for one in differences])
     others = [
         Ranked(
