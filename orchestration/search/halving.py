@@ -8,13 +8,14 @@ stays keeps its trials.
 
 Two kinds of search share the trials: one for the best single setting over all conditions, whose
 settings run in all of them, and one a condition for its own best, whose settings run there only.
-Then settings a step away from each winner are tried, with steps that shrink. A winner at the edge
-of a range widens the range, and the search goes on until none is, or the edge is a physical limit.
+Then settings a step away from each winner are tried; steps shrink where none is better. A winner
+at the edge of a range widens the range, and the search goes on until none is, or the edge is a
+physical limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +25,9 @@ from orchestration.search.space import Setting, Space, short_name, value_text
 
 ETA = 3
 MOST_SEEDS = 9
-# Steps around winners, in octaves: round by round, the last one again and again.
-STEPS = (1.0, 0.5, 0.25)
+# Steps around a winner, in octaves: halved when none of them is better, as in Hooke and Jeeves,
+# "Direct search solution of numerical and statistical problems", JACM 8, 1961.
+FIRST_STEP, LAST_STEP = 1.0, 0.25
 # More neighbours than this are drawn from, so that many dimensions do not cost many trials.
 NEIGHBOURS = 9
 # Rounds beyond those asked for, while a winner lies at the edge of its range.
@@ -58,6 +60,10 @@ Measure = Callable[[str, Sequence[Ask]], None]
 def seeds_of(count: int, purpose: str = SEARCH) -> list[Seed]:
     """Return the first seeds of a stream."""
     return [Seed(purpose, number) for number in range(1, count + 1)]
+
+
+# Settings, and the conditions in which they are tried.
+_Around = tuple[list[Setting], tuple[int, ...]]
 
 
 class Halving:
@@ -125,55 +131,66 @@ class Halving:
 
     def _refine(self) -> None:
         effort, number, widened = self._effort, 0, False
+        octaves: dict[tuple[int, ...], float] = {}
         while number < effort.rounds or (widened and number < effort.rounds + ROUNDS_AT_EDGES):
-            # a step towards a new part of a range is a large one
-            octaves = STEPS[0] if widened else STEPS[min(number, len(STEPS) - 1)]
             number += 1
-            targets = self._targets()
-            self._round(number, targets, octaves)
-            widened = self._widen(self._targets())
+            before = self._targets()
+            self._round(number, before, octaves)
+            after = self._targets()
+            for conditions, winner in after.items():
+                if winner == before[conditions]:
+                    step = octaves.get(conditions, FIRST_STEP) / 2
+                    octaves[conditions] = max(step, LAST_STEP)
+            widened = self._widen(after.values())
         if widened:
             self.notes.append(
                 "the search stopped with a winner at the edge of a range: give it more --rounds"
             )
         self._say_limits()
 
-    def _targets(self) -> list[tuple[Setting, tuple[int, ...]]]:
-        """Return the winners, each with the conditions for which it is one."""
-        whole = [(self.best(1)[0], tuple(self._conditions))]
-        if len(self._conditions) == 1:
-            return whole
-        return whole + [(self.best_in(one, 1)[0], (one,)) for one in self._conditions]
+    def _targets(self) -> dict[tuple[int, ...], Setting]:
+        """Return the winners, by the conditions for which each is one."""
+        found = {tuple(self._conditions): self.best(1)[0]}
+        for one in self._conditions if len(self._conditions) > 1 else ():
+            found[(one,)] = self.best_in(one, 1)[0]
+        return found
 
     def _round(
-        self, number: int, targets: Iterable[tuple[Setting, tuple[int, ...]]], octaves: float
+        self,
+        number: int,
+        targets: Mapping[tuple[int, ...], Setting],
+        octaves: Mapping[tuple[int, ...], float],
     ) -> None:
-        """Try what is around the winners: with few seeds, then the better ones with all."""
+        """Try what is around the winners with few seeds; then the better ones with all.
+
+        With them goes the setting that takes all steps at once that were better by themselves.
+        """
         few = self._seeds[: max(1, len(self._seeds) // ETA)]
         rng = np.random.default_rng([self._seed, number])
-        around: list[tuple[list[Setting], tuple[int, ...]]] = []
-        for winner, conditions in targets:
-            new = [
-                one
-                for one in self.space.neighbours(winner, octaves)
-                if any(Ask(one, c, self._seeds[-1]) not in self._figures for c in conditions)
-            ]
-            if len(new) > NEIGHBOURS:
-                drawn = rng.permutation(len(new))[:NEIGHBOURS]
-                new = [new[place] for place in sorted(drawn.tolist())]
-            around.append((new, conditions))
+        around: list[_Around] = []
+        for conditions, winner in targets.items():
+            steps = self.space.neighbours(winner, octaves.get(conditions, FIRST_STEP))
+            if len(steps) > NEIGHBOURS:
+                drawn = rng.permutation(len(steps))[:NEIGHBOURS]
+                steps = [steps[place] for place in sorted(drawn.tolist())]
+            around.append((steps, conditions))
         self._measure(f"step {number}, few seeds", _asks(around, few))
-        better = []
-        for new, conditions in around:
-            regrets = self._figures.mean_regret(new, conditions, few) if new else {}
-            better.append((best_of(regrets, -(-len(new) // ETA)), conditions))
+        better: list[_Around] = []
+        for (steps, conditions), winner in zip(around, targets.values(), strict=True):
+            regrets = self._figures.mean_regret([winner, *steps], conditions, few)
+            improving = [one for one in steps if regrets[one] < regrets[winner]]
+            stay = best_of({one: regrets[one] for one in steps}, -(-len(steps) // ETA))
+            together = self.space.together(
+                winner, best_of({one: regrets[one] for one in improving}, len(improving))
+            )
+            better.append(([*stay, together], conditions))
         self._measure(f"step {number}, all seeds", _asks(better, self._seeds))
 
-    def _widen(self, targets: Iterable[tuple[Setting, tuple[int, ...]]]) -> bool:
+    def _widen(self, winners: Iterable[Setting]) -> bool:
         """Widen the ranges at whose edges winners lie; return whether there was one."""
         wider = {
             (dimension.name, side): dimension
-            for winner, _ in targets
+            for winner in winners
             for dimension, side in self.space.edges(winner)
             if not dimension.ends(side)
         }
@@ -190,7 +207,7 @@ class Halving:
 
     def _say_limits(self) -> None:
         """Note the winners that lie at a physical limit."""
-        for winner, conditions in self._targets():
+        for conditions, winner in self._targets().items():
             for dimension, side in self.space.edges(winner):
                 if not dimension.ends(side):
                     continue
@@ -204,9 +221,7 @@ class Halving:
                 )
 
 
-def _asks(
-    around: Iterable[tuple[Sequence[Setting], tuple[int, ...]]], seeds: Sequence[Seed]
-) -> list[Ask]:
+def _asks(around: Iterable[_Around], seeds: Sequence[Seed]) -> list[Ask]:
     asks = (
         Ask(setting, one, seed)
         for settings, conditions in around
@@ -232,6 +247,7 @@ def budget(effort: Effort, conditions: int, neighbours: int) -> list[tuple[str, 
     seeds, few = rungs[-1][1], max(1, rungs[-1][1] // ETA)
     around = min(neighbours, NEIGHBOURS)
     kinds = 1 if conditions == 1 else 2
-    each = kinds * conditions * (around * few + -(-around // ETA) * (seeds - few))
+    stay = -(-around // ETA)
+    each = kinds * conditions * (around * few + stay * (seeds - few) + seeds)
     stages.append((f"{effort.rounds} rounds around the winners", effort.rounds * each))
     return stages

@@ -116,6 +116,16 @@ class Space:
         found.pop(setting, None)
         return list(found)
 
+    def together(self, setting: Setting, steps: Sequence[Setting]) -> Setting:
+        """Return the setting that takes all of some steps from it; of one dimension the first."""
+        before = dict(setting)
+        new: dict[str, Scalar] = {}
+        for step in steps:
+            moved = {name: value for name, value in step if value != before[name]}
+            if not moved.keys() & new.keys():
+                new |= moved
+        return self.changed(before, new)
+
     def edges(self, setting: Setting) -> Iterator[tuple[Dimension, int]]:
         """Yield the dimensions at whose edge a setting lies, and at which edge (-1 or 1)."""
         values = dict(setting)

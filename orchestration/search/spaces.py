@@ -116,10 +116,10 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
     InputError for a name that is none of the space's, or a range that is none.
     """
     for text in given:
-        name, low, high = _parsed(text)
+        name, _, bounds = text.partition("=")
         known = {one.name: one for one in space.dimensions if not one.choices}
         if name not in known and name in DCQCN_PARAMETERS and "rpg_ai_rate" in known:
-            added = _dcqcn_dimension(name, (low, high))
+            added = _dcqcn_dimension(name, _parsed(name, bounds))
             default = DCQCN_SETS["mlx5"][name]
             space = Space(
                 (*space.dimensions, added),
@@ -131,7 +131,7 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
             raise InputError.single(
                 "--range", f"{name!r} is not searched", f"{hint}there are {', '.join(known)}"
             )
-        one = known[name]
+        one, (low, high) = known[name], _parsed(name, bounds)
         if not one.lowest <= low < high <= one.highest:
             raise InputError.single(
                 "--range",
@@ -173,18 +173,17 @@ def _dcqcn_presets(roce: RoceSpec | None) -> list[dict[str, Scalar]]:
     return [{name: values[name] for name in names} for values in sets]
 
 
-def _parsed(text: str) -> tuple[str, float, float]:
-    name, is_there, bounds = text.partition("=")
-    low, colon, high = bounds.partition(":")
+def _parsed(name: str, text: str) -> tuple[float, float]:
+    """Return the bounds of a range `LEAST:MOST`."""
+    low, colon, high = text.partition(":")
     try:
-        if not (is_there and colon):
+        if not colon:
             raise ValueError
-        values = [float(_value(name, bound)) for bound in (low, high)]
+        return float(_value(name, low)), float(_value(name, high))
     except ValueError:
         raise InputError.single(
-            "--range", f"{text!r} is no range", "write it like kmin_bytes=1KB:200KB"
+            "--range", f"{name}={text} is no range", "write it like kmin_bytes=1KB:200KB"
         ) from None
-    return name, values[0], values[1]
 
 
 def _value(name: str, text: str) -> Scalar:
