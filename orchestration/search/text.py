@@ -85,9 +85,14 @@ def _alike(ranking: Sequence[FoundRank]) -> list[str]:
     if not alike:
         return ["all others that were verified are worse beyond chance"] if ranking[1:] else []
     return ["cannot be told from it:"] + [
-        f"  {_named(one.setting)}" + (f", {share(one.behind)}" if one.behind else "")
+        f"  with {_difference(ranking[0].setting, one.setting)}"
+        + (f": {share(one.behind)}" if one.behind else "")
         for one in alike
     ]
+
+
+def _difference(best: Params, other: Params) -> str:
+    return _named({name: value for name, value in other.items() if value != best[name]})
 
 
 def when_text(when: Mapping[str, Any]) -> str:

@@ -313,7 +313,7 @@ def test_a_group_has_its_own_best_setting(tmp_path: Path) -> None:
         ({"metric": "lost_share"}, "no setting is chosen by 'lost_share'"),
         ({"over": "pmax"}, "nothing is called 'pmax'"),
         ({"with_dcqcn": True}, "not all conditions have hosts under DCQCN"),
-        ({"ranges": ("kmin=1KB:2KB",)}, "did you mean 'kmin_bytes'"),
+        ({"ranges": ("kmin=1KB:2KB",)}, "there are kmin_bytes"),
         ({"ranges": ("kmin_bytes=2KB:1KB",)}, "not a range inside the limits 1000"),
         ({"ranges": ("kmin_bytes",)}, "write it like kmin_bytes=1KB:200KB"),
     ],

@@ -82,11 +82,17 @@ OF = {"acc": _acc, "graphcc": _graphcc, "pet": _pet}
 
 @dataclass(eq=False)
 class RandomEcn(BaseTuner):
-    """At each decision, every queue gets one of the actions of the tuner `of`, drawn uniformly."""
+    """At each decision, every queue gets one of the actions of the tuner `of`, drawn uniformly.
+
+    `templates` is the name that `of` had in 0.2.
+    """
 
     of: str = "graphcc"
+    templates: str = ""
 
     def __post_init__(self) -> None:
+        if self.templates:
+            self.of = self.templates
         skips = self.of in OF and OF[self.of]().skips_idle
         self.observes = ("qlen_bytes",) if skips else ()
 
