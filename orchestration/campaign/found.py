@@ -34,7 +34,7 @@ BEST_STATIC, ORACLE = "best-static", "oracle"
 Value = bool | int | float | str
 Params = dict[str, Value]
 When = dict[str, Value]
-_SEARCH = "search again: closloop search"
+_SEARCH, _FIND = "search again: closloop search", "find it: closloop search"
 
 
 class FoundInterval(StrictModel):
@@ -127,7 +127,7 @@ def read_found(path: str | Path) -> Found:
     """Return what a search found. Raises InputError if the file is missing or not one of these."""
     name = str(path)
     if not Path(path).is_file():
-        raise InputError.single(name, "no such file", "find it: closloop search CAMPAIGN -o FILE")
+        raise InputError.single(name, "no such file", f"{_FIND} CAMPAIGN -o {name}")
     document = read(path)
     written = document.data.get("found")
     if written != FOUND_FORMAT:
@@ -135,7 +135,8 @@ def read_found(path: str | Path) -> Found:
         raise InputError.single(name, f"{what}; this reads format {FOUND_FORMAT}", _SEARCH)
     found, problems = document.check(Found)
     if found is None or problems:
-        raise InputError(problems)
+        first = problems[0]
+        raise InputError.single(first.where, f"is damaged: {first.what}", _SEARCH)
     return found
 
 
@@ -211,9 +212,11 @@ def _params(
 
 
 def _read(document: Document, loc: Loc, path: str) -> Found:
+    if not os.path.isfile(path):
+        remedy = f"{_FIND} {document.name} -o {path}"
+        raise InputError([document.problem(loc, f"there is no {path}", remedy)])
     try:
-        changed_ns = os.stat(path).st_mtime_ns if os.path.isfile(path) else 0
-        return _cached(path, changed_ns) if changed_ns else read_found(path)
+        return _cached(path, os.stat(path).st_mtime_ns)
     except InputError as error:
         raise InputError(
             [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
+from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.search.space import describe
 
 _SIMPLE = (str, int, float, bool, type(None))
@@ -64,6 +65,7 @@ def sentences(found: Found, file: str) -> list[str]:
     said = []
     for group in found.groups:
         said += _of_group(group)
+        said += _of_nics(group.best_static)
     said += [f"note: {note}" for note in found.notes]
     return [*said, f"in a campaign: {{name: {found.tuner}, label: best-static, from: {file}}}"]
 
@@ -74,10 +76,16 @@ def _of_group(group: FoundGroup) -> list[str]:
     said += [f"  {line}" for line in _alike(group.ranking)]
     if len(group.conditions) > 1:
         said.append(
-            f"  against the best of each condition it loses {share(group.headroom)} in the mean: "
-            "what is there to win for any tuner, at most"
+            f"  headroom, its loss against the best of each condition: {share(group.headroom)} in "
+            "the mean"
         )
     return said
+
+
+def _of_nics(setting: Params) -> list[str]:
+    """Return DCQCN's parameters as a campaign's hosts can have them, without a tuner."""
+    own = {name: value for name, value in setting.items() if name in DCQCN_PARAMETERS}
+    return [f"  as settings of NICs: host: {{roce: {{dcqcn: {_flow(own)}}}}}"] if own else []
 
 
 def _alike(ranking: Sequence[FoundRank]) -> list[str]:

@@ -232,7 +232,7 @@ repeats: 1
 duration: 500us
 drain: 50ms
 """
-SMALL = ["--settings", "4", "--rounds", "1", "--verify", "3", "--range", "kmax_bytes=1KB:400KB"]
+SMALL = ["--settings", "4", "--rounds", "0", "--verify", "2", "--range", "kmax_bytes=1KB:400KB"]
 
 
 def write(folder: Path, text: str = CAMPAIGN) -> Path:
@@ -294,7 +294,7 @@ def test_the_plan_starts_nothing(tmp_path: Path) -> None:
     text = run(write(tmp_path), tmp_path / "runs", "--plan", "--json")
     assert (
         json.loads(text)["trials"]
-        == plan_search(SearchRequest(write(tmp_path), effort=Effort(4, 1, 3))).trials
+        == plan_search(SearchRequest(write(tmp_path), effort=Effort(4, 0, 2))).trials
     )
     assert not (tmp_path / "runs").exists()
 
