@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
 
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
@@ -275,7 +276,7 @@ def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[str]]:
         if one.default is one.empty and key not in params
     ]
     faults += [
-        f"{key} {params[key]!r} is not {_WANTED[one.annotation]}: correct it"
+        f"{key} {params[key]!r} is not {_WANTED[_kind(one.annotation)]}: correct it"
         for key, one in accepted.items()
         if key in params and not _fits(params[key], one.annotation)
     ]
@@ -295,7 +296,14 @@ def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _fits(value: Scalar, wanted: Any) -> bool:
+def _kind(annotation: Any) -> Any:
+    """Return the type of a parameter, without the None of one that may be left out."""
+    kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 and NoneType in get_args(annotation) else annotation
+
+
+def _fits(value: Scalar, annotation: Any) -> bool:
+    wanted = _kind(annotation)
     if wanted not in _WANTED:  # a user's own class may take other types
         return True
     if wanted is float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, schema
+from orchestration.campaign import found as found_settings
 from orchestration.campaign.clock import CLOCKS
 from orchestration.campaign.factors import choose, read_factors
 from orchestration.campaign.fields import (
@@ -104,20 +105,7 @@ def load_campaign(
 
     Raises InputError with every problem of the file, each with its line.
     """
-    document = _overridden(read(path), backend, clock, repeats)
-    factors = read_factors(document)
-    problems = list(factors.problems)
-    cells: list[Cell] = []
-    load = cache(load_testbed)
-    for chosen in factors.combinations():
-        resolved = choose(document, factors.references, chosen)
-        file, found = resolved.check(schema.CampaignFile)
-        found += _semantic_problems(resolved, load)
-        problems += [problem for problem in found if not factors.explains(problem)]
-        if file is not None:
-            cells.append(Cell({name: level.label for name, level in chosen.items()}, file))
-    if problems:
-        raise InputError(in_order(problems))
+    cells = read_cells(path, backend=backend, clock=clock, repeats=repeats)
     trials = expand(cells, os.path.dirname(path))
     labels = [_labels(cell, tuner) for cell in cells for tuner in cell.file.tuners]
     return Campaign(
@@ -129,6 +117,45 @@ def load_campaign(
         trials=trials,
         repeats=_rule(cells[0].file),
     )
+
+
+def read_cells(
+    path: str | Path,
+    *,
+    backend: str | None = None,
+    clock: str | None = None,
+    repeats: int | None = None,
+    tuners: Sequence[Mapping[str, Scalar]] | None = None,
+) -> list[Cell]:
+    """Return the combinations of a file's factors, checked; the rest overrides the file's own.
+
+    With other `tuners` than the file's, factors that only those refer to fall away. Raises
+    InputError as `load_campaign` does.
+    """
+    document = _overridden(read(path), backend, clock, repeats)
+    factors = read_factors(document)
+    kept = set(factors.levels) if tuners is None else factors.used_outside("tuners")
+    problems = list(factors.problems)
+    cells: list[Cell] = []
+    load = cache(load_testbed)
+    for chosen in factors.combinations():
+        labels = {name: level.label for name, level in chosen.items() if name in kept}
+        if any(cell.labels == labels for cell in cells):
+            continue
+        resolved = choose(document, factors.references, chosen)
+        if tuners is not None:
+            others = {"tuners": [dict(tuner) for tuner in tuners]}
+            resolved = replace(resolved, data={**resolved.data, **others})
+        resolved, found = found_settings.resolve(resolved, labels, load)
+        problems += found
+        file, found = resolved.check(schema.CampaignFile)
+        found += _semantic_problems(resolved, load)
+        problems += [problem for problem in found if not factors.explains(problem)]
+        if file is not None:
+            cells.append(Cell(labels, file))
+    if problems:
+        raise InputError(in_order(problems))
+    return cells
 
 
 def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:

@@ -95,6 +95,12 @@ class Factors:
         for levels in itertools.product(*self.levels.values()):
             yield dict(zip(self.levels, levels, strict=True))
 
+    def used_outside(self, field: str) -> set[str]:
+        """Return the factors that another field of the file than `field` refers to."""
+        references = (*self.references, *self.unresolved)
+        others = [ref for ref in references if ref.loc[0] != field]
+        return {name for ref in others for name in (ref.name, ref.other) if name}
+
     def explains(self, problem: Problem) -> bool:
         """Return whether a problem only repeats that a reference could not be resolved."""
         return any(repr(str(ref)) in problem.what for ref in self.unresolved)

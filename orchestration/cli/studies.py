@@ -14,7 +14,6 @@ from orchestration.cli.run import backend_named, run_all
 from orchestration.cli.terminal import Phases, table, write_page
 
 if TYPE_CHECKING:
-    from orchestration.campaign.expand import Campaign
     from orchestration.model.trial import BackendName
 
 _BENCH_EPILOG = (
@@ -81,15 +80,13 @@ class _Asked:
     backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
     replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
-    def run(self, *, grids: bool = False) -> tuple[dict[str, Campaign], int]:
-        """Run the campaigns; return them and the exit code."""
+    def run(self) -> int:
+        """Run the campaigns; return the exit code."""
         from orchestration.studies.catalogue import load_campaigns
 
         names, backend, repeats = self.names or [], self.backend, self.repeats
-        chosen = load_campaigns(
-            self.campaigns, names, grids=grids, backend=backend, repeats=repeats
-        )
-        return chosen, run_all(chosen, self.runs, self.jobs, replace=self.replace)
+        chosen = load_campaigns(self.campaigns, names, backend=backend, repeats=repeats)
+        return run_all(chosen, self.runs, self.jobs, replace=self.replace)
 
 
 @papers.command("list")
@@ -103,16 +100,15 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
     side_by_side = jobs or len(os.sched_getaffinity(0))
     shown = table("campaign", figures=("trials", "finished", "wall time of all"))
     total_s = 0.0
-    for grids in (True, False):
-        for name, campaign in load_campaigns(campaigns, [], grids=grids).items():
-            made = make_plan(campaign, side_by_side, runs)
-            done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
-            total_s += made.wall_s
-            trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
-            if (rule := campaign.repeats) is not None:
-                least = sum(trial.repeat <= rule.least for trial in campaign.trials)
-                trials = f"{least} to {trials}"
-            shown.add_row(name, trials, str(done) if done else "", minutes)
+    for name, campaign in load_campaigns(campaigns, []).items():
+        made = make_plan(campaign, side_by_side, runs)
+        done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
+        total_s += made.wall_s
+        trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
+        if (rule := campaign.repeats) is not None:
+            least = sum(trial.repeat <= rule.least for trial in campaign.trials)
+            trials = f"{least} to {trials}"
+        shown.add_row(name, trials, str(done) if done else "", minutes)
     Console().print(shown)
     typer.echo(f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min")
 
@@ -123,31 +119,8 @@ def run_papers(asked: _Asked) -> None:
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
-    _, code = asked.run()
+    code = asked.run()
     typer.echo(f"the results, any time: closloop papers results --runs {asked.runs}", err=True)
-    raise typer.Exit(code)
-
-
-@papers.command("grid", epilog=_PAPERS_EPILOG)
-def run_grid(asked: _Asked) -> None:
-    """Search for the best static setting, or DCQCN's best parameters, and print them."""
-    from orchestration.studies.papers.figure_texts import difference_text, estimate_text
-    from orchestration.studies.papers.grid import rank_settings
-
-    chosen, code = asked.run(grids=True)
-    for name, campaign in chosen.items():
-        for condition, (best, *others) in rank_settings(asked.runs / campaign.name).items():
-            label, unit = best.metric.label.replace("FCT ", ""), best.metric.unit
-            where = f"{name}, {condition}" if condition else name
-            typer.echo(f"{where}: {label} {estimate_text(best.figure, unit)}")
-            typer.echo(f"  {best.entry}")
-            if others:
-                runner_up = others[0]
-                behind = difference_text(runner_up.minus(best), unit)
-                typer.echo(
-                    f"  runner-up of {len(others)}: {estimate_text(runner_up.figure, unit)}, "
-                    f"{behind} from the best\n  {runner_up.entry}"
-                )
     raise typer.Exit(code)
 
 

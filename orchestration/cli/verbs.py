@@ -29,6 +29,10 @@ VERBS = (
     Verb("run", "Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb("plan", "Show what a campaign would run, in which order, and how long it would take."),
     Verb(
+        "search",
+        "Search for the best static setting of a campaign, and of each of its conditions.",
+    ),
+    Verb(
         "replay", "Replay a run: the same flows at the same times, with the same or another tuner."
     ),
     Verb(

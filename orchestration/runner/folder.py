@@ -27,11 +27,12 @@ class RunFolder:
         self._lock = -1
         self.journal: Journal
 
-    def open(self, campaign: Campaign, *, fresh: bool) -> None:
+    def open(self, campaign: Campaign, *, fresh: bool, part_of_many: bool = False) -> None:
         """Create the folder, or continue in an existing one.
 
         With `fresh`, an existing one is first renamed, with a number. Raises InputError if it
-        belongs to another campaign and NotReadyError if another run holds it.
+        belongs to another campaign and NotReadyError if another run holds it. With `part_of_many`,
+        the campaign's trials are not all of the folder's, and others may be there.
         """
         if fresh and self.path.exists():
             self._hold()
@@ -46,7 +47,8 @@ class RunFolder:
             ) from error
         self._hold()
         self._refuse_foreign()
-        self._refuse_other_trials(campaign)
+        if not part_of_many:
+            self._refuse_other_trials(campaign)
         self._remove_leftovers()
         self.journal = Journal(self.path / JOURNAL_FILE)
         write_whole(self.path / CAMPAIGN_FILE, campaign.source)

@@ -128,10 +128,12 @@ def run_campaign(
     *,
     fresh: bool = False,
     spool: Callable[[TrialSpec], SpoolNote] | None = None,
+    part_of_many: bool = False,
 ) -> Summary:
     """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
 
-    `spool` says where a trial's records go while it runs, if anywhere.
+    `spool` says where a trial's records go while it runs, if anywhere. With `part_of_many`, the
+    folder may hold other trials: these are some of those that its owner decides on as it goes.
 
     Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
     NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
@@ -148,7 +150,7 @@ def run_campaign(
         backend.check(testbeds[name], jobs, [trial for trial in todo if trial.testbed == name])
     _check_space(out, todo, testbeds)
     with RunFolder(home) as folder:
-        folder.open(campaign, fresh=fresh)
+        folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
         run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool)
         run.summary.rule = rule
         return run.run(jobs)

@@ -1,7 +1,7 @@
 """The campaign files of the studies, and trials that no longer match them.
 
 The files are examples in the source tree (`examples/papers`, `examples/fidelity`), not part of the
-package. A paper campaign named `grid-...` is a search for the best static setting.
+package. A file named `search-...` has conditions for `closloop search`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import BackendName
 
-_GRID_PREFIX = "grid-"
+_SEARCH_PREFIX = "search-"
 # From the simplest to the most realistic.
 SCENARIOS = ("idle-path", "one-flow", "incast", "websearch")
 _REMEDY = "run it in the source tree, or name the folder with --campaigns"
@@ -25,32 +25,33 @@ def load_campaigns(
     folder: Path,
     names: Sequence[str],
     *,
-    grids: bool = False,
     backend: str | None = None,
     repeats: int | None = None,
 ) -> dict[str, Campaign]:
-    """Return the named campaigns of the papers, by default all; with `grids`, the grids instead.
+    """Return the named campaigns of the papers, by default all but those to be searched.
 
     Raises InputError for a folder without files, unknown names, and the problems of all files.
     """
     files = {
         path.stem: path
         for path in sorted(folder.glob("*.yml"))
-        if path.stem.startswith(_GRID_PREFIX) == grids
+        if not path.stem.startswith(_SEARCH_PREFIX)
     }
     if not files:
         raise InputError.single(str(folder), "holds no campaign files of the papers", _REMEDY)
-    _refuse_the_other_kind(folder, set(names) - set(files), grids)
+    _refuse_searches(folder, set(names) - set(files))
     return _load(files, names, f"campaign in {folder}", backend, repeats)
 
 
-def _refuse_the_other_kind(folder: Path, names: set[str], grids: bool) -> None:
-    """Raise InputError for names of searches, or with `grids` for names of campaigns."""
-    other = sorted(name for name in names if (folder / f"{name}.yml").is_file())
-    kind, verb = ("a campaign, not a search", "run") if grids else ("a search", "grid")
-    if other:
+def _refuse_searches(folder: Path, names: set[str]) -> None:
+    """Raise InputError for names of files that are searched, not run."""
+    searched = sorted(name for name in names if (folder / f"{name}.yml").is_file())
+    if searched:
         raise InputError(
-            [Problem(name, f"is {kind}", f"closloop papers {verb} {name}") for name in other]
+            [
+                Problem(name, "is to be searched, not run", f"closloop search {folder / name}.yml")
+                for name in searched
+            ]
         )
 
 

@@ -72,17 +72,6 @@ def test_the_same_run_folders_give_the_same_page(ran: tuple[Path, str]) -> None:
     assert make_page(ran[0]) == ran[1]
 
 
-def test_a_grid_prints_the_setting_to_copy_and_the_runner_up(tmp_path: Path) -> None:
-    done = papers("grid", "--campaigns", CAMPAIGNS, "--runs", tmp_path, "--jobs", 1)
-    assert done.exit_code == 0, done.output
-    lines = [line.strip() for line in done.stdout.splitlines()]
-    assert lines[0].startswith("grid-demo: mean slowdown ")
-    entry = "{name: static, label: best-static, kmin_bytes: 5KB, kmax_bytes: 100KB, pmax: 1.0}"
-    assert lines[1] == entry
-    assert lines[2].startswith("runner-up of 1: ")
-    assert "kmin_bytes: 90KB" in lines[3]
-
-
 def test_the_list_counts_what_is_finished(ran: tuple[Path, str]) -> None:
     done = papers("list", "--campaigns", CAMPAIGNS, "--runs", ran[0] / "runs", "--jobs", 1)
     assert done.exit_code == 0, done.output

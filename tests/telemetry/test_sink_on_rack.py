@@ -32,7 +32,7 @@ CAMPAIGN = """
 campaign: tele
 testbed: {testbed}
 backend: hardware
-tuners: [secn1, {{name: random, templates: acc}}]
+tuners: [secn1, {{name: random, of: acc}}]
 traffic:
   - {{kind: flow, src: h1, dst: h2, size: 2MB, start: 1ms}}
   - {{kind: flow, src: h2, dst: h1, size: 200KB, start: 13ms}}

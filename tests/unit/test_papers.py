@@ -15,7 +15,6 @@ from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import DoneFlows, done_flows
 from orchestration.analysis.paper_metrics import (
     PAPER_METRICS,
-    PaperMetric,
     load_figures,
     port_figures,
 )
@@ -24,9 +23,7 @@ from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.model.errors import InputError
 from orchestration.model.records import Samples
-from orchestration.model.trial import TunerSpec
 from orchestration.studies.catalogue import load_campaigns, put_aside
-from orchestration.studies.papers import grid
 from orchestration.studies.papers.claims import Section, load_claims
 from orchestration.studies.papers.figure_texts import amount
 from orchestration.studies.papers.page_parts import renewed
@@ -67,7 +64,7 @@ def test_claims_speak_of_the_campaigns_tuners_and_levels(name: str) -> None:
 
 
 def test_every_campaign_of_a_paper_has_a_section() -> None:
-    papers = {name for name in FILES if not name.startswith("grid-")}
+    papers = {name for name in FILES if not name.startswith("search-")}
     assert papers == {section.campaign for section in CLAIMS.sections}
 
 
@@ -135,73 +132,6 @@ def test_levels_of_a_factor_are_compared_if_a_section_says_so(campaign: Path) ->
     (condition,) = result.conditions
     assert condition.factors == {"flows": 4}
     assert set(condition.repeats) == {"swift", "dcqcn"}
-
-
-def test_dcqcns_parameters_are_ranked_by_power_over_all_conditions(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Trial:
-        def __init__(self, ai: int, flows: int, seed: int, power: float, valid: bool) -> None:
-            self.cell = {"tuner": "secn1", "flows": flows, "rpg_ai_rate": ai}
-            self.spec, self.stamp, self.seed = self, self, seed
-            self.tuner = TunerSpec("secn1")
-            self.power, self.valid, self.duration_ns = power, valid, 2
-
-    trials = [Trial(5, flows, seed, 0.4, True) for flows in (1, 2) for seed in (1, 2)]
-    trials += [Trial(50, 1, seed, 0.1 * seed, True) for seed in (1, 2)]
-    trials += [Trial(50, 2, seed, 0.9, True) for seed in (1, 2)]
-    # of this one a condition is missing: it may be the hard one
-    trials += [Trial(500, flows, seed, 5.0, flows == 1) for flows in (1, 2) for seed in (1, 2)]
-
-    class Progress:
-        def __init__(self, trial: Trial) -> None:
-            self.trial = trial
-
-        def since(self, from_ns: int) -> Trial:
-            assert from_ns == 1, "the second half"
-            return self.trial
-
-    power = PaperMetric("power", "power", "ratio", "higher", of_progress=lambda one: one.power)  # type: ignore[attr-defined]
-    monkeypatch.setattr(grid, "finished_trials", lambda folder: trials)
-    monkeypatch.setattr(grid, "read_trial", lambda path: path)
-    monkeypatch.setattr(grid, "flow_progress", Progress)
-    monkeypatch.setitem(PAPER_METRICS, "power", power)
-    best, other = grid.rank_settings(tmp_path)[""]
-    assert best.by_seed == pytest.approx({1: 0.5, 2: 0.55})
-    assert best.entry == (
-        "best-dcqcn: {congestion_control: dcqcn, roce: {dcqcn: {rpg_ai_rate: 50}}}"
-    )
-    assert other.params == {"rpg_ai_rate": 5}
-
-
-def test_flowlet_timeouts_are_ranked_by_load(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Trial:
-        valid = True
-
-        def __init__(self, timeout_ns: int, load: float, slowdown: float, seed: int) -> None:
-            self.cell = {"load": load, "timeout": timeout_ns}
-            self.spec, self.stamp, self.seed = self, self, seed
-            self.tuner = TunerSpec("timeout", {"timeout_ns": timeout_ns})
-            self.slowdown = slowdown
-
-    trials = [
-        Trial(timeout_ns, load, abs(timeout_ns - best_ns) + seed, seed)
-        for load, best_ns in ((0.4, 400_000), (0.6, 2_000_000))
-        for timeout_ns in (100_000, 400_000, 2_000_000)
-        for seed in (1, 2)
-    ]
-    monkeypatch.setattr(grid, "finished_trials", lambda folder: trials)
-    monkeypatch.setattr(grid, "read_trial", lambda path: path)
-    monkeypatch.setattr(grid, "_figure", lambda trial, metric: trial.slowdown)
-    ranked = grid.rank_settings(tmp_path)
-    assert {key: len(settings) for key, settings in ranked.items()} == {
-        "load 0.4": 3,
-        "load 0.6": 3,
-    }
-    assert ranked["load 0.4"][0].entry == "{name: timeout, timeout_ns: 400us}"
-    assert ranked["load 0.6"][0].entry == "{name: timeout, timeout_ns: 2ms}"
 
 
 def test_the_sections_of_one_paper_are_renewed() -> None:
@@ -290,7 +220,7 @@ def test_amounts(value: float, unit: str, text: str) -> None:
 
 
 def test_only_trials_that_are_not_described_any_more_are_put_aside(tmp_path: Path) -> None:
-    campaign = loaded("grid-pet")
+    campaign = loaded("pet-fig4")
     folder = tmp_path / campaign.name
     for name in (campaign.trials[0].id, "old-1", "old-2"):
         (folder / name).mkdir(parents=True)
@@ -309,15 +239,9 @@ def test_a_folder_without_campaigns_says_what_to_do(tmp_path: Path) -> None:
         load_campaigns(tmp_path, [])
 
 
-@pytest.mark.parametrize(
-    ("name", "grids", "command"),
-    [("grid-pet", False, "papers grid grid-pet"), ("pet-fig4", True, "papers run pet-fig4")],
-)
-def test_a_search_and_a_campaign_name_each_others_command(
-    name: str, grids: bool, command: str
-) -> None:
-    with pytest.raises(InputError, match=command):
-        load_campaigns(FOLDER, [name], grids=grids)
+def test_a_file_that_is_searched_is_not_run() -> None:
+    with pytest.raises(InputError, match=r"closloop search .*search-rlcc\.yml"):
+        load_campaigns(FOLDER, ["search-rlcc"])
 
 
 def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:

@@ -1,14 +1,21 @@
 """The rules and the placebo: what they answer to readings whose right answer is known."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Observation
+from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.model.trial import TunerSpec
 from tuners import registry
-from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
+from tuners.ecn import acc, graphcc, pet
+from tuners.ecn.dcqcn import WithDcqcn
+from tuners.ecn.placebo import RandomEcn
+from tuners.ecn.templates import acc_templates, graphcc_templates
 
 PERIOD_NS = 100_000
 PERIOD_S = PERIOD_NS / 1e9
@@ -70,8 +77,9 @@ class Driven:
             return None
         (change,) = action
         assert change.knob == "ecn"
-        assert (change.kmin_bytes == change.kmax_bytes).all(), "one threshold, as in DCTCP"
-        assert (change.pmax == 1.0).all()
+        if not isinstance(self.tuner, RandomEcn):
+            assert (change.kmin_bytes == change.kmax_bytes).all(), "one threshold, as in DCTCP"
+            assert (change.pmax == 1.0).all()
         self.threshold[change.targets] = change.kmin_bytes
         return change
 
@@ -166,41 +174,95 @@ def test_a_standing_queue_stays_above_qaecns_threshold():
 # the placebo
 
 
+def settings_of(changes):
+    """Return the settings of changes as rows of kmin, kmax and pmax."""
+    return np.concatenate([np.c_[a.kmin_bytes, a.kmax_bytes, a.pmax] for a in changes])
+
+
 @pytest.mark.parametrize(
-    ("name", "templates"),
-    [("graphcc", graphcc_templates()), ("acc", acc_templates()), ("pet", pet_templates())],
+    ("name", "templates", "start"),
+    [
+        ("graphcc", graphcc_templates(), graphcc.START),
+        ("acc", acc_templates(), acc.START_BYTES),
+    ],
 )
-def test_the_placebo_draws_every_template_equally_often(name, templates):
+def test_the_placebo_draws_every_template_equally_often(name, templates, start):
     count, testbed = len(templates), fabric(*[25] * 40)
-    placebo = registry.create(TunerSpec("random", {"templates": name}))
-    placebo.reset(testbed, 3)
-    drawn = [change for _ in range(count) for change in placebo.act(None)]
-    settings = np.concatenate([np.c_[a.kmin_bytes, a.kmax_bytes, a.pmax] for a in drawn])
+    placebo = Driven("random", testbed, seed=3, of=name)
+    first = templates.nearest(*start)
+    assert set(placebo.start.kmin_bytes) == {templates.kmin_bytes[first]}, "the tuner's own start"
+    # longer than any kmin: no queue is idle
+    drawn = [placebo.step(qlen=2_000_000_000) for _ in range(count)]
     known = np.c_[templates.kmin_bytes, templates.kmax_bytes, templates.pmax]
-    found, times = np.unique(settings, axis=0, return_counts=True)
-    assert len(found) == count
+    found, times = np.unique(settings_of(drawn), axis=0, return_counts=True)
     assert {tuple(row) for row in found} == {tuple(row) for row in known}
     assert times.sum() == 40 * count
     assert times.min() > 10, "each is drawn some 40 times"
     assert times.max() < 80
 
 
+def test_pets_placebo_draws_its_heads_and_puts_thresholds_in_order_as_pet_does():
+    testbed = fabric(*[25] * 40)
+    placebo = Driven("random", testbed, seed=3, of="pet")
+    own = pet.thresholds(np.zeros(1, dtype=np.int64), np.array([pet.START_HEADS]))
+    assert set(placebo.start.kmax_bytes) == set(own.kmax_bytes)
+    rows = settings_of([placebo.step() for _ in range(1_500)])
+    heads = np.array(list(itertools.product(*map(range, pet.HEADS))))
+    every = settings_of([pet.thresholds(np.arange(len(heads)), heads)])
+    wanted, weight = np.unique(every, axis=0, return_counts=True)
+    found, times = np.unique(rows, axis=0, return_counts=True)
+    assert {tuple(row) for row in found} == {tuple(row) for row in wanted}
+    # pairs that come in either order are twice as likely, as PET's random actions have them
+    assert np.corrcoef(weight, times)[0, 1] > 0.8
+
+
+def test_accs_placebo_leaves_idle_queues_alone():
+    placebo = Driven("random", fabric(25, 25, 25), seed=3, of="acc")
+    kmin = int(placebo.start.kmin_bytes[0])
+    change = placebo.step(qlen=np.array([0, kmin + 1, kmin - 1]))
+    np.testing.assert_array_equal(change.targets, [1])
+    assert registry.create(TunerSpec("random", {"of": "acc"})).observes == ("qlen_bytes",)
+    assert registry.create(TunerSpec("random", {"of": "graphcc"})).observes == ()
+
+
 def test_the_placebo_follows_its_seed():
     testbed = fabric(25, 25, 25, 25)
     one, same, other = (Driven("random", testbed, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one.start.kmax_bytes, same.start.kmax_bytes)
-    rows = [
-        np.concatenate([change.pmax for _ in range(9) for change in driven.tuner.act(None)])
-        for driven in (one, same, other)
-    ]
+    rows = [np.concatenate([driven.step().pmax for _ in range(9)]) for driven in (one, same, other)]
     np.testing.assert_array_equal(rows[0], rows[1])
     assert (rows[0] != rows[2]).any()
+
+
+def test_dcqcns_parameters_go_to_every_host_with_the_thresholds():
+    testbed = fabric(25, 100)
+    params = {"kmin_bytes": 1_000, "kmax_bytes": 2_000, "rpg_ai_rate": 50, "clamp_tgt_rate": 0}
+    static = registry.create(TunerSpec("static", params))
+    assert static.knobs == ("ecn", "dcqcn")
+    _, nics = static.reset(testbed, 1).action
+    assert {name: values.tolist() for name, values in nics.values.items()} == {
+        "rpg_ai_rate": [50, 50],
+        "clamp_tgt_rate": [0, 0],
+    }
+    plain = registry.create(TunerSpec("static", {"kmin_bytes": 1_000, "kmax_bytes": 2_000}))
+    assert plain.knobs == ("ecn",)
+    assert len(plain.reset(testbed, 1).action) == 1
+    assert {one.name for one in dataclasses.fields(WithDcqcn)} == set(DCQCN_PARAMETERS)
 
 
 @pytest.mark.parametrize(
     ("name", "params", "says"),
     [
-        ("random", {"templates": "dcqcn"}, "use acc, graphcc, pet"),
+        ("random", {"of": "dcqcn"}, "use acc, graphcc, pet"),
+        (
+            "static",
+            {"kmin_bytes": 1, "kmax_bytes": 2, "rpg_gd": 16},
+            "rpg_gd 16 is outside 0..15",
+        ),
+        (
+            "static",
+            {"kmin_bytes": 1, "kmax_bytes": 2, "rpg_gd": 1.5},
+            "rpg_gd 1.5 is not a whole number",
+        ),
         ("amt", {"target": 1.5}, "target 1.5 is not a share"),
         ("amt", {"least_bytes": 9_000, "most_bytes": 8_000}, "swap or correct"),
         ("amt", {"least_bytes": 150_000}, "least_bytes 150000 is above most_bytes 100000"),

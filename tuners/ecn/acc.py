@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import ECN
 from orchestration.model.records import Action, Floats, Observation, Setup
 from tuners.checkpoint import load, load_for
 from tuners.ecn.acc_network import LAYOUTS, PUBLISHED, Layout, layout_of
 from tuners.ecn.features import FeatureWindow
+from tuners.ecn.idle import IdleRule
 from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.switches import own_parameters, switch_of
@@ -126,7 +126,7 @@ class Acc(LearnedTuner):
         self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
-        self._idle = np.zeros(len(queues), dtype=bool)
+        self._idle = IdleRule(len(queues))
         self._kept = Kept()
         self._inferences = self._skipped = 0
         self._learner: AccLearner | None = None
@@ -153,7 +153,7 @@ class Acc(LearnedTuner):
         if self._learner is not None:
             self._learn_online(self._learner, x, reward)
             share = float(self._learner.acting()["explore"])
-        busy = self._all if self.collect or not self.idle_rule else self._busy(observation)
+        busy = self._all if self.collect or not self.idle_rule else self._idle.busy(observation)
         self._inferences += len(busy)
         self._skipped += len(self._all) - len(busy)
         before = self._choice.copy()
@@ -168,18 +168,6 @@ class Acc(LearnedTuner):
         if not len(changed):
             return ()
         return (self._templates.settings(changed, self._choice[changed]),)
-
-    def _busy(self, observation: Observation) -> NDArray[np.int64]:
-        """Return the queues that get an inference (section 4.2).
-
-        In the paper a queue is also idle if its reward has not changed for three slots, and an idle
-        queue becomes busy once it exceeds its kmin. Above kmin the second rule cancels the first at
-        once; below kmin the queue is idle anyway. So the reward plays no part here.
-        """
-        length, kmin = observation["qlen_bytes"], observation.settings[ECN.name]["kmin_bytes"]
-        self._idle |= length < kmin
-        self._idle &= length <= kmin
-        return np.flatnonzero(~self._idle)
 
     def _learn_online(
         self, learner: AccLearner, x: NDArray[np.float32], reward: NDArray[np.float64]

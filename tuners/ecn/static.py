@@ -10,7 +10,8 @@ import numpy as np
 
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Setup
-from tuners.base import BaseTuner, impossible_thresholds
+from tuners.base import impossible_thresholds
+from tuners.ecn.dcqcn import WithDcqcn
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -19,10 +20,11 @@ REFERENCE_RATE_BPS = 25_000_000_000
 
 
 @dataclass(eq=False)
-class StaticEcn(BaseTuner):
+class StaticEcn(WithDcqcn):
     """The same (kmin, kmax, pmax) on every queue, or scaled with the port's rate.
 
-    With `per_25g`, kmin and kmax are for 25 Gbit/s and scale in proportion to the rate.
+    With `per_25g`, kmin and kmax are for 25 Gbit/s and scale in proportion to the rate. With
+    parameters of DCQCN, every host gets those too.
     """
 
     observes = ()
@@ -34,16 +36,18 @@ class StaticEcn(BaseTuner):
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
+        yield from super().faults()
         yield from impossible_thresholds(self.kmin_bytes, self.kmax_bytes, self.pmax)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Return the setting of every queue."""
+        """Return the setting of every queue, and the parameters of every host's DCQCN."""
         rates = np.array([port.rate_bps for port in testbed.queues], dtype=np.float64)
         scale = rates / REFERENCE_RATE_BPS if self.per_25g else np.ones_like(rates)
         kmin, kmax = (
             np.rint(size * scale).astype(np.int64) for size in (self.kmin_bytes, self.kmax_bytes)
         )
-        return Setup((ECN.change(np.arange(len(rates)), kmin, kmax, self.pmax),))
+        thresholds = ECN.change(np.arange(len(rates)), kmin, kmax, self.pmax)
+        return Setup((thresholds, *self.dcqcn_change(testbed)))
 
 
 class Secn1(StaticEcn):

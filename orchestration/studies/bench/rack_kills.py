@@ -31,7 +31,7 @@ RESTLESS = """
 campaign: restless
 testbed: {testbed}
 backend: hardware
-tuners: [{{name: random, templates: acc}}]
+tuners: [{{name: random, of: acc}}]
 traffic:
   - {{kind: poisson, workload: WebSearch, load: 0.3}}
 repeats: 3

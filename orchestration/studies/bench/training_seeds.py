@@ -31,8 +31,8 @@ from orchestration.training.request import Episodes, TrainRequest
 from orchestration.training.train import train
 from orchestration.wiring import backend
 from traffic.schedule import make_schedule
-from tuners.ecn.placebo import TEMPLATES
 from tuners.ecn.rewards import queue_score
+from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
 
 _TESTBED = """\
 kind: single-switch
@@ -70,7 +70,8 @@ drain: 2ms
 _ON = "fluid"
 _BOTTLENECK = 0  # the queue to h1
 _SETTLED = slice(5, 40)
-TUNERS = ("acc", "graphcc", "pet")
+_TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
+TUNERS = tuple(_TEMPLATES)
 SEEDS = range(1, 11)
 BAR = 0.6  # of the way from random settings to the best static one
 DECISIONS = 9_000  # of queues: sixty episodes
@@ -122,7 +123,7 @@ class SmallProblem:
 
     def answer(self, tuner: str) -> Answer:
         """Play random settings of a tuner, and static ones: all its pairs, with extreme pmax."""
-        grid = TEMPLATES[tuner]()
+        grid = _TEMPLATES[tuner]()
         picked = np.flatnonzero(np.isin(grid.pmax, (grid.pmax.min(), grid.pmax.max())))
         static = [
             self._score(

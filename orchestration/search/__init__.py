@@ -1,0 +1,1 @@
+"""Search for the best static setting of a campaign, and of each of its conditions."""

@@ -1,0 +1,253 @@
+"""Successive halving, then steps around the winners.
+
+Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
+AISTATS 2016, algorithm 1: all settings get a few trials, the better ones more, until few are left.
+Here the best 1/eta stay and get eta times as many seeds, as in a bracket of Li et al., "Hyperband",
+JMLR 18, 2018 (eta = 3). Seeds are shared, so settings are compared in pairs, and a setting that
+stays keeps its trials.
+
+Two kinds of search share the trials: one for the best single setting over all conditions, whose
+settings run in all of them, and one a condition for its own best, whose settings run there only.
+Then settings a step away from each winner are tried; steps shrink where none is better. A winner
+at the edge of a range widens the range, and the search goes on until none is, or the edge is a
+physical limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.search.figures import Ask, Figures, Seed, best_of
+from orchestration.search.space import Setting, Space, short_name, value_text
+
+ETA = 3
+MOST_SEEDS = 9
+# Steps around a winner, in octaves: halved when none of them is better, as in Hooke and Jeeves,
+# "Direct search solution of numerical and statistical problems", JACM 8, 1961.
+FIRST_STEP, LAST_STEP = 1.0, 0.25
+# More neighbours than this are drawn from, so that many dimensions do not cost many trials.
+NEIGHBOURS = 9
+# Rounds beyond those asked for, while a winner lies at the edge of its range.
+ROUNDS_AT_EDGES = 6
+
+SEARCH = "search"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried: settings at first, rounds around winners; then seeds of verification."""
+
+    settings: int = 27
+    rounds: int = 2
+    verify: int = 8
+
+    def rungs(self) -> list[tuple[int, int]]:
+        """Return (settings, seeds) of each rung: 27 settings at 1 seed, 9 at 3, 3 at 9."""
+        rungs, count, seeds = [(self.settings, 1)], self.settings, 1
+        while count > ETA and seeds < MOST_SEEDS:
+            count, seeds = -(-count // ETA), min(seeds * ETA, MOST_SEEDS)
+            rungs.append((count, seeds))
+        return rungs
+
+
+# Runs what is asked for and not known yet, and adds its figures; told the name of the stage.
+Measure = Callable[[str, Sequence[Ask]], None]
+
+
+def seeds_of(count: int, purpose: str = SEARCH) -> list[Seed]:
+    """Return the first seeds of a stream."""
+    return [Seed(purpose, number) for number in range(1, count + 1)]
+
+
+# Settings, and the conditions in which they are tried.
+_Around = tuple[list[Setting], tuple[int, ...]]
+
+
+class Halving:
+    """One search over a group of conditions. Deterministic: its draws follow `seed` alone.
+
+    Afterwards `space` has the ranges as they ended up, `notes` what a reader should know of edges.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        conditions: Sequence[int],
+        effort: Effort,
+        figures: Figures,
+        measure: Measure,
+        seed: int,
+    ) -> None:
+        self.space = space
+        self.notes: list[str] = []
+        self._conditions = list(conditions)
+        self._effort = effort
+        self._figures = figures
+        self._measure = measure
+        self._seed = seed
+        self._seeds = seeds_of(effort.rungs()[-1][1])
+
+    def run(self) -> None:
+        """Search; the figures then have what `best` and `best_in` choose from."""
+        self._halve()
+        self._refine()
+
+    def best(self, count: int) -> list[Setting]:
+        """Return the best single settings of those that got the most seeds everywhere."""
+        everywhere = [set(self._figures.measured(one, self._seeds)) for one in self._conditions]
+        common = set.intersection(*everywhere)
+        regrets = self._figures.mean_regret(common, self._conditions, self._seeds)
+        return best_of(regrets, count)
+
+    def best_in(self, condition: int, count: int) -> list[Setting]:
+        """Return the best settings of a condition, of those that got the most seeds there."""
+        known = self._figures.measured(condition, self._seeds)
+        return best_of(self._figures.regret(known, condition, self._seeds), count)
+
+    def _halve(self) -> None:
+        rungs = self._effort.rungs()
+        alive = self.space.first(rungs[0][0], self._seed)
+        own = dict.fromkeys(self._conditions, alive)
+        for number, (_, count) in enumerate(rungs, start=1):
+            seeds = seeds_of(count)
+            asks = [
+                Ask(setting, one, seed)
+                for one in self._conditions
+                for setting in dict.fromkeys([*alive, *own[one]])
+                for seed in seeds
+            ]
+            self._measure(f"rung {number} of {len(rungs)}", asks)
+            if number == len(rungs):
+                break
+            stay = rungs[number][0]
+            regrets = self._figures.mean_regret(alive, self._conditions, seeds)
+            for one in self._conditions:
+                here = dict.fromkeys([*alive, *own[one]])
+                own[one] = best_of(self._figures.regret(list(here), one, seeds), stay)
+            alive = best_of(regrets, stay)
+
+    def _refine(self) -> None:
+        effort, number, widened = self._effort, 0, False
+        octaves: dict[tuple[int, ...], float] = {}
+        while number < effort.rounds or (widened and number < effort.rounds + ROUNDS_AT_EDGES):
+            number += 1
+            before = self._targets()
+            self._round(number, before, octaves)
+            after = self._targets()
+            for conditions, winner in after.items():
+                if winner == before[conditions]:
+                    step = octaves.get(conditions, FIRST_STEP) / 2
+                    octaves[conditions] = max(step, LAST_STEP)
+            widened = self._widen(after.values())
+        if widened:
+            self.notes.append(
+                "the search stopped with a winner at the edge of a range: give it more --rounds"
+            )
+        self._say_limits()
+
+    def _targets(self) -> dict[tuple[int, ...], Setting]:
+        """Return the winners, by the conditions for which each is one."""
+        found = {tuple(self._conditions): self.best(1)[0]}
+        for one in self._conditions if len(self._conditions) > 1 else ():
+            found[(one,)] = self.best_in(one, 1)[0]
+        return found
+
+    def _round(
+        self,
+        number: int,
+        targets: Mapping[tuple[int, ...], Setting],
+        octaves: Mapping[tuple[int, ...], float],
+    ) -> None:
+        """Try what is around the winners with few seeds; then the better ones with all.
+
+        With them goes the setting that takes all steps at once that were better by themselves.
+        """
+        few = self._seeds[: max(1, len(self._seeds) // ETA)]
+        rng = np.random.default_rng([self._seed, number])
+        around: list[_Around] = []
+        for conditions, winner in targets.items():
+            steps = self.space.neighbours(winner, octaves.get(conditions, FIRST_STEP))
+            if len(steps) > NEIGHBOURS:
+                drawn = rng.permutation(len(steps))[:NEIGHBOURS]
+                steps = [steps[place] for place in sorted(drawn.tolist())]
+            around.append((steps, conditions))
+        self._measure(f"step {number}, few seeds", _asks(around, few))
+        better: list[_Around] = []
+        for (steps, conditions), winner in zip(around, targets.values(), strict=True):
+            regrets = self._figures.mean_regret([winner, *steps], conditions, few)
+            improving = [one for one in steps if regrets[one] < regrets[winner]]
+            stay = best_of({one: regrets[one] for one in steps}, -(-len(steps) // ETA))
+            together = self.space.together(
+                winner, best_of({one: regrets[one] for one in improving}, len(improving))
+            )
+            better.append(([*stay, together], conditions))
+        self._measure(f"step {number}, all seeds", _asks(better, self._seeds))
+
+    def _widen(self, winners: Iterable[Setting]) -> bool:
+        """Widen the ranges at whose edges winners lie; return whether there was one."""
+        wider = {
+            (dimension.name, side): dimension
+            for winner in winners
+            for dimension, side in self.space.edges(winner)
+            if not dimension.ends(side)
+        }
+        for (name, side), dimension in wider.items():
+            edge = dimension.least if side < 0 else dimension.most
+            self.space = self.space.widened(name, side)
+            now = next(one for one in self.space.dimensions if one.name == name)
+            self.notes.append(
+                f"a winner lies at the edge of the range of {short_name(name)}, "
+                f"{value_text(name, edge)}: the search went on to "
+                f"{value_text(name, now.least if side < 0 else now.most)}"
+            )
+        return bool(wider)
+
+    def _say_limits(self) -> None:
+        """Note the winners that lie at a physical limit."""
+        for conditions, winner in self._targets().items():
+            for dimension, side in self.space.edges(winner):
+                if not dimension.ends(side):
+                    continue
+                which = "the best single setting" if len(conditions) > 1 else ""
+                which = which or f"the best setting of condition {conditions[0] + 1}"
+                edge = dimension.least if side < 0 else dimension.most
+                reason = dimension.reason[0 if side < 0 else 1]
+                self.notes.append(
+                    f"{which} has {short_name(dimension.name)} {value_text(dimension.name, edge)}, "
+                    f"the limit: {reason}"
+                )
+
+
+def _asks(around: Iterable[_Around], seeds: Sequence[Seed]) -> list[Ask]:
+    asks = (
+        Ask(setting, one, seed)
+        for settings, conditions in around
+        for setting in settings
+        for one in conditions
+        for seed in seeds
+    )
+    return list(dict.fromkeys(asks))
+
+
+def budget(effort: Effort, conditions: int, neighbours: int) -> list[tuple[str, int]]:
+    """Return the stages of a search and the most trials that each can have.
+
+    `neighbours` are those of a setting; ranges that must be widened cost further rounds.
+    """
+    stages, before = [], 0
+    rungs = effort.rungs()
+    for number, (count, seeds) in enumerate(rungs, start=1):
+        kinds = 1 if number == 1 or conditions == 1 else 2
+        most = kinds * count * (seeds - before) * conditions
+        stages.append((f"rung {number}: {count} settings, {seeds} seeds", most))
+        before = seeds
+    seeds, few = rungs[-1][1], max(1, rungs[-1][1] // ETA)
+    around = min(neighbours, NEIGHBOURS)
+    kinds = 1 if conditions == 1 else 2
+    stay = -(-around // ETA)
+    each = kinds * conditions * (around * few + stay * (seeds - few) + seeds)
+    stages.append((f"{effort.rounds} rounds around the winners", effort.rounds * each))
+    return stages

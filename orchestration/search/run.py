@@ -1,0 +1,195 @@
+"""A whole search: halving and verification by group, and the file that comes of it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from orchestration.analysis.statistics import Estimate
+from orchestration.campaign.expand import Campaign
+from orchestration.campaign.found import (
+    FOUND_FORMAT,
+    Found,
+    FoundCampaign,
+    FoundCondition,
+    FoundGroup,
+    FoundInterval,
+    FoundRank,
+    FoundSeeds,
+    fabric_digest,
+)
+from orchestration.model.digest import sha256_of
+from orchestration.model.trial import Scalar
+from orchestration.search.figures import Ask, Figures, Seed
+from orchestration.search.halving import SEARCH, Halving, budget
+from orchestration.search.request import Group, SearchRequest
+from orchestration.search.spaces import ranges_of
+from orchestration.search.trials import Run, Trials
+from orchestration.search.verify import (
+    FINALISTS,
+    FINALISTS_OF_A_CONDITION,
+    Answer,
+    Ranked,
+    verify,
+)
+
+Stage = tuple[str, int]
+
+
+def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
+    """Search and return what was found. Trials are in `out/<campaign>-search`, which it resumes.
+
+    `run` runs the trials of a stage that are not finished. Raises what it raises; InputError before
+    anything runs, and ClosloopError if a condition has no figure at all.
+    """
+    scene, folder = request.scene, out / request.scene.name
+    metric, groups = request.paper_metric, request.groups
+    scene.check_folder(folder)
+    figures = Figures(higher=metric.better == "higher")
+    trials = Trials(scene, folder, metric, figures, run)
+    answers: list[tuple[Group, Halving, Answer]] = []
+    for number, group in enumerate(groups, start=1):
+        prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
+        measure = _prefixed(trials.measure, prefix)
+        halving = Halving(
+            group.space, group.conditions, request.effort, figures, measure, scene.seed
+        )
+        halving.run()
+        answer = verify(halving, group.conditions, request.effort.verify, figures, measure)
+        answers.append((group, halving, answer))
+    return _found(request, answers, figures, trials.without)
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What a search would cost: the most trials by stage, and the first stage as a campaign."""
+
+    stages: tuple[Stage, ...]
+    first: Campaign
+
+    @property
+    def trials(self) -> int:
+        """The most trials in all, unless ranges must be widened."""
+        return sum(count for _, count in self.stages)
+
+
+def plan_search(request: SearchRequest) -> SearchPlan:
+    """Return what a search would cost. Raises InputError as `run_search` does."""
+    effort, stages, asks = request.effort, [], []
+    groups = request.groups
+    for number, group in enumerate(groups, start=1):
+        prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
+        conditions = len(group.conditions)
+        settings = group.space.first(effort.settings, request.scene.seed)
+        asks += [
+            Ask(setting, one, Seed(SEARCH, 1)) for setting in settings for one in group.conditions
+        ]
+        around = max(len(group.space.neighbours(one, 1.0)) for one in settings)
+        parts = budget(effort, conditions, around)
+        own = FINALISTS_OF_A_CONDITION if conditions > 1 else 0
+        most = (FINALISTS + own) * conditions * effort.verify
+        stages += [(prefix + name, count) for name, count in parts]
+        stages.append((f"{prefix}verification: {effort.verify} seeds", most))
+    trials = [request.scene.trial(ask) for ask in asks]
+    return SearchPlan(tuple(stages), request.scene.campaign(trials))
+
+
+def _prefixed(
+    measure: Callable[[str, Sequence[Ask]], None], prefix: str
+) -> Callable[[str, Sequence[Ask]], None]:
+    return lambda stage, asks: measure(prefix + stage, asks)
+
+
+def _found(
+    request: SearchRequest,
+    answers: Sequence[tuple[Group, Halving, Answer]],
+    figures: Figures,
+    without: Sequence[str],
+) -> Found:
+    scene = request.scene
+    notes = [note for _, halving, _ in answers for note in _by_name(halving.notes, scene.cells)]
+    if without:
+        notes.append(
+            f"{len(without)} trials failed or are invalid, and their settings rank last there: "
+            f"{', '.join(without[:3])}{' …' if len(without) > 3 else ''}"
+        )
+    ranges: dict[str, tuple[Scalar, ...]] = {}
+    for _, halving, _ in answers:
+        ranges |= ranges_of(halving.space)
+    return Found(
+        found=FOUND_FORMAT,
+        closloop=version("closloop"),
+        campaign=FoundCampaign(
+            name=scene.campaign_name,
+            file=os.path.basename(scene.path),
+            sha256=sha256_of(scene.path),
+        ),
+        backend=scene.templates[0].backend,
+        tuner=scene.tuner,
+        metric=request.metric,
+        seeds=FoundSeeds(
+            campaign=scene.seed,
+            search=request.effort.rungs()[-1][1],
+            verification=request.effort.verify,
+        ),
+        effort=asdict(request.effort),
+        trials=len(figures),
+        testbeds={bed.name: fabric_digest(bed) for bed in request.testbeds.values()},
+        ranges=ranges,
+        notes=tuple(dict.fromkeys(notes)),
+        groups=tuple(_group(group, answer, scene.cells) for group, _, answer in answers),
+    )
+
+
+def _by_name(notes: Sequence[str], cells: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    """Return notes with the levels of conditions in place of their numbers."""
+    named = list(notes)
+    for number in range(len(cells), 0, -1):
+        levels = ", ".join(f"{name} {level}" for name, level in cells[number - 1].items())
+        named = [note.replace(f"condition {number} ", f"{levels} ") for note in named]
+    return named
+
+
+def _group(group: Group, answer: Answer, cells: Sequence[dict[str, Scalar]]) -> FoundGroup:
+    return FoundGroup.model_validate(
+        {
+            "when": group.when,
+            "best-static": dict(answer.best_static),
+            "headroom": _interval(answer.headroom),
+            "ranking": tuple(_rank(one) for one in answer.ranking),
+            "conditions": tuple(
+                FoundCondition(
+                    when=cells[one.condition],
+                    oracle=dict(one.oracle),
+                    figure=_interval(one.figure),
+                    headroom=_interval(one.headroom),
+                    ranking=tuple(_rank(ranked) for ranked in one.ranking),
+                )
+                for one in answer.conditions
+            ),
+        }
+    )
+
+
+def _rank(ranked: Ranked) -> FoundRank:
+    return FoundRank(
+        setting=dict(ranked.setting),
+        regret=_digits(ranked.regret),
+        behind=None if ranked.behind is None else _interval(ranked.behind),
+        told_apart=ranked.told_apart,
+    )
+
+
+def _interval(estimate: Estimate) -> FoundInterval:
+    mean = _digits(estimate.mean)
+    return FoundInterval(
+        mean=0.0 if mean is None else mean, low=_digits(estimate.low), high=_digits(estimate.high)
+    )
+
+
+def _digits(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
