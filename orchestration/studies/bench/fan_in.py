@@ -60,7 +60,7 @@ WEIGHTS: Mapping[str, dict[str, Scalar]] = {
 # An episode has ten decisions, so exploration must end sooner than in real training.
 _FEW: dict[str, Scalar] = {"explore_decay": 110.0, "updates_per_decision": 6.0}
 SETTINGS: Mapping[str, dict[str, Scalar]] = {"acc": _FEW, "graphcc": _FEW, "pet": {}}
-EPISODES = {"acc": 90, "graphcc": 90, "pet": 130}
+EPISODES = {"acc": 160, "graphcc": 90, "pet": 300}
 
 
 @dataclass(frozen=True)
