@@ -53,7 +53,7 @@ BUDGET = 1_200  # queue decisions: about three rounds of two episodes of 30 read
 def request_(tmp_path):
     (tmp_path / "small.yml").write_text(SCENARIO)
     (tmp_path / "held-out.yml").write_text(HELD_OUT)
-    placebo = TunerSpec("random", {"templates": "acc"})
+    placebo = TunerSpec("random", {"of": "acc"})
     rule = Rule(2, BUDGET, 0.2, 3, 9, 2, 2, str(tmp_path / "held-out.yml"), placebo)
     return TrainRequest("acc", str(tmp_path / "small.yml"), rule=rule)
 

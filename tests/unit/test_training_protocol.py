@@ -181,4 +181,4 @@ def test_what_the_verb_refuses(words, said):
 
 
 def test_the_placebo_draws_from_the_tuners_own_settings(protocol):
-    assert protocol.placebo("pet") == TunerSpec("random", {"templates": "pet"})
+    assert protocol.placebo("pet") == TunerSpec("random", {"of": "pet"})

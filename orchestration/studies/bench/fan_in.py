@@ -119,7 +119,7 @@ def headroom(tuner: str) -> Headroom:
     best = [min((both[part] for both in played), key=np.mean) for part in (0, 1)]
     return Headroom(
         min(_mean(both) for both in played),
-        _mean(_played(TunerSpec("random", {"templates": tuner}))),
+        _mean(_played(TunerSpec("random", {"of": tuner}))),
         _mean(best),
     )
 
