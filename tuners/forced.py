@@ -9,9 +9,9 @@ setting) stays overruled.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +53,15 @@ class ForcedTuner(RecordedTuner):
     The files are named as those of `RecordedTuner`.
     """
 
+    # Makes the tuner that is overruled; the registry, which knows all tuners, sets it.
+    make: ClassVar[Callable[[TunerSpec], Tuner]]
+
     tuner: str = ""
     parameters: str = "{}"
 
     def __post_init__(self) -> None:
-        from tuners.registry import create
-
         super().__post_init__()
-        self._inner: Tuner = create(
+        self._inner = type(self).make(
             inner_spec({"tuner": self.tuner, "parameters": self.parameters})
         )
         self.knobs = tuple(dict.fromkeys((*self._inner.knobs, *self.knobs)))

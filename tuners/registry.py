@@ -46,6 +46,7 @@ def _amt() -> type[Any]:
 def _forced() -> type[Any]:
     from tuners.forced import ForcedTuner
 
+    ForcedTuner.make = staticmethod(create)
     return ForcedTuner
 
 

@@ -133,7 +133,7 @@ def loop_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
     rate_bps = testbed.host_rate_bps(testbed.hosts[0])
     size_bytes = max(1, rate_bps * lasts_ns // (8 * 10**9))
     flows = [SingleFlowSpec(testbed.hosts[1], testbed.hosts[0], size_bytes, 0)]
-    tuner = TunerSpec("random", {"of": "acc"})
+    tuner = TunerSpec("random", {"of": "graphcc"})
     period_ns = pace.sample_period_ns
     return _trial(testbed, name, backend, "loop", tuner, flows, lasts_ns, period_ns)
 

@@ -131,7 +131,8 @@ def test_a_look_in_words() -> None:
 
 
 def test_metrics_have_the_names_of_reports_and_of_papers() -> None:
-    assert not set(METRIC) & set(PAPER_METRICS)
+    # what both have is the same there
+    assert set(METRIC) & set(PAPER_METRICS) == {"offered_load", "delivered_load"}
     for name in (*METRIC, *PAPER_METRICS):
         assert canonical(name) == name
     assert canonical("mean_slowdown") == "slowdown_mean"

@@ -39,7 +39,7 @@ testbed: rlcc-7
 backend: fluid
 tuners: [secn1, graphcc]
 traffic:
-  - {kind: message-mix, load: 0.5, sizes: [1KB, 50KB]}
+  - {kind: message-mix, load: 0.5, sizes: [1KB, 50KB], draw: independent}
   - {kind: incast, fan_in: 5, size: 200KB, period: 500us}
 repeats: 1
 duration: 1ms
@@ -365,7 +365,7 @@ class TestForced:
         low, high, most = wanted
         switch = self.TESTBED.switches[0]
         # as a device reads a probability back
-        forced = self.made(tmp_path, f"200,{switch},eth0,0,{low},{high},{most + 9e-11}")
+        forced = self.made(tmp_path, f"200,{switch},eth0,0,{low},{high},{most - 9e-11}")
         found = self.played(forced, 100, 200, 300)
         assert [list(settings) for settings in found] == [list(settings) for settings in own]
 
