@@ -63,10 +63,10 @@ parameters of a grid, chosen by power (goodput by RTT inflation) on other seeds.
 
 {verdicts.RULE}
 {CAUSES}
-Queues are the mean and standard deviation over all samples, every 100 us
+Queues are the mean and standard deviation over all samples
 while flows arrive, of all switch ports, or of the ports to the receiver where the table says so.
-Throughput is payload that switches sent to hosts in that time. DCTCP is Linux' (`fabric: linux`),
-DCQCN is of RoCE NICs over our own fabric with PFC, as in the papers of GraphCC, ACC and PET; times
+Throughput is payload that switches sent to hosts in that time. DCTCP is Linux', DCQCN
+is of RoCE NICs with PFC, as in the papers of GraphCC, ACC and PET, both over our own fabric; times
 and hosts are scaled as each section says.
 
 RL-CC's sections have RoCE NICs over our own fabric. There goodput, RTT and Jain's index are of the
