@@ -14,7 +14,7 @@ from orchestration.artifacts.tables import TABLES
 CAMPAIGN = """campaign: old
 testbed: rlcc-7
 tuners: [amt]
-traffic: [{kind: poisson, workload: FB_Hadoop, load: 0.2}]
+traffic: [{kind: poisson, workload: FB_Hadoop, load: 0.6}]
 repeats: 1
 duration: 2ms
 drain: 50ms

@@ -30,7 +30,7 @@ def test_a_campaign_gives_the_answer_of_the_emulation(lab, unchanged):
 
 def test_a_trial_says_where_its_numbers_come_from_and_what_was_read_back(lab, unchanged):
     rack, folder = lab
-    tuners = "[{name: random, of: acc}]"
+    tuners = "[{name: random, of: graphcc}]"
     path = campaign(folder, "restless", tuners, repeats=1, duration="20ms", period="2ms")
     code, said = run_on(rack, folder, path)
     assert code == 0, said

@@ -32,6 +32,9 @@ from orchestration.model.units import format_duration, format_size
 # The distance between names at the same point, as a share of the axis.
 _NAME_SHARE = 0.06
 
+# As many as a picture has room for on a phone.
+_CORNER_CHARACTERS = 36
+
 
 def queue_distribution(condition: Condition, colours: Colours) -> Picture | None:
     """Draw the share of queue samples longer than x: mean and range over repeats.
@@ -111,6 +114,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
         figure.add_trace(trace, row=row)
         words = f"<b>{short(item.tuner)}</b>"
         if len(item.set_ns):
+            words += _thresholds(item)
             end_ms = float(item.t_ns[-1]) / 1e6
             at_ms = [*(item.set_ns / 1e6), end_ms]
             for name, values in (("kmin", item.kmin_bytes), ("kmax", item.kmax_bytes)):
@@ -118,7 +122,6 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
                 steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
                 steps["hovertemplate"] = f"{name} %{{y:,}} B<extra></extra>"
                 figure.add_trace(steps, row=row)
-                words += f", {name} {_range(values)}"
         corner_name(figure, row, words, readable(colour))
     ticks = size_ticks(top)
     figure.update_yaxes(
@@ -160,6 +163,14 @@ def _peak(item: Timeline, top: float) -> str:
         if beyond:
             text += f" ({' and '.join(beyond)} beyond the scale)"
     return f"{text}."
+
+
+def _thresholds(item: Timeline) -> str:
+    """Return what follows a tuner's name: its thresholds, below it if they are long for a phone."""
+    low, high = _range(item.kmin_bytes), _range(item.kmax_bytes)
+    text = f"kmin and kmax {low}" if low == high else f"kmin {low}, kmax {high}"
+    fits = len(short(item.tuner)) + len(text) <= _CORNER_CHARACTERS
+    return f", {text}" if fits else f"<br>{text}"
 
 
 def _range(values: np.ndarray) -> str:

@@ -74,7 +74,7 @@ _TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_tem
 TUNERS = tuple(_TEMPLATES)
 SEEDS = range(1, 11)
 BAR = 0.6  # of the way from random settings to the best static one
-DECISIONS = 9_000  # of queues: sixty episodes
+DECISIONS = 18_000  # of queues: a hundred and twenty episodes
 
 
 @dataclass(frozen=True)
