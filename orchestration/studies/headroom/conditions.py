@@ -79,9 +79,17 @@ def scene_of(
         remedy = "run it with more --repeats: no seed may both choose and judge"
         raise InputError.single(place, "has valid trials of less than two seeds", remedy)
     section = Section(
-        id="headroom", paper="", title="", campaign="", setting="", reference="", learned=(),
+        id="headroom",
+        paper="",
+        title="",
+        campaign="",
+        setting="",
+        reference="",
+        learned=(),
+        placebos={},
         metrics=(),
-    )  # fmt: skip
+        only={},
+    )
     found = evaluate_section(section, tuple(mine))
     groups: dict[str, tuple[When, list[tuple[str, Condition]]]] = {}
     for condition in found.conditions:

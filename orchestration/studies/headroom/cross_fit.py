@@ -134,7 +134,7 @@ def _figure(
     Seeds at which no setting has a figure, like one without a large flow, count for none.
     """
     known = {one: _known(condition, one, metric) for one in settings}
-    needed = seeds & set.union(*known.values())
+    needed = {seed for one in known.values() for seed in one if seed in seeds}
     if not needed or not needed <= known[arm]:
         return math.inf
     order = sorted(needed)

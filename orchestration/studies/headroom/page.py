@@ -69,10 +69,10 @@ def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
     yield (
         f"{scene.trials} trials, {scene.invalid} invalid; {len(scene.settings)} settings, "
         f"{len(found.conditions)} conditions{_groups(found)}, {seeds} seeds in {found.folds} "
-        "folds: each seed is judged under the settings that the other folds choose. Headroom is what the "
-        "best setting for a row of conditions loses to the best of each, with its 95 % interval "
-        "over seeds; one that is below 0 says that the choice by condition was no better. "
-        f"Tails need 100 flows beyond them. Bold: above {100 * WORTH:.0f} % beyond chance.\n"
+        "folds: each seed is judged under the settings that the other folds choose. Headroom is "
+        "what the best setting for a row of conditions loses to the best of each, with its 95 % "
+        "interval over seeds; below 0, the choice by condition was no better. Tails need 100 flows "
+        f"beyond them. Bold: above {100 * WORTH:.0f} % beyond chance.\n"
     )
     yield from (f"- {sentence}" for sentence in summary(found))
     yield f"\n![Headroom by condition and objective]({picture})\n"
