@@ -33,6 +33,10 @@ VERBS = (
         "Search for the best static setting of a campaign, and of each of its conditions.",
     ),
     Verb(
+        "headroom",
+        "Show what any tuner could win: the loss of the best static setting, by condition.",
+    ),
+    Verb(
         "replay", "Replay a run: the same flows at the same times, with the same or another tuner."
     ),
     Verb(

@@ -97,9 +97,22 @@ def headroom_of(
     for transport in in_order({condition.transport for _, condition in found}):
         mine = [(place, one) for place, one in found if one.transport == transport]
         for metric in METRICS:
-            rows += _together(paper, [one for _, one in mine], metric, tuple(learned))
-            rows += [_row(paper, one, metric, tuple(learned), place) for place, one in mine]
+            rows += rows_of(paper, mine, metric, tuple(learned))
     return rows
+
+
+def rows_of(
+    paper: str,
+    found: Sequence[tuple[str, Condition]],
+    metric: str,
+    learned: tuple[str, ...] = (),
+) -> list[Headroom]:
+    """Return the headroom of all conditions together, if there are several, then of each one.
+
+    `found` are places and conditions, each with the arms `best-static` and `oracle`.
+    """
+    together = _together(paper, [one for _, one in found], metric, learned)
+    return together + [_row(paper, one, metric, learned, place) for place, one in found]
 
 
 def _whole(sections: Sequence[Section], trials: tuple[Measured, ...]) -> SectionResult:

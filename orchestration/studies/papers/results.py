@@ -31,7 +31,8 @@ RULES = ("amt", "qaecn")
 class Measured:
     """The metrics of one finished trial; `cell` has its tuner's label and those of its factors.
 
-    `checkpoint` names the network that its tuner had, "" for that of the package or none.
+    `checkpoint` names the network that its tuner had, "" for that of the package or none. `tuner`
+    is the tuner's name and not its label, `params` are its parameters as text.
     """
 
     cell: When
@@ -44,6 +45,8 @@ class Measured:
     checkpoint: str = ""
     repeat: int = 1
     looks: Looks = PLAIN
+    tuner: str = ""
+    params: str = ""
 
     def compared(self, factor: str) -> tuple[str, When]:
         """Return what it is compared as, the level of a factor, and its other factors."""
@@ -133,6 +136,8 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
                 repeat=result.spec.repeat,
                 looks=Looks(planned.sizes) if planned else PLAIN,
+                tuner=result.spec.tuner.name,
+                params=repr(sorted(result.spec.tuner.params.items())),
             )
         )
         progress(number + 1, len(folders))

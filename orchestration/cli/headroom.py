@@ -1,0 +1,91 @@
+"""`closloop headroom`: what any tuner could win, by condition and objective."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import Phases, print_json, table, write_page
+
+if TYPE_CHECKING:
+    from orchestration.studies.headroom.map import HeadroomMap
+
+_METRICS = ["slowdown_mean", "mice_p99", "long_mean"]
+
+
+@verb(
+    "Examples:  closloop headroom runs/headroom --by nics --metric mice_p95  |  "
+    "closloop headroom runs/headroom --setting nics -o headroom.md"
+)
+def headroom(
+    run: Annotated[Path, "A run folder whose tuners are static settings."],
+    *,
+    metric: Annotated[
+        list[str],
+        "--metric",
+        "An objective, of the papers' metrics; each chooses its own settings.",
+    ] = _METRICS,
+    by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
+    setting: Annotated[
+        list[str], "--setting", "A factor whose levels are part of the setting."
+    ] = [],  # noqa: B006
+    folds: Annotated[int, typer.Option(min=2, help="Parts of the seeds; 2 are halves.")] = 2,
+    output: Annotated[
+        Path | None, "--output", "-o", "A page to write the map into; beside it .json and .svg."
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what any tuner could win: the loss of the best static setting, by condition.
+
+    It is judged against the best setting of each condition, on other seeds than those that choose
+    (docs/headroom.md). A page that is there keeps what stands above the map.
+
+    Exit code: 0 done, 2 bad input.
+    """
+    from orchestration.studies.headroom.conditions import check_metrics, scene_of
+    from orchestration.studies.headroom.map import make_map, to_json
+    from orchestration.studies.headroom.page import page, with_former
+    from orchestration.studies.headroom.picture import picture
+    from orchestration.studies.papers.results import measure_campaign
+
+    check_metrics(metric)
+    with Phases() as phases:
+        phases.phase("Reading trials")
+        trials = measure_campaign(run, phases.step)
+        phases.phase("Choosing and judging")
+        scene = scene_of(str(run), trials, by, setting)
+        found = make_map(scene, list(dict.fromkeys(metric)), folds)
+    for arm in scene.left_out:
+        typer.echo(f"left out, since it is no static setting: {arm}", err=True)
+    if as_json:
+        print_json(to_json(found), allow_nan=False)
+    else:
+        _show(found)
+    if output is not None:
+        name = f"{output.stem}.svg"
+        former = output.read_text(encoding="utf-8") if output.exists() else ""
+        write_page(with_former(page(found, name), former), output)
+        text = json.dumps(to_json(found), indent=1, allow_nan=False) + "\n"
+        write_page(text, output.with_suffix(".json"), "data")
+        write_page(picture(found), output.with_name(name), "picture")
+
+
+def _show(found: HeadroomMap) -> None:
+    from rich.console import Console
+
+    from orchestration.studies.headroom.page import ALL, cell, metric_label, summary
+
+    labels = tuple(metric_label(metric) for metric in found.metrics)
+    for group in found.groups:
+        shown = table("condition", figures=labels, title=group or None, title_justify="left")
+        for place in ("", *found.conditions):
+            row = [found.at(group, place, metric) for metric in found.metrics]
+            if any(one is not None for one in row):
+                shown.add_row(place or ALL, *map(cell, row))
+        Console().print(shown)
+    for sentence in summary(found):
+        typer.echo(sentence)

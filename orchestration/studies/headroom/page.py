@@ -1,0 +1,129 @@
+"""The map as Markdown: what it says, its picture, headroom by condition, and the settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.studies.headroom.map import WORTH, HeadroomMap, Place
+from orchestration.studies.papers.headroom_page import interval_text
+
+# All of a page above this line is its author's, and is kept; below it, it is written anew.
+MARK = "<!-- Below: written by closloop headroom -->"
+ALL = "all together"
+
+
+def with_former(text: str, former: str) -> str:
+    """Return the page: what a former one has above the mark, then the map."""
+    above, mark, _ = former.partition(MARK)
+    return f"{above if mark else ''}{MARK}\n\n{text}"
+
+
+def page(found: HeadroomMap, picture: str) -> str:
+    """Return the map's part of a page; `picture` is the name of its file, beside the page."""
+    return "\n".join(_lines(found, picture)) + "\n"
+
+
+def metric_label(metric: str) -> str:
+    """Return a metric in words."""
+    return PAPER_METRICS[metric].label
+
+
+def summary(found: HeadroomMap) -> list[str]:
+    """Return a sentence for each metric and group: how much there is, and where most."""
+    said = []
+    for metric in found.metrics:
+        for group in found.groups:
+            known = [
+                one
+                for one in found.places
+                if (one.metric, one.group) == (metric, group) and one.place and _is_known(one)
+            ]
+            where = f"{metric_label(metric)}{f', {group}' if group else ''}"
+            if not known:
+                said.append(f"{where}: not known")
+                continue
+            whole = found.at(group, "", metric)
+            text = f"{where}: "
+            if whole is not None:
+                text += f"{interval_text(whole.headroom)} in the mean; "
+            worth, sure = sum(one.worth for one in known), sum(one.sure for one in known)
+            text += f"above {100 * WORTH:.0f}% under {worth} of {len(known)} conditions"
+            text += f" (beyond chance under {sure})" if worth else ""
+            most = max(known, key=lambda one: one.headroom[0])
+            said.append(f"{text}; most {interval_text(most.headroom)} ({most.place})")
+    return said
+
+
+def cell(one: Place | None) -> str:
+    """Return a place's headroom in words."""
+    if one is None or not one.seeds:
+        return "–"
+    return "too few flows" if one.few else interval_text(one.headroom)
+
+
+def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
+    scene = found.scene
+    seeds = max((one.seeds for one in found.places), default=0)
+    yield (
+        f"{scene.trials} trials, {scene.invalid} invalid; {len(scene.settings)} settings, "
+        f"{len(found.conditions)} conditions{_groups(found)}, {seeds} seeds in {found.folds} "
+        "folds: each seed is judged under the settings that the other folds choose. Headroom is "
+        "what the best setting for a row of conditions loses to the best of each, with its 95 % "
+        "interval over seeds; below 0, the choice by condition was no better. Tails need 100 flows "
+        f"beyond them. Bold: above {100 * WORTH:.0f} % beyond chance.\n"
+    )
+    yield from (f"- {sentence}" for sentence in summary(found))
+    yield f"\n![Headroom by condition and objective]({picture})\n"
+    for group in found.groups:
+        if group:
+            yield f"### {group}\n"
+        yield from _table(found, group)
+    yield "### The settings\n"
+    yield (
+        "Chosen by all seeds; a star where a fold chose otherwise. In brackets: the best static "
+        "setting's loss by the same seeds that chose, too large where settings are alike.\n"
+    )
+    yield from _settings(found)
+
+
+def _groups(found: HeadroomMap) -> str:
+    return f" in {len(found.groups)} groups" if len(found.groups) > 1 else ""
+
+
+def _table(found: HeadroomMap, group: str) -> Iterator[str]:
+    yield "| condition | " + " | ".join(map(metric_label, found.metrics)) + " |"
+    yield "| --- " * (1 + len(found.metrics)) + "|"
+    for place in ("", *found.conditions):
+        row = [found.at(group, place, metric) for metric in found.metrics]
+        if any(one is not None for one in row):
+            cells = " | ".join(_bold(cell(one), one) for one in row)
+            yield f"| {place or ALL} | {cells} |"
+    yield ""
+
+
+def _settings(found: HeadroomMap) -> Iterator[str]:
+    yield "| group | condition | " + " | ".join(map(metric_label, found.metrics)) + " |"
+    yield "| --- " * (2 + len(found.metrics)) + "|"
+    for group in found.groups:
+        for place in ("", *found.conditions):
+            row = [found.at(group, place, metric) for metric in found.metrics]
+            if any(one is not None and one.best_static for one in row):
+                cells = " | ".join(map(_chosen, row))
+                yield f"| {group or '–'} | {place or 'the best for all'} | {cells} |"
+
+
+def _chosen(one: Place | None) -> str:
+    if one is None or not one.best_static:
+        return "–"
+    star = "" if one.agreed else " *"
+    return f"{one.oracle or one.best_static}{star} ({100 * one.in_sample:.1f}%)"
+
+
+def _bold(text: str, one: Place | None) -> str:
+    return f"**{text}**" if one is not None and one.sure else text
+
+
+def _is_known(one: Place) -> bool:
+    return math.isfinite(one.headroom[0])
