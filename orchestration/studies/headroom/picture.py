@@ -118,7 +118,7 @@ class _Drawing:
             if text:
                 yield f'<text x="{x}" y="{y + 30}" text-anchor="middle">{text}</text>'
             else:
-                yield f'<text x="{x}" y="{y + 30}">nothing to learn</text>'
+                yield f'<text x="{x - 8}" y="{y + 11}" text-anchor="end">nothing to learn</text>'
             before = end
 
 
