@@ -6,8 +6,8 @@ where all settings are alike. So seeds are split into folds: a fold's seeds are 
 settings that all other folds choose (cross-fitting: Chernozhukov et al., Econometrics J. 2018).
 What few seeds choose is less good than the true best, and never better (van Hasselt,
 arXiv:1302.7175, on cross-validation of the best of several). The oracle is chosen by fewer trials
-than the setting for all conditions, so headroom tends to come out too small; a single setting that is
-chosen badly makes it too large.
+than the setting for all conditions, so headroom tends to come out too small; a single setting that
+is chosen badly makes it too large.
 """
 
 from __future__ import annotations
