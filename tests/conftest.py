@@ -22,9 +22,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tuners.learning import ask_for_same_bits
+
 # A busy machine fails no test: how long an example takes is nothing that tests hold.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+# Some tests use torch by themselves, and whoever uses it first in a process decides on its bits.
+ask_for_same_bits()
 
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 

@@ -48,16 +48,20 @@ class Learner(Protocol):
         """Continue from what `state` returned."""
 
 
-def load_torch() -> Any:
-    """Import torch, set up to compute the same bits on every CPU with AVX2.
+def ask_for_same_bits() -> None:
+    """Ask torch for AVX2, and MKL for the branch that runs on every vendor's CPU.
 
-    torch and MKL, which multiplies matrices, choose their kernels by CPU. This asks torch for AVX2
-    and MKL for the branch that runs on every vendor's CPU, unless the caller's environment says
-    otherwise. Both read it once, so this must come before the first tensor.
+    They choose their kernels by CPU, unless the environment says otherwise, which they read once:
+    at the first tensor, and at the first product of matrices.
     """
     if "avx2" in Path("/proc/cpuinfo").read_text():
         os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
     os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
+
+def load_torch() -> Any:
+    """Import torch, set up to compute the same bits on every CPU with AVX2."""
+    ask_for_same_bits()
     import torch
 
     torch.set_num_threads(1)  # more do not help small nets, and make results vary
