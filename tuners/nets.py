@@ -88,16 +88,21 @@ def beside(weight: Any, inputs: int) -> Any:
 
 
 def init_mlp(
-    rng: np.random.Generator, name: str, widths: Sequence[int], copies: int | None = None
+    rng: np.random.Generator,
+    name: str,
+    widths: Sequence[int],
+    copies: int | None = None,
+    last: float = 0.1,
 ) -> Arrays:
     """Return the parameters of a multilayer perceptron, `widths` from input to output.
 
-    Weights are uniform in +-sqrt(6 / inputs), those of the last layer a tenth of that; biases are
-    0. With `copies`, each array has a first axis of that many identical copies.
+    Weights are uniform in +-sqrt(6 / inputs), those of the last layer `last` times that; biases are
+    0. With `copies`, each array has a first axis of that many identical copies. Small outputs are
+    for a network's end: a module whose output others take needs `last` 1, or its inputs fade.
     """
     result: Arrays = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-        bound = np.sqrt(6.0 / inputs) * (0.1 if layer == len(widths) - 2 else 1.0)
+        bound = np.sqrt(6.0 / inputs) * (last if layer == len(widths) - 2 else 1.0)
         weight = rng.uniform(-bound, bound, (inputs, outputs)).astype(np.float32)
         bias = np.zeros((1, outputs), dtype=np.float32)
         for part, values in (("weight", weight), ("bias", bias)):

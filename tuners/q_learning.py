@@ -94,7 +94,7 @@ def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
 
     A queue is idle if it was empty at both readings and its port sent almost nothing: no setting
     would have changed its reward. Such transitions are frequent, and learning from them would give
-    every action tried there the value of an empty queue. (ACC has a rule of its own: section 4.2.)
+    every action tried there the value of an empty queue. (ACC with its idle rule leaves out more.)
     """
     seen = [(rows[key][..., 0] > _SENDING) | (rows[key][..., 1] > 0.0) for key in ("x", "next_x")]
     return np.logical_or(*seen)

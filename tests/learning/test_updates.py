@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from inventory.files import load_testbed
-from tuners.ecn import pet
-from tuners.ecn.acc import AccLearner
+from tuners.ecn import graphcc, pet
+from tuners.ecn.acc import AccLearner, AccSettings
 from tuners.ecn.acc_network import PUBLISHED
 from tuners.ecn.features import size_feature
 from tuners.ecn.graph import Graph, graph
@@ -224,6 +224,14 @@ def test_an_action_of_acc_is_worth_its_thresholds_and_its_pmax():
     np.testing.assert_array_equal(PUBLISHED.values(torch.from_numpy(outputs))[0].numpy(), values)
 
 
+def test_graphcc_starts_with_values_that_depend_on_the_state():
+    fabric = graph(load_testbed("rlcc-7"))
+    rows = np.random.default_rng(1).random((64, len(fabric.neighbours), 10)).astype(np.float32)
+    values = q_values(graphcc._fresh(1), rows, fabric, fabric.present[..., None])
+    # with all modules' outputs made small, not only the values, it was 0.0001
+    assert 0.005 < values.std(axis=0).mean() < 0.5
+
+
 def test_an_idle_queue_is_not_learned_from():
     testbed = load_testbed("rlcc-7")
     learner = AccLearner(1, testbed)
@@ -241,3 +249,9 @@ def test_an_idle_queue_is_not_learned_from():
     nothing = AccLearner(1, testbed)
     nothing.add({**rows, "x": np.zeros_like(x)})
     assert nothing.update() == 0.0
+    # a network for use without the idle rule learns wherever a port is at work
+    every = AccLearner(1, testbed, AccSettings(idle_rule=False))
+    every.add(rows)
+    held = [memory for memory in every._local if len(memory)]
+    assert [len(memory) for memory in held] == [6]
+    assert not held[0].field("idle").any()

@@ -14,7 +14,9 @@ Where it departs from the paper, and why:
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
 - What is learned from are queues above 20 KB, the lowest kmin of all. In trials a queue is idle
   below its own kmin (section 4.2). In training one whose random kmin is high would then have it for
-  the rest of its episode, and what shallow settings are worth there would remain unknown.
+  the rest of its episode, and what shallow settings are worth there would remain unknown. A network
+  that is to act without the idle rule decides below 20 KB too, and must learn there:
+  `--set idle_rule=false` learns from every queue but those of idle ports (`at_work`).
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
   few seconds of the fabric's time.
 - Exploration prefers actions of high value, offline too (section 4.3 says so of online training).
@@ -40,7 +42,7 @@ from tuners.ecn.switches import own_parameters, switch_of
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
-from tuners.q_learning import Kept, QLearner, ddqn_target, explore
+from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -68,6 +70,7 @@ class AccSettings:
     explore_end: float = 0.05
     explore_decay: float = 4_000.0  # time constant; the end is reached after 12,000
     updates_per_decision: float = 1.0
+    idle_rule: bool = True  # as the tuner's; without it, queues below 20 KB are learned from too
 
 
 def architecture(
@@ -242,8 +245,13 @@ class AccLearner(QLearner):
         A queue that was idle when its action was chosen is left out: see this module.
         """
         self._decisions += len(rows["x"])
-        busy = self._layout.busy(rows["x"])
-        rows = {**rows, "idle": ~self._layout.busy(rows["next_x"])}
+        if self._settings.idle_rule:
+            busy = self._layout.busy(rows["x"])
+            idle = ~self._layout.busy(rows["next_x"])
+        else:  # every queue gets a decision, so none keeps its setting because it is idle
+            busy = at_work(rows)
+            idle = np.zeros_like(busy)
+        rows = {**rows, "idle": idle}
         kinds = {
             "x": np.float32,
             "action": np.int64,

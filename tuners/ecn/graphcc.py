@@ -89,8 +89,8 @@ def _fresh(seed: int, settings: GraphccSettings = GraphccSettings()) -> Arrays:
     rng = np.random.default_rng([seed, 0])
     layer, actions = settings.layer, len(graphcc_templates())
     return (
-        init_mlp(rng, "message", [2 * HIDDEN, layer, HIDDEN])
-        | init_mlp(rng, "update", [3 * HIDDEN, layer, HIDDEN])
+        init_mlp(rng, "message", [2 * HIDDEN, layer, HIDDEN], last=1.0)
+        | init_mlp(rng, "update", [3 * HIDDEN, layer, HIDDEN], last=1.0)
         | init_mlp(rng, "readout", [HIDDEN, layer, actions])
     )
 
