@@ -84,8 +84,9 @@ class Running:
         from orchestration.cli.display import summary_table
         from orchestration.cli.report import report as report_verb
 
-        Console().print(summary_table(summary))
-        if self.report and summary.trials > len(summary.failed):
+        reports = self.report and summary.trials > len(summary.failed)
+        Console().print(summary_table(summary, warnings=not reports))
+        if reports:
             report_verb(summary.folder)
         typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
 
@@ -226,6 +227,7 @@ def _as_json(summary: Summary) -> dict[str, Any]:
         "finished": summary.finished,
         "finished_earlier": summary.skipped,
         "invalid": {trial: list(reasons) for trial, reasons in summary.invalid.items()},
+        "warned": {trial: list(reasons) for trial, reasons in summary.warned.items()},
         "failed": {
             trial: {"message": failure.message, "remedy": failure.remedy}
             for trial, failure in summary.failed.items()
