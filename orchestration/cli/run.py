@@ -82,12 +82,12 @@ class Running:
         from rich.console import Console
 
         from orchestration.cli.display import summary_table
-        from orchestration.cli.report import report as report_verb
+        from orchestration.cli.report import report_one
 
         reports = self.report and summary.trials > len(summary.failed)
         Console().print(summary_table(summary, warnings=not reports))
         if reports:
-            report_verb(summary.folder)
+            report_one(summary.folder)
         typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
 
 

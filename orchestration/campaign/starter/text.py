@@ -123,8 +123,8 @@ def _head(draft: Draft) -> Iterator[str]:
 
 def _fabric(draft: Draft) -> Iterator[str]:
     yield from _comment(
-        f"The fabric. `closloop inventory show {shlex.quote(draft.shown)}` draws it, `closloop inventory list` "
-        "has others; a file of your own is named by its path."
+        f"The fabric. `closloop inventory show {shlex.quote(draft.shown)}` draws it, `closloop "
+        "inventory list` has others; a file of your own is named by its path."
     )
     yield f"testbed: {draft.testbed}"
     if draft.comparison.transport == DCTCP:
@@ -241,8 +241,8 @@ def _times(draft: Draft) -> Iterator[str]:
     )
     if not draft.settled:
         yield from _comment(
-            f"{draft.workload}'s largest flows outlast that by far: `closloop plan` says which times "
-            "would do, and what the load comes to in these."
+            f"{draft.workload}'s largest flows outlast that by far: `closloop plan` says which "
+            "times would do, and what the load comes to in these."
         )
     yield f"warm_up: {format_duration(draft.warm_up_ns, _DIGITS)}"
     yield f"duration: {format_duration(draft.duration_ns, _DIGITS)}"
