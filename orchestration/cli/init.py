@@ -63,7 +63,7 @@ def init(
 
     if not force:
         check_free(place)
-    asks = sys.stdin.isatty() and sys.stdout.isatty() and not yes
+    asks = _on_terminal() and not yes
     made = make(_answers(said, asks), place)
     write(made, force=force)
     wiring.check_fits(load_campaign(made.file))
@@ -146,3 +146,7 @@ def _sizes(workload: Workload) -> str:
         f"half of all flows up to {format_size(median, 1)}, mean "
         f"{format_size(workload.mean_bytes, 1)}, largest {format_size(largest, 1)}"
     )
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
