@@ -184,7 +184,7 @@ def _stamps(summary: Summary) -> list[RenderableType]:
     total = len(summary.trials)
     for severity, one in told:
         style = "red" if severity == "invalid" else "yellow"
-        also = f" (likewise with other figures {where(one.alike, total)})" if one.alike else ""
+        also = f"; likewise with other figures {where(one.alike, total)}" if one.alike else ""
         finding = Text(f"{severity}: {one.text}{also}", style=style)
         table.add_row(where(one.trials, total), finding)
     return [Text(""), table]

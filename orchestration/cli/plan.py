@@ -68,6 +68,7 @@ def show_plan(
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
+    from orchestration.campaign.arriving import in_plan
     from orchestration.campaign.plan import make_plan
     from orchestration.campaign.rotation import in_words
 
@@ -87,9 +88,8 @@ def show_plan(
     console = Console()
     console.print(_cells(campaign, made))
     console.print(_total(made) if span is None else _spanned(made, span), highlight=False)
-    for found in made.arriving:
-        if not found.enough:
-            console.print(found.sentence, style="yellow", highlight=False, markup=False)
+    for said in in_plan(made.arriving):
+        console.print(said, style="yellow", highlight=False, markup=False)
     for line in in_words(campaign.trials):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     least = campaign.repeats.least if campaign.repeats else None

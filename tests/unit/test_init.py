@@ -2,6 +2,7 @@
 
 import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 import typer
@@ -53,9 +54,10 @@ def tuners(campaign):
 
 
 @pytest.mark.parametrize(("testbed", "compare"), PAIRS)
-def test_every_combination_of_answers_plans_as_it_is(testbed, compare, tmp_path):
+def test_every_combination_of_answers_plans_as_it_is(testbed, compare, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for workload, incast in product(known_workloads(), (True, False)):
-        place = tmp_path / f"{workload}-{incast}.yml"
+        place = Path(f"{workload}-{incast}.yml")
         made = make(Answers(testbed, workload, 0.0, incast, compare), place)
         write(made)
         campaign, plan = planned(place, tmp_path)
