@@ -15,6 +15,8 @@ from orchestration.cli.terminal import Phases, print_json
 if TYPE_CHECKING:
     from orchestration.analysis.index.entries import Entry
 
+REPORT_FILE, INDEX_FILE = "report.html", "index.html"
+
 
 def chosen_runs(paths: Sequence[Path]) -> list[Path]:
     """Return the campaigns' folders at and below paths, each once; none for a trial's folder.
@@ -52,7 +54,6 @@ def report_index(
     from orchestration.analysis.document import replace_file
     from orchestration.analysis.index.entries import index_to_json
     from orchestration.analysis.index.page import index_page, index_tables
-    from orchestration.cli.report import INDEX_FILE
 
     page = _page(paths, output, INDEX_FILE)
     shown = []
@@ -94,7 +95,6 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
     from orchestration.analysis.index.entries import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
-    from orchestration.cli.report import REPORT_FILE
     from orchestration.model.errors import InputError
     from orchestration.runner.history import read_history
 

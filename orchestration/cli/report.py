@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from orchestration.cli.index import INDEX_FILE, REPORT_FILE, chosen_runs, report_index
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json
 
-REPORT_FILE, PDF_FILE, INDEX_FILE = "report.html", "report.pdf", "index.html"
+PDF_FILE = "report.pdf"
 
 
 @verb()
@@ -45,7 +46,6 @@ def report(
 
     closloop report runs  |  closloop report runs/a runs/b -o both
     """
-    from orchestration.cli.index import chosen_runs, report_index
     from orchestration.model.errors import InputError
 
     runs = [] if together else chosen_runs(run_folders)
