@@ -42,7 +42,7 @@ class _Said:
 )
 def init(
     place: Annotated[
-        Path, typer.Argument(metavar="[FOLDER|FILE]", help="A file (*.yml), or a folder for it.")
+        Path, typer.Argument(metavar="FOLDER|FILE", help="A file (*.yml), or a folder for it.")
     ] = Path("first.yml"),
     *,
     said: _Said,
@@ -116,7 +116,7 @@ def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str
     for number, (name, what) in enumerate(rows, start=1):
         typer.echo(f"   {number}) {name:<{room}}  {what}")
     while True:
-        answer: str = typer.prompt("  ", default=default, prompt_suffix="")
+        answer: str = typer.prompt("   Number or name", default=default)
         answer = answer.strip()
         if answer.isdecimal() and 1 <= int(answer) <= len(names):
             return names[int(answer) - 1]
