@@ -45,14 +45,18 @@ def asset(name: str) -> str:
     return files("orchestration.analysis").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def html_document(title: str, body: str) -> str:
-    """Return the page with the project's style; `body` is HTML, `title` text."""
+def html_document(title: str, body: str, *, pictures: bool = True) -> str:
+    """Return the page with the project's style; `body` is HTML, `title` text.
+
+    Without `pictures` it needs no plotly.js.
+    """
+    script = f"<script>{asset(PLOTLY_FILE)}</script>\n" if pictures else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{asset('page.css')}</style>\n"
-        f"<script>{asset(PLOTLY_FILE)}</script>\n</head><body>\n{body}\n</body></html>\n"
+        f"{script}</head><body>\n{body}\n</body></html>\n"
     )
 
 

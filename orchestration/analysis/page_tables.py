@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 from orchestration.analysis.load import FACT
 from orchestration.analysis.load_tables import TITLE, load_caption, load_rows
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
 from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.analysis.tables import FLOWS_FOR_P99, flow_cells, measured_fabric
+from orchestration.analysis.tables import FLOWS_FOR_P99, SEVERITIES, flow_cells, measured_fabric
+from orchestration.analysis.tables import findings as findings_of
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import NOTHING, quantity, with_error
+from orchestration.artifacts.findings import where
 from orchestration.model.trial import TrialSpec, checkpoint_in
 
 _Row = tuple[str, Sequence[str]]
 _CC_FACT = "congestion_control"
+# Times among the facts are of two clocks.
+_SAID = {
+    "wall_s": "wall time, s",
+    "stages_s": "wall time by stage, s",
+    "end_ns": "end of the trial, ns of its own time",
+    "started_ns": "start of the trial, ns since 1970",
+}
 
 
 def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: str = "") -> str:
@@ -150,7 +159,15 @@ def load_html(condition: Condition) -> str:
 
 
 def stamp_table(summary: Summary) -> str:
-    """Return all trials with their verdicts."""
+    """Return all trials with their verdicts; findings of several trials are said once, above."""
+    total = len(summary.trials)
+    several = [
+        (severity, told)
+        for severity in SEVERITIES
+        for told in findings_of(summary, severity)
+        if len(told.trials) > 1
+    ]
+    common = {told.text for _, told in several}
     rows: list[_Row] = []
     for trial in summary.trials:
         cells = [
@@ -159,7 +176,7 @@ def stamp_table(summary: Summary) -> str:
             str(trial.spec.repeat),
             "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
         ]
-        findings = _findings(trial)
+        findings = _findings(trial, common)
         rows.append(("with-more" if findings else "", cells))
         if findings:
             rows.append(("more", [findings]))
@@ -169,7 +186,13 @@ def stamp_table(summary: Summary) -> str:
         for name, count in checked.items()
     )
     note = f"Checked: {listed}." if listed else ""
-    return html_table(("trial", "tuner", "repeat", "stamp"), rows, 0, note)
+    said = "".join(
+        f'<li><span class="{severity}">{escape(where(told.trials, total))}: {severity}: '
+        f"{escape(told.text)}</span></li>"
+        for severity, told in several
+    )
+    listed_once = f'<ul class="findings">{said}</ul>' if said else ""
+    return listed_once + html_table(("trial", "tuner", "repeat", "stamp"), rows, 0, note)
 
 
 def _network(trial: Trial) -> str:
@@ -182,10 +205,12 @@ def _parent(trial: Trial) -> str:
     return f"<br>replays <code>{escape(parent)}</code>" if parent else ""
 
 
-def _findings(trial: Trial) -> str:
+def _findings(trial: Trial, common: Collection[str]) -> str:
+    """Return a trial's own findings: those that are not said of several trials above."""
     return "<br>".join(
         f'<span class="{reason.severity}">{reason.severity}: {escape(reason.text)}</span>'
         for reason in trial.stamp.reasons
+        if reason.text not in common
     )
 
 
@@ -225,7 +250,8 @@ def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:
             if isinstance(item, str | int | float):
-                label = f"{key}: {name}" if name else key
+                said = _SAID.get(key, key)
+                label = f"{said}: {name}" if name else said
                 plain[label] = f"{item:.6g}" if isinstance(item, float) else str(item)
     return plain
 

@@ -29,8 +29,11 @@ from orchestration.analysis.sequential import Look
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import with_error
+from orchestration.artifacts.findings import Told, said_once, where
+from orchestration.artifacts.stamp import Severity
 
 EXPORT_FORMAT = 1
+SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 # With fewer flows than this, the p99 is close to the maximum.
 FLOWS_FOR_P99 = 100
 
@@ -172,17 +175,29 @@ def _fabric(condition: Condition) -> RenderableType:
 
 
 def _stamps(summary: Summary) -> list[RenderableType]:
-    told = [trial for trial in summary.trials if trial.stamp.reasons]
+    told = [(severity, told) for severity in SEVERITIES for told in findings(summary, severity)]
     if not told:
         return []
     table = plain_table("What the stamps say")
-    table.add_column("trial", overflow="fold", ratio=1)
+    table.add_column("trials", overflow="fold", ratio=1)
     table.add_column("finding", ratio=2)
-    for trial in told:
-        for reason in trial.stamp.reasons:
-            style = "red" if reason.severity == "invalid" else "yellow"
-            table.add_row(trial.id, Text(f"{reason.severity}: {reason.text}", style=style))
+    total = len(summary.trials)
+    for severity, one in told:
+        style = "red" if severity == "invalid" else "yellow"
+        also = f"; likewise with other figures {where(one.alike, total)}" if one.alike else ""
+        finding = Text(f"{severity}: {one.text}{also}", style=style)
+        table.add_row(where(one.trials, total), finding)
     return [Text(""), table]
+
+
+def findings(summary: Summary, severity: Severity) -> list[Told]:
+    """Return what the stamps say of a severity, once where it is of several trials."""
+    return said_once(
+        {
+            trial.id: [item.text for item in trial.stamp.reasons if item.severity == severity]
+            for trial in summary.trials
+        }
+    )
 
 
 def summary_to_json(summary: Summary) -> dict[str, Any]:

@@ -64,15 +64,20 @@ class Arriving:
         return self.share >= LEAST_SHARE
 
     @property
-    def sentence(self) -> str:
-        """What a plan says of these conditions, and the remedy."""
-        begin_ns, end_ns = self.measured_ns
+    def where(self) -> str:
+        """Its conditions: the first, and how many more have the same traffic."""
         where = self.conditions[0] or "all trials"
         if len(self.conditions) > 1:
             where += f" and {len(self.conditions) - 1} more conditions"
+        return where
+
+    @property
+    def sentence(self) -> str:
+        """What a plan says of these conditions, and the remedy."""
+        begin_ns, end_ns = self.measured_ns
         between = f"between {_time(begin_ns)} and" if begin_ns else "within"
         said = (
-            f"{where}: {self.offered:.1%} of the hosts' line rate is offered (asked for: "
+            f"{self.where}: {self.offered:.1%} of the hosts' line rate is offered (asked for: "
             f"{self.asked:.1%}), and at most {self.share:.0%} of it can arrive {between} "
             f"{_time(end_ns)}"
         )
@@ -117,12 +122,34 @@ def arriving(
 
 def foretold(trials: Sequence[TrialSpec]) -> str:
     """Return what is to be said before trials run, of the condition that lacks most; "" if none."""
-    found = arriving(trials, cache(load_testbed), make_schedule, repeats=1)
-    short = sorted((one for one in found if not one.enough), key=lambda one: one.share)
+    short = _short(arriving(trials, cache(load_testbed), make_schedule, repeats=1))
     if not short:
         return ""
     more = f" ({len(short) - 1} more such: closloop plan)" if short[1:] else ""
     return f"{short[0].sentence}{more}"
+
+
+def in_plan(found: Sequence[Arriving]) -> list[str]:
+    """Return what a plan says: the condition that lacks most, then the others with their shares.
+
+    What would help each of the others is said once, as the duration that is enough for all.
+    """
+    short = _short(found)
+    if not short:
+        return []
+    worst, *others = short
+    if not others:
+        return [worst.sentence]
+    listed = ", ".join(f"{one.where} ({one.share:.0%})" for one in others)
+    longest_ns = max(one.longer_ns for one in short)
+    whole = all(one.longer_ns for one in short)
+    helps = f"; duration: {_time(longest_ns)} is enough for all" if whole else ""
+    return [worst.sentence, f"likewise {listed}{helps}"]
+
+
+def _short(found: Sequence[Arriving]) -> list[Arriving]:
+    """Return those of which too little can arrive, the worst first."""
+    return sorted((one for one in found if not one.enough), key=lambda one: one.share)
 
 
 def _of_condition(

@@ -381,7 +381,7 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
             return SingleFlowSpec(item.src, item.dst, item.size, item.start, queue_class=klass)
         case schema.Poisson():
             workload = beside(folder, item.workload)
-            if workload == item.workload:
+            if not is_path(workload):
                 workload = load_workload(workload).name  # one id for `websearch` and `WebSearch`
             window = _window(item, duration_ns)
             return PoissonSpec(workload, item.load, *window, queue_class=klass, draw=item.draw)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestration.cli.terminal import table
+from orchestration.model import wall
+from orchestration.model.trial import REAL
 from orchestration.watch.tally import RunningTrial, Tally, clock_text, status_line
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ class Display:
         title: str,
         say: Callable[[str], None],
         show: Callable[[Tally], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = wall.steady_s,
     ) -> None:
         self.title = title
         self.tally = Tally()
+        self._told: dict[tuple[str, ...], str] = {}
         self._say = say
         self._show = show
         self._clock = clock
@@ -64,8 +66,8 @@ class Display:
         self._ended(trial, result.wall_s)
         self.tally.finished += 1
         self.tally.invalid += not result.valid
-        verdict = "done" if result.valid else "INVALID: " + "; ".join(result.reasons)
-        self._say(f"{self._count()} {trial.id} {verdict} ({result.wall_s:.1f} s)")
+        verdict = "done" if result.valid else f"INVALID: {self._why(trial.id, result.reasons)}"
+        self._say(f"{self._count()} {trial.id} {verdict} ({_took(trial, result)})")
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
         """Count a failed trial, and show the end of its console output."""
@@ -88,6 +90,11 @@ class Display:
     def tick(self) -> None:
         """Show the current state."""
         self._show(self.tally)
+
+    def _why(self, trial: str, reasons: tuple[str, ...]) -> str:
+        """Return why a trial is invalid; what was said of one before is not said again."""
+        first = self._told.setdefault(reasons, trial)
+        return "; ".join(reasons) if first == trial else f"as {first}"
 
     def _ended(self, trial: TrialSpec, wall_s: float) -> None:
         del self.tally.running[trial.id]
@@ -143,10 +150,10 @@ class _Every:
         self, seconds: float, show: Callable[[Tally, float], None], *, at_once: bool
     ) -> None:
         self._seconds, self._show = seconds, show
-        self._shown_s = float("-inf") if at_once else time.monotonic()
+        self._shown_s = float("-inf") if at_once else wall.steady_s()
 
     def __call__(self, tally: Tally) -> None:
-        now_s = time.monotonic()
+        now_s = wall.steady_s()
         if now_s - self._shown_s >= self._seconds:
             self._shown_s = now_s
             self._show(tally, now_s)
@@ -176,20 +183,45 @@ def live_view(title: str, tally: Tally, now_s: float) -> Group:
     return Group(Text(f"{title}: {status_line(tally, now_s)}", style="bold"), shown)
 
 
-def summary_table(summary: Summary) -> Table:
-    """Return the result of a run: the counts, then each failed or invalid trial."""
+def in_real_time(trial: TrialSpec) -> bool:
+    """Return whether a trial's own time is wall time; on a virtual rack it is not."""
+    return trial.clock == REAL or (trial.backend == "hardware" and not wall.is_virtual())
+
+
+def _took(trial: TrialSpec, result: Finished) -> str:
+    """Return how long a trial took: of wall time, and where they differ of its own."""
+    from orchestration.model.units import format_duration
+
+    if in_real_time(trial):
+        return f"{result.wall_s:.1f} s of wall time"
+    return f"{format_duration(result.virtual_ns, 1)} of virtual time in {result.wall_s:.1f} s"
+
+
+def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
+    """Return the result of a run: the counts, then what is wrong, and with which trials.
+
+    What is the same in several trials is said once. Without `warnings`, a report follows that says
+    them.
+    """
     from rich.markup import escape
+
+    from orchestration.artifacts.findings import in_words, said_once
 
     good = summary.finished + summary.skipped - len(summary.invalid)
     shown = table(show_header=False)
     shown.add_row("valid", f"{good} of {summary.trials} trials")
     if summary.skipped:
         shown.add_row("finished earlier", str(summary.skipped))
-    for told in summary.repeats_told:
-        shown.add_row("repeats", escape(told))
-    for trial, reasons in summary.invalid.items():
-        shown.add_row("[yellow]invalid[/yellow]", f"{trial}: {escape('; '.join(reasons))}")
-    for trial, failure in summary.failed.items():
-        shown.add_row("[red]failed[/red]", f"{trial}: {escape(failure.message)}")
+    for repeats in summary.repeats_told:
+        shown.add_row("repeats", escape(repeats))
+    failed = {trial: (failure.message,) for trial, failure in summary.failed.items()}
+    for word, colour, found in (
+        ("invalid", "yellow", {trial: ("; ".join(r),) for trial, r in summary.invalid.items()}),
+        ("failed", "red", failed),
+        ("warning", "yellow", summary.warned if warnings else {}),
+    ):
+        for told in said_once(found):
+            text = escape(in_words(told, summary.trials))
+            shown.add_row(f"[{colour}]{word}[/{colour}]", text)
     shown.add_row("wall time", clock_text(summary.wall_s))
     return shown

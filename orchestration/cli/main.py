@@ -14,6 +14,8 @@ from orchestration.model.errors import ClosloopError
 
 _DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
 _UNEXPECTED_EXIT_CODE = 1
+# Warnings that were printed.
+_said: set[str] = set()
 
 app = typer.Typer(
     name="closloop",
@@ -21,7 +23,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Closed-loop congestion-control experiments on Clos fabrics.",
-    epilog="Start with:  closloop doctor  |  closloop run examples/quickstart.yml",
+    epilog="Start with:  closloop doctor  |  closloop run examples/quickstart.yml  |  "
+    "closloop init",
 )
 for verb in VERBS:
     app.command(verb.name, help=verb.help)(shown_only)
@@ -73,9 +76,12 @@ def main() -> NoReturn:
 
 
 def _print_notice(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning on one line; warnings other than notices are printed with their class."""
+    """Print a warning on one line, once; those other than notices are printed with their class."""
     kind = "notice" if issubclass(category, FutureWarning) else category.__name__
-    print(f"{kind}: {message}", file=sys.stderr)
+    text = f"{kind}: {message}"
+    if text not in _said:
+        _said.add(text)
+        print(text, file=sys.stderr)
 
 
 def _print_error(text: str) -> None:

@@ -68,6 +68,7 @@ def show_plan(
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
+    from orchestration.campaign.arriving import in_plan
     from orchestration.campaign.plan import make_plan
     from orchestration.campaign.rotation import in_words
 
@@ -87,9 +88,8 @@ def show_plan(
     console = Console()
     console.print(_cells(campaign, made))
     console.print(_total(made) if span is None else _spanned(made, span), highlight=False)
-    for found in made.arriving:
-        if not found.enough:
-            console.print(found.sentence, style="yellow", highlight=False, markup=False)
+    for said in in_plan(made.arriving):
+        console.print(said, style="yellow", highlight=False, markup=False)
     for line in in_words(campaign.trials):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     least = campaign.repeats.least if campaign.repeats else None
@@ -125,15 +125,17 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
     from rich import box
     from rich.markup import escape
 
+    from orchestration.cli.display import in_real_time
     from orchestration.model.units import format_duration, format_size
     from orchestration.watch.tally import clock_text
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
     real = " in real time" if first.clock else ""
+    own = "trial's time" if in_real_time(first) else "virtual time"
     shown = table(
         *first.cell,
-        figures=("repeats", "flows", "bytes", "trial's time", "packet-hops", "wall time"),
+        figures=("repeats", "flows", "bytes", own, "packet-hops", "wall time"),
         box=box.SIMPLE_HEAD,
         title=f"{campaign.name}: {testbeds} on {first.backend}{real}",
         title_justify="left",
@@ -163,7 +165,7 @@ def _total(made: Plan) -> str:
     basis = f"{made.earlier} earlier trials" if made.earlier else "a typical core's speed"
     side = f"{made.jobs} side by side" if made.jobs > 1 else "one after the other"
     return (
-        f"{len(made.trials)} trials, {side}: about {clock_text(made.wall_s)} and "
+        f"{len(made.trials)} trials, {side}: about {clock_text(made.wall_s)} of wall time and "
         f"{format_size(made.disk_bytes, 1)} of disk (from {basis})"
     )
 
@@ -208,14 +210,14 @@ def _spanned(made: Plan, span: dict[str, Any]) -> str:
     least, likely, most = (span[name] for name in ("least", "likely", "most"))
     looks, of = (", ".join(map(str, span[name])) for name in ("looks", "of"))
     expected = (
-        f"likely {likely['trials']} trials, about {clock_text(likely['wall_s'])}, by the spread of "
-        "the results that are there"
+        f"likely {likely['trials']} trials, about {clock_text(likely['wall_s'])} of wall time, by "
+        "the spread of the results that are there"
         if likely
         else f"how many are likely, plan says when {span['looks'][0]} repeats are there"
     )
     return (
         f"{least['trials']} to {most['trials']} trials, {made.jobs} side by side: about "
-        f"{clock_text(least['wall_s'])} to {clock_text(most['wall_s'])}, and at most "
+        f"{clock_text(least['wall_s'])} to {clock_text(most['wall_s'])} of wall time, and at most "
         f"{format_size(made.disk_bytes, 1)} of disk; {expected}\n"
         f"until ±{100 * span['until']:g}% of {of}, looked at after {looks} repeats"
     )

@@ -193,7 +193,7 @@ def _show(result: ProvisionResult, *, check: bool = False) -> None:
     for name in result.failed:
         failed = result.devices[name]
         say(f"{name}: {failed.failure}\n  -> {failed.remedy}")
-    say(f"{_verdict(result, check)}, {result.seconds:.0f} s")
+    say(f"{_verdict(result, check)}, {result.took.in_words()}")
 
 
 def _verdict(result: ProvisionResult, check: bool) -> str:
@@ -208,7 +208,8 @@ def _verdict(result: ProvisionResult, check: bool) -> str:
 
 def result_table(result: ProvisionResult) -> Table:
     """Return the result: a row per device."""
-    shown = table("device", figures=("tasks", "changed", "settings", "left out", "seconds"))
+    seconds = "virtual s" if result.took.virtual else "seconds"
+    shown = table("device", figures=("tasks", "changed", "settings", "left out", seconds))
     shown.add_column("")
     for device in result.devices.values():
         shown.add_row(

@@ -1,4 +1,4 @@
-"""`closloop report`: reports a campaign's finished trials as tables, a page, a PDF, CSV files."""
+"""`closloop report`: a campaign's finished trials as tables, a page, a PDF, CSV files."""
 
 from __future__ import annotations
 
@@ -7,29 +7,75 @@ from typing import Annotated
 
 import typer
 
+from orchestration.cli.index import INDEX_FILE, REPORT_FILE, chosen_runs, report_index
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json
 
-REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
+PDF_FILE = "report.pdf"
 
 
 @verb()
 def report(
-    run_folder: Annotated[
-        Path, "A campaign's folder, runs/<campaign>; a trial's; or one that holds campaigns."
+    run_folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...",
+            help="A campaign's folder, runs/<campaign>, or a trial's. Several, or a folder that "
+            "holds campaigns: an index of them.",
+        ),
     ],
     baseline: Annotated[str, "Compare the others with this tuner (default: a fixed setting)."] = "",
     as_json: Json = False,
     html: Annotated[bool, "--html/--no-html", f"Write {REPORT_FILE} into the folder."] = True,
     pdf: Annotated[bool, f"Write {PDF_FILE} as well. Needs Chromium."] = False,
     csv: Annotated[Path | None, "Write every figure's numbers into this folder."] = None,
+    together: Annotated[
+        bool, "Of a folder that holds campaigns: one report of all trials."
+    ] = False,
+    output: Annotated[
+        Path | None, "--output", "-o", f"Of several: where {INDEX_FILE} is written."
+    ] = None,
 ) -> None:
     """Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.
 
-    Trials whose stamp says invalid are listed and counted nowhere.
+    Trials whose stamp says invalid are listed and counted nowhere. Of several runs an index is
+    written, index.html and index.json, with what each asks, its trials, its headline, when and
+    with what it ran, and a link to its report, which is made where it is missing or old.
 
-    Example: closloop report runs/quickstart --pdf --csv figures
+    Examples: closloop report runs/quickstart --pdf --csv figures
+
+    closloop report runs  |  closloop report runs/a runs/b -o both
     """
+    from orchestration.model.errors import InputError
+
+    runs = [] if together else chosen_runs(run_folders)
+    if len(runs) > 1:
+        if pdf or csv:
+            raise InputError.single(
+                "--pdf, --csv", "are of one campaign", "name one run, or add --together"
+            )
+        report_index(run_folders, runs, output, baseline, as_json=as_json, html=html)
+        return
+    named = runs if len(run_folders) > 1 and runs else run_folders
+    if len(named) > 1:
+        raise InputError.single(
+            "--together", "one folder is reported at a time", "name the folder that holds them"
+        )
+    if output is not None:
+        raise InputError.single("--output", "is of an index of several runs", "leave it out")
+    report_one(named[0], baseline, as_json=as_json, html=html, pdf=pdf, csv=csv)
+
+
+def report_one(
+    run_folder: Path,
+    baseline: str = "",
+    *,
+    as_json: bool = False,
+    html: bool = True,
+    pdf: bool = False,
+    csv: Path | None = None,
+) -> None:
+    """Report one campaign, or all trials beneath a folder as one."""
     from orchestration.analysis.summary import summarise
 
     if pdf:

@@ -82,11 +82,12 @@ class Running:
         from rich.console import Console
 
         from orchestration.cli.display import summary_table
-        from orchestration.cli.report import report as report_verb
+        from orchestration.cli.report import report_one
 
-        Console().print(summary_table(summary))
-        if self.report and summary.trials > len(summary.failed):
-            report_verb(summary.folder)
+        reports = self.report and summary.trials > len(summary.failed)
+        Console().print(summary_table(summary, warnings=not reports))
+        if reports:
+            report_one(summary.folder)
         typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
 
 
@@ -226,6 +227,7 @@ def _as_json(summary: Summary) -> dict[str, Any]:
         "finished": summary.finished,
         "finished_earlier": summary.skipped,
         "invalid": {trial: list(reasons) for trial, reasons in summary.invalid.items()},
+        "warned": {trial: list(reasons) for trial, reasons in summary.warned.items()},
         "failed": {
             trial: {"message": failure.message, "remedy": failure.remedy}
             for trial, failure in summary.failed.items()

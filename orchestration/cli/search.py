@@ -158,8 +158,8 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
         shown.add_row(stage, str(count))
     Console().print(shown)
     typer.echo(
-        f"at most {made.trials} trials, {side_by_side} side by side: about {clock_text(wall_s)}; "
-        "more if a winner lies at the edge of a range"
+        f"at most {made.trials} trials, {side_by_side} side by side: about {clock_text(wall_s)} "
+        "of wall time; more if a winner lies at the edge of a range"
     )
 
 

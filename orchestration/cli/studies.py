@@ -110,7 +110,9 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
             trials = f"{least} to {trials}"
         shown.add_row(name, trials, str(done) if done else "", minutes)
     Console().print(shown)
-    typer.echo(f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min")
+    typer.echo(
+        f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min of wall time"
+    )
 
 
 @papers.command("run", epilog=_PAPERS_EPILOG)

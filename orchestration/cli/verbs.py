@@ -26,6 +26,7 @@ class Verb:
 
 
 VERBS = (
+    Verb("init", "Write a first campaign, with comments, for answers to three questions."),
     Verb("run", "Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb("plan", "Show what a campaign would run, in which order, and how long it would take."),
     Verb(

@@ -275,7 +275,7 @@ def _result(state: RunState) -> str:
     parts = [f"{tally.done} of {tally.trials} trials done"]
     parts += [f"{tally.invalid} invalid"] if tally.invalid else []
     parts += [f"{tally.failed} failed"] if tally.failed else []
-    parts += [f"{clock_text(tally.spent_s)} of trials' time"] if tally.spent_s else []
+    parts += [f"{clock_text(tally.spent_s)} of trials' wall time"] if tally.spent_s else []
     return ", ".join(parts)
 
 

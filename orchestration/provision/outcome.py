@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from inventory.rack import Access
 from orchestration.device.errors import printable
+from orchestration.model.wall import Took
 
 BROKEN = "Data could not be sent to remote host"
 _NO_PYTHON = ("it has no /usr/bin/python3", "install Python 3.9 or later on it")
@@ -138,8 +139,8 @@ class DeviceOutcome:
 
     `changes` has a line per change made, or per difference when only verifying or checking.
     A failure is `unexplained` if Ansible did not report ssh's message.
-    `seconds` is the wall time of the device's tasks. The device is `held` while a task runs, and
-    after one that leaves it to a next one.
+    `seconds` is the time of the device's tasks, on a virtual rack in its virtual time. The device
+    is `held` while a task runs, and after one that leaves it to a next one.
     """
 
     device: str
@@ -156,11 +157,11 @@ class DeviceOutcome:
 
 @dataclass(frozen=True)
 class ProvisionResult:
-    """The outcome of a run. `devices` has each device that was asked for."""
+    """The outcome of a run, and how long it took. `devices` has each that was asked for."""
 
     what: str
     devices: Mapping[str, DeviceOutcome]
-    seconds: float
+    took: Took
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -178,7 +179,13 @@ class ProvisionResult:
         for outcome in devices.values():
             del outcome["device"], outcome["unexplained"], outcome["held"]
             outcome["seconds"] = round(outcome["seconds"], 3)
-        return {"what": self.what, "seconds": round(self.seconds, 3), "devices": devices}
+        return {
+            "what": self.what,
+            "seconds": round(self.took.own_s, 3),
+            "wall_s": round(self.took.wall_s, 3),
+            "virtual_time": self.took.virtual,
+            "devices": devices,
+        }
 
 
 class Tally:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +29,7 @@ from orchestration.device.netlink import RouteSocket, claims
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, Interrupted, NotReadyError
 from orchestration.model.trial import HostSpec
+from orchestration.model.wall import Stopwatch
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
 from orchestration.provision.outcome import ProvisionResult, Step, Tally, explain
 
@@ -76,7 +76,7 @@ def provision(
     inventory["all"]["vars"] = {"closloop_holder": holder, "closloop_lease": uuid4().hex}
     tally = Tally(accesses, listener)
     secrets = secrets or Secrets()
-    began_s = time.monotonic()
+    stopwatch = Stopwatch()
     folder = Path(tempfile.mkdtemp(prefix="closloop-provision-"))
 
     def play(
@@ -106,7 +106,7 @@ def provision(
     for name in silent:
         tally.outcomes[name].failure = "Ansible did not get to it"
         tally.outcomes[name].remedy = f"`closloop provision --limit {name}` tries it alone"
-    return ProvisionResult(what, tally.outcomes, time.monotonic() - began_s)
+    return ProvisionResult(what, tally.outcomes, stopwatch.took())
 
 
 def save_inventory(

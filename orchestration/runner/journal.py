@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from orchestration.model import wall
+
 RUN_STARTED = "run-started"
 RUN_FINISHED = "run-finished"
 RUN_INTERRUPTED = "run-interrupted"
@@ -34,7 +36,7 @@ class Journal:
 
     def add(self, event: str, **details: Any) -> None:
         """Append one event with the time of day."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = datetime.fromtimestamp(wall.now_s(), UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"at": now, "event": event, **details}, separators=(",", ":"))
         os.write(self._handle, line.encode() + b"\n")
         os.fsync(self._handle)

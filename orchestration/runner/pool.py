@@ -22,6 +22,7 @@ from typing import NoReturn
 # NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
 import numpy.ma  # noqa: F401
 
+from orchestration.model import wall
 from orchestration.model.ports import Backend
 from orchestration.runner.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 
@@ -64,7 +65,7 @@ class Pool:
         if pid == 0:
             _be_worker(self._do, job, self._backend, sender, parent)
         sender.close()
-        self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, time.monotonic()))
+        self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, wall.steady_s()))
 
     def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
         """Yield the workers' messages within `timeout_s`; a result or a failure ends a worker."""
@@ -106,7 +107,7 @@ class Pool:
             f"the trial's process {how}",
             "if memory was short, run fewer trials side by side with --jobs",
             _end_of_console(worker.job),
-            time.monotonic() - worker.begin_s,
+            wall.steady_s() - worker.begin_s,
         )
 
     def _end(self, worker: _Worker, patience_s: float = STOP_GRACE_S) -> None:

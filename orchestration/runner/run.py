@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from orchestration.model.ports import Backend
 from orchestration.model.repeats import RepeatRule, Standing
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_size
+from orchestration.model.wall import Stopwatch
 from orchestration.runner import journal as log
 from orchestration.runner.adaptive import Rounds, checked_rule, refuse_other_looks
 from orchestration.runner.fit import check_fit
@@ -75,6 +75,7 @@ class Listener(Protocol):
 class Summary:
     """The result of a run. Trials are named by their ids.
 
+    `invalid` and `warned` have the findings of invalid and of valid trials; `wall_s` is wall time.
     With adaptive repeats, `trials` are those that were needed, and `standings` say why.
     """
 
@@ -83,10 +84,18 @@ class Summary:
     skipped: int = 0
     finished: int = 0
     invalid: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    warned: dict[str, tuple[str, ...]] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
     wall_s: float = 0.0
     standings: tuple[Standing, ...] = ()
     rule: RepeatRule | None = None
+
+    def judge(self, trial: str, valid: bool, findings: tuple[str, ...]) -> None:
+        """Take the verdict on a trial, with what its stamp says."""
+        if not valid:
+            self.invalid[trial] = findings
+        elif findings:
+            self.warned[trial] = findings
 
     @property
     def repeats_told(self) -> tuple[str, ...]:
@@ -191,15 +200,14 @@ class _Run:
             if self._folder.of(trial).exists():
                 summary.skipped += 1
                 verdict = read_trial(self._folder.of(trial)).stamp
-                if not verdict.valid:
-                    reasons = tuple(reason.text for reason in verdict.reasons)
-                    summary.invalid[trial.id] = reasons
+                reasons = tuple(reason.text for reason in verdict.reasons)
+                summary.judge(trial.id, verdict.valid, reasons)
             else:
                 self._todo.append(trial)
 
     def run(self, jobs: int) -> Summary:
         """Run until all is done; raise Interrupted if a signal comes first."""
-        begin = time.monotonic()
+        stopwatch = Stopwatch()
         summary, journal = self.summary, self._folder.journal
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
         journal.add(log.RUN_STARTED, **about, versions=versions())
@@ -217,7 +225,7 @@ class _Run:
                 self._pool.close()
                 for trial in self._running:
                     self._folder.discard(trial)
-        summary.wall_s = time.monotonic() - begin
+        summary.wall_s = stopwatch.took().wall_s
         counts = {"finished": summary.finished, "failed": len(summary.failed)}
         if signals:
             journal.add(log.RUN_INTERRUPTED, signal=signals[0].name, **counts)
@@ -271,8 +279,7 @@ class _Run:
     def _finished(self, trial: TrialSpec, result: Finished) -> None:
         self._clear(trial)
         self.summary.finished += 1
-        if not result.valid:
-            self.summary.invalid[trial.id] = result.reasons
+        self.summary.judge(trial.id, result.valid, result.reasons)
         verdict = {"valid": result.valid, "reasons": result.reasons}
         wall_s = round(result.wall_s, 3)
         self._folder.journal.add(log.TRIAL_FINISHED, trial=trial.id, wall_s=wall_s, **verdict)

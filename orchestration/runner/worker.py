@@ -26,6 +26,7 @@ from orchestration.model.errors import ClosloopError, TrialError
 from orchestration.model.files import write_whole
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
+from orchestration.model.wall import Stopwatch
 from traffic.schedule import ideal_times_ns, make_schedule
 
 CONSOLE_FILE = "worker.log"
@@ -58,7 +59,10 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial is done and its folder has its final name. `reasons` are the stamp's."""
+    """A trial is done and its folder has its final name. `reasons` are the stamp's.
+
+    `virtual_ns` is the trial's own time, `wall_s` what it took of wall time.
+    """
 
     valid: bool
     reasons: tuple[str, ...]
@@ -82,7 +86,7 @@ Message = Progressed | Finished | Failed
 def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     """Run one trial in this process, which process `parent` forked for it."""
     enter_worker(job, parent)
-    begin, begin_ns = time.monotonic(), time.time_ns()
+    stopwatch, begin, begin_ns = Stopwatch(), time.monotonic(), time.time_ns()
     sent_at = -_PROGRESS_EVERY_S
 
     def progress(virtual_ns: int, end_ns: int) -> None:
@@ -99,7 +103,7 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         record = backend.run(job.trial, job.testbed, schedule, job.work, progress)
         ideal_ns = ideal_times_ns(job.testbed, schedule, job.trial)
         verdict = stamp(job.trial, job.testbed, schedule, record, ideal_ns)
-        wall_s = time.monotonic() - begin
+        wall_s = stopwatch.took().wall_s
         facts = {
             "wall_s": round(wall_s, 3),
             "started_ns": started_ns(job.work, begin_ns),
@@ -109,14 +113,14 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts, ideal_ns)
         reasons = tuple(reason.text for reason in verdict.reasons)
         virtual_ns = int(record.ports.t_ns[-1]) if len(record.ports.t_ns) else 0
-        pipe.send(Finished(verdict.valid, reasons, virtual_ns, time.monotonic() - begin))
+        pipe.send(Finished(verdict.valid, reasons, virtual_ns, stopwatch.took().wall_s))
     except ClosloopError as error:
         console = error.console if isinstance(error, TrialError) else ""
-        wall_s = time.monotonic() - begin
+        wall_s = stopwatch.took().wall_s
         pipe.send(Failed(error.message, error.remedy, console, wall_s))
     except Exception as error:
         message = f"unexpected {type(error).__name__}: {error}"
-        pipe.send(Failed(message, "", traceback.format_exc(), time.monotonic() - begin))
+        pipe.send(Failed(message, "", traceback.format_exc(), stopwatch.took().wall_s))
 
 
 def _introduce(job: Job, flows: int) -> None:

@@ -23,6 +23,7 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.realtime import RACK_CLOCK
+from orchestration.model import wall
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import host_kernel, leftovers, lending
@@ -125,11 +126,14 @@ class RackHandle:
         (rows, columns) the program has a terminal, and all its output goes to `stdout`.
         """
         variables = self._environment(os.environ if env is None else env)
+        clock = self.layout.clock
+        if clock == "virtual":
+            variables[wall.FOLDER_VARIABLE] = str(self.folder)
         request = {
             "do": "run",
             "argv": list(argv),
             "cwd": str(Path(cwd or Path.cwd()).absolute()),
-            "env": {**variables, RACK_CLOCK: self.layout.clock},
+            "env": {**variables, RACK_CLOCK: clock},
             "terminal": list(terminal) if terminal else None,
         }
         line = call(self._folder, request)

@@ -66,7 +66,7 @@ def clock_text(seconds: float) -> str:
 
 
 def status_line(tally: Tally, now_s: float) -> str:
-    """Return `3 of 10 done, 2 running, 1 failed, 40 s left`."""
+    """Return `3 of 10 done, 2 running, 1 failed, 40.0 s of wall time left`."""
     parts = [f"{tally.done} of {tally.trials} done", f"{len(tally.running)} running"]
     if tally.failed:
         parts.append(f"{tally.failed} failed")
@@ -74,5 +74,5 @@ def status_line(tally: Tally, now_s: float) -> str:
         parts.append(f"{tally.invalid} invalid")
     left_s = tally.left_s(now_s)
     if left_s is not None:
-        parts.append(f"{clock_text(left_s)} left")
+        parts.append(f"{clock_text(left_s)} of wall time left")
     return ", ".join(parts)

@@ -1,4 +1,5 @@
 import dataclasses
+import io
 import math
 import shutil
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import METRICS
@@ -14,18 +16,20 @@ from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
+from orchestration.analysis.tables import report_tables
 from orchestration.analysis.tuner_differences import compare
 from orchestration.analysis.words import change, extremes, percent_change, quantity
 from orchestration.artifacts.reader import finished_trials
+from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import InputError
 from orchestration.model.trial import TunerSpec
 from orchestration.query import Runs
 
 
-def write(folder, case, **changes):
+def write(folder, case, verdict=None, **changes):
     trial = dataclasses.replace(case.trial, **changes)
-    verdict = stamp(trial, case.testbed, case.schedule, case.record)
+    verdict = verdict or stamp(trial, case.testbed, case.schedule, case.record)
     write_trial(folder / trial.id, trial, case.testbed, case.schedule, case.record, verdict, {})
 
 
@@ -136,6 +140,24 @@ def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
     assert page.count("network <code>acc-2</code>") == 1
     rows = Runs(tmp_path).sql("select distinct repeat, checkpoint from trials where tuner = 'acc'")
     assert sorted(rows.fetchall()) == [(1, "acc-1"), (2, "acc-2"), (3, "acc-1")]
+
+
+def test_what_stamps_say_of_every_trial_is_said_once(tmp_path, cases):
+    for repeat in (1, 2, 3):
+        case = cases("secn1", repeat, 1_000_000)
+        same, own = (
+            Reason("sources", "warning", "no marks"),
+            Reason("x", "warning", f"own {repeat}"),
+        )
+        write(tmp_path, case, verdict=Stamp(True, (same, own), ()), repeat=repeat)
+    found = summarise(tmp_path)
+    page = stamp_table(found)
+    assert page.count("no marks") == 1
+    assert "in all 3 trials: warning: no marks" in page
+    assert all(f"own {repeat}" in page for repeat in (1, 2, 3))
+    console = Console(width=80, file=io.StringIO())
+    console.print(report_tables(found))
+    assert console.file.getvalue().count("no marks") == 1
 
 
 def test_parameters_tell_tuners_of_one_name_apart():

@@ -1,11 +1,13 @@
 """What a run shows while it goes on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from orchestration.cli.display import Display, Tally, live_view, status_line, summary_table
+from orchestration.model import wall
 from orchestration.model.trial import TrialSpec, TunerSpec
 from orchestration.runner.run import Summary
 from orchestration.runner.worker import Failed, Finished, Progressed
@@ -63,7 +65,7 @@ def test_lines_for_the_start_and_every_end(display, said):
     display.started(trial(2))
     display.failed(trial(2), Failed("the guest died", "try again", "boot\npanic", 1.0))
     assert said[0] == "quick on fluid: 3 trials, 1 of them finished earlier, 2 side by side"
-    assert said[1] == f"[2/3] {trial(1).id} done (4.0 s)"
+    assert said[1] == f"[2/3] {trial(1).id} done (12ms of virtual time in 4.0 s)"
     assert said[2].splitlines() == [
         f"[3/3] {trial(2).id} FAILED: the guest died",
         "    | boot",
@@ -78,6 +80,25 @@ def test_an_invalid_trial_says_why(display, said):
     display.finished(trial(1), Finished(False, ("2 of 9 flows had not ended", "late"), MS, 1.0))
     assert "INVALID: 2 of 9 flows had not ended; late" in said[-1]
     assert display.tally.invalid == 1
+    display.started(trial(2))
+    display.finished(trial(2), Finished(False, ("2 of 9 flows had not ended", "late"), MS, 1.0))
+    assert f"INVALID: as {trial(1).id} (1ms of virtual time in 1.0 s)" in said[-1]
+
+
+def test_a_trial_in_real_time_has_one_time(display, said):
+    for number, changes in enumerate(({"clock": "real"}, {"backend": "hardware"}), start=1):
+        real = replace(trial(number), **changes)
+        display.started(real)
+        display.finished(real, Finished(True, (), 12 * MS, 4.0))
+        assert said[-1].endswith("done (4.0 s of wall time)")
+
+
+def test_on_a_virtual_rack_a_trial_has_two_times(display, said, monkeypatch):
+    monkeypatch.setenv(wall.FOLDER_VARIABLE, "/nowhere")
+    there = replace(trial(1), backend="hardware")
+    display.started(there)
+    display.finished(there, Finished(True, (), 12 * MS, 4.0))
+    assert said[-1].endswith("done (12ms of virtual time in 4.0 s)")
 
 
 def test_time_left_is_the_mean_of_what_ended(display, clock):
@@ -108,7 +129,7 @@ def test_the_live_picture_has_virtual_time_and_speed(display, clock):
     clock.now_s += 2
     display.progressed(trial(1), Progressed(5 * MS, 10 * MS, 2.0))
     picture = text(live_view("quick on fluid", display.tally, clock()))
-    assert "quick on fluid: 0 of 3 done, 1 running, 10.0 s left" in picture
+    assert "quick on fluid: 0 of 3 done, 1 running, 10.0 s of wall time left" in picture
     assert "5ms of 10ms" in picture
     assert "2.5 ms/s" in picture
     display.progressed(trial(1), Progressed(15 * MS, 10 * MS, 6.0))
@@ -117,7 +138,7 @@ def test_the_live_picture_has_virtual_time_and_speed(display, clock):
 
 def test_the_status_line_names_what_is_wrong():
     tally = Tally(trials=130, jobs=1, finished=20, failed=2, invalid=1, spent_s=22 * 65.0)
-    said = "20 of 130 done, 0 running, 2 failed, 1 invalid, 1 h 57 min left"
+    said = "20 of 130 done, 0 running, 2 failed, 1 invalid, 1 h 57 min of wall time left"
     assert status_line(tally, 0.0) == said
 
 
@@ -136,3 +157,12 @@ def test_the_summary_names_every_trial_that_is_not_as_it_should_be():
     assert "a-r1: [late]" in said
     assert "b-r1: died" in said
     assert "1 min 01 s" in said
+
+
+def test_the_summary_says_once_what_is_the_same_in_every_trial():
+    warned = {f"a-r{number}": ("leaf1 counts no marks",) for number in range(1, 13)}
+    summary = Summary(Path("runs/c"), trials=12, finished=12, warned=warned)
+    said = text(summary_table(summary))
+    assert said.count("leaf1 counts no marks") == 1
+    assert "in all 12 trials: leaf1 counts no marks" in said
+    assert "leaf1" not in text(summary_table(summary, warnings=False))

@@ -410,13 +410,14 @@ def distribution_us(latencies_ns: Sequence[int]) -> dict[str, float]:
 
 def _source_findings(switches: Sequence[Switch], trial: TrialSpec) -> list[dict[str, str]]:
     """Return findings on numbers that a switch lacks, or updates less often than sampled."""
-    found = []
+    devices: dict[str, list[str]] = {}
     for switch in switches:
         for text in switch.shortcomings(trial.sample_period_ns):
-            found.append(
-                {"code": "sources", "severity": "warning", "text": f"{switch.device}: {text}"}
-            )
-    return found
+            devices.setdefault(text, []).append(switch.device)
+    return [
+        {"code": "sources", "severity": "warning", "text": f"{', '.join(names)}: {text}"}
+        for text, names in devices.items()
+    ]
 
 
 def _with_events(record: TrialRecord, events: tuple[Event, ...]) -> TrialRecord:

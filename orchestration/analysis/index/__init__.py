@@ -1,0 +1,1 @@
+"""An index over campaigns: `closloop report` of several runs."""

@@ -1,0 +1,296 @@
+"""What an index says of a run: what it asks, what became of its trials, its headline, its stamp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
+from orchestration.analysis.summary import Condition, Summary, Trial
+from orchestration.analysis.tables import SEVERITIES, findings, plain
+from orchestration.analysis.tuner_differences import Comparison, describe_difference
+from orchestration.analysis.words import quantity
+from orchestration.artifacts.findings import in_words
+from orchestration.model.condition import factors_of
+
+INDEX_FORMAT = 1
+HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
+# Of a commit, as git shows them.
+_COMMIT_DIGITS = 7
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run's journal says, beyond its finished trials; times in s since 1970, NaN unknown.
+
+    `planned` counts all trials of the run as it was last started. `failed` maps those that have no
+    result to why. `state` is `finished`, `interrupted`, or "" while that is not known.
+    """
+
+    planned: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    began_s: float = math.nan
+    ended_s: float = math.nan
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A tuner compared with the baseline on a headline metric under a condition."""
+
+    condition: str
+    comparison: Comparison
+
+    @property
+    def sentence(self) -> str:
+        """`acc against secn1: mean FCT +17us [-9us to 43us], no difference shown with 6 repeats`.
+
+        The interval is the difference's, in the metric's unit.
+        """
+        found = self.comparison
+        label = METRIC[found.metric].label
+        where = f"{self.condition}: " if self.condition else ""
+        return (
+            f"{where}{found.tuner} against {found.baseline}: {label} "
+            f"{describe_difference(found)}, {found.verdict}"
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run in an index. `problem` says why nothing could be read of it, "" if it could.
+
+    `asks` has each factor with its levels, `tuners` the baseline first. Counts are of trials; a
+    trial that is not finished is failed or missing. `alone` are figures of runs that compare
+    nothing. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
+    """
+
+    folder: Path
+    name: str
+    problem: str = ""
+    asks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tuners: tuple[str, ...] = ()
+    repeats: int = 0
+    replays: tuple[str, ...] = ()
+    planned: int = 0
+    finished: int = 0
+    invalid: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    state: str = ""
+    headlines: tuple[Headline, ...] = ()
+    alone: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    began_s: float = math.nan
+    ended_s: float = math.nan
+    wall_s: float = math.nan
+    testbeds: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Trials that were planned and neither finished nor failed."""
+        return max(0, self.planned - self.finished - len(self.failed))
+
+    @property
+    def when(self) -> str:
+        """`2026-11-24 02:27`, in UTC: when its last trial ended."""
+        if not math.isfinite(self.ended_s):
+            return ""
+        return datetime.fromtimestamp(self.ended_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+    @property
+    def question(self) -> str:
+        """What it asks: `secn1, secn2 by load (0.3, 0.6), 6 repeats`."""
+        parts = [", ".join(self.tuners)]
+        if self.asks:
+            factors = [f"{name} ({', '.join(levels)})" for name, levels in self.asks.items()]
+            parts[0] += f" by {' and '.join(factors)}"
+        parts.append(f"{self.repeats} repeat{'s' * (self.repeats != 1)}")
+        parts += [f"replays {parent}" for parent in self.replays]
+        return "; ".join(parts)
+
+    @property
+    def trials(self) -> str:
+        """`36 done`, or `34 of 36 done, 1 invalid, 1 failed`."""
+        total = max(self.planned, self.finished + len(self.failed))
+        whole = self.finished == total
+        parts = [f"{self.finished} done" if whole else f"{self.finished} of {total} done"]
+        for count, word in (
+            (self.invalid, "invalid"),
+            (len(self.failed), "failed"),
+            (self.missing, "not run"),
+        ):
+            parts += [f"{count} {word}"] if count else []
+        return ", ".join(parts)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all that was planned is done and valid."""
+        return not (self.problem or self.invalid or self.failed or self.missing)
+
+    @property
+    def shown(self) -> list[Headline]:
+        """The headlines, real differences first, and the larger ones."""
+
+        def rank(headline: Headline) -> tuple[bool, int, float]:
+            found = headline.comparison
+            size = abs(found.difference.relative)
+            place = HEADLINES.index(found.metric)
+            return not found.real, place, -size if math.isfinite(size) else 0.0
+
+        return sorted(self.headlines, key=rank)
+
+    def to_json(self, report: str) -> dict[str, Any]:
+        """Return the entry as JSON-ready data; `report` is the path of its page, "" if none."""
+        fields = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("folder", "headlines", "failed")
+        }
+        compared = [
+            {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
+        ]
+        return {
+            "folder": str(self.folder),
+            **plain(fields),
+            "missing": self.missing,
+            "failed": self.failed,
+            "headlines": compared,
+            "report": report,
+        }
+
+
+def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
+    """Return the entry of a run that has finished trials."""
+    trials = summary.trials
+    began_s = [number for trial in trials if math.isfinite(number := _began_s(trial))]
+    ended_s = [_began_s(trial) + _wall_s(trial) for trial in trials]
+    ended_s = [number for number in ended_s if math.isfinite(number)]
+    walls_s = [number for trial in trials if math.isfinite(number := _wall_s(trial))]
+    several = len(summary.conditions) > 1
+    return Entry(
+        folder=folder,
+        name=summary.campaign,
+        asks=_asks(trials),
+        tuners=summary.tuners,
+        repeats=max(trial.spec.repeat for trial in trials),
+        replays=summary.parents,
+        planned=max(history.planned, len(trials)),
+        finished=len(trials),
+        invalid=len(summary.invalid),
+        failed={name: why for name, why in history.failed.items() if name not in _ids(trials)},
+        state=history.state,
+        headlines=tuple(_headlines(summary.conditions, several)),
+        alone=tuple(_alone(summary.conditions, several)),
+        warnings=tuple(
+            f"{severity} {in_words(told, len(trials))}"
+            for severity in SEVERITIES
+            for told in findings(summary, severity)
+        ),
+        # the journal is of wall time, also on a virtual rack; imports have none
+        began_s=_known(history.began_s, min(began_s, default=math.nan)),
+        ended_s=_known(history.ended_s, max(ended_s, default=math.nan)),
+        wall_s=sum(walls_s) if walls_s else math.nan,
+        testbeds=_each(trial.spec.testbed for trial in trials),
+        backends=_each(_backend(trial) for trial in trials),
+        kernels=_each(kernel for trial in trials for kernel in _kernels(trial)),
+        versions=_each(_version(trial.versions) for trial in trials),
+    )
+
+
+def unread_entry(folder: Path, problem: str, history: History) -> Entry:
+    """Return the entry of a run of which no trial could be read, and why."""
+    return Entry(
+        folder=folder,
+        name=folder.resolve().name,
+        problem=problem,
+        planned=history.planned,
+        failed=history.failed,
+        state=history.state,
+        began_s=history.began_s,
+        ended_s=history.ended_s,
+    )
+
+
+def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
+    """Return an index as JSON-ready data; beside each entry is the path of its report."""
+    return {
+        "format": INDEX_FORMAT,
+        "runs": [entry.to_json(report) for entry, report in entries],
+    }
+
+
+def _headlines(conditions: Iterable[Condition], several: bool) -> Iterable[Headline]:
+    for condition in conditions:
+        for comparison in condition.comparisons:
+            if comparison.metric in HEADLINES:
+                yield Headline(condition.label if several else "", comparison)
+
+
+def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
+    """Yield the figures of conditions with one tuner."""
+    for condition in conditions:
+        if condition.comparisons:
+            continue
+        for arm in condition.arms:
+            if arm.valid:
+                where = f"{condition.label}: " if several else ""
+                figures = [
+                    f"{METRIC[key].label} {quantity(arm.estimates[key].mean, METRIC[key].unit)}"
+                    for key in HEADLINES
+                ]
+                yield f"{where}{arm.tuner}: {', '.join(figures)}"
+
+
+def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
+    """Return each factor with its levels, in the order of their coming."""
+    asks: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        for name, level in factors_of(trial.spec.cell).items():
+            asks.setdefault(name, {})[str(level)] = None
+    return {name: tuple(sorted(levels)) for name, levels in asks.items()}
+
+
+def _ids(trials: Iterable[Trial]) -> set[str]:
+    return {trial.id for trial in trials}
+
+
+def _each(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _backend(trial: Trial) -> str:
+    return f"{trial.spec.backend}, in real time" if trial.spec.clock else trial.spec.backend
+
+
+def _kernels(trial: Trial) -> list[str]:
+    """Return the releases of a trial's kernels; on a rack each device has its own."""
+    known = trial.facts.get("kernel", "")
+    return list(map(str, known.values())) if isinstance(known, dict) else [str(known)]
+
+
+def _version(versions: dict[str, str]) -> str:
+    """Return `0.2.0 (b1aa3d6+changes)`."""
+    commit, _, changes = versions.get("commit", "").partition("+")
+    mark = f" ({commit[:_COMMIT_DIGITS]}{'+' * bool(changes)}{changes})" if commit else ""
+    return f"{versions.get('closloop', '')}{mark}"
+
+
+def _known(first: float, second: float) -> float:
+    return first if math.isfinite(first) else second
+
+
+def _began_s(trial: Trial) -> float:
+    started = trial.facts.get("started_ns")
+    return float(started) / 1e9 if isinstance(started, int | float) else math.nan
+
+
+def _wall_s(trial: Trial) -> float:
+    wall = trial.facts.get("wall_s")
+    return float(wall) if isinstance(wall, int | float) else math.nan

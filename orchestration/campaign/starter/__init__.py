@@ -1,0 +1,1 @@
+"""A first campaign, written for answers to three questions: `closloop init`."""

@@ -1,0 +1,213 @@
+"""Makes a first campaign of the answers, checks that it loads, and writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.campaign.arriving import arriving
+from orchestration.campaign.expand import load_campaign
+from orchestration.campaign.starter import sizes
+from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, choose
+from orchestration.campaign.starter.text import Draft, campaign_text, lossless_text
+from orchestration.model.errors import InputError, Problem, suggest
+from orchestration.model.files import write_whole
+from traffic.schedule import make_schedule
+from traffic.workloads import load_workload
+
+FILE = "campaign.yml"
+_ENDS = (".yml", ".yaml")
+# Longer warm-ups would cost more than the share of large flows that they settle is worth.
+_MOST_WARM_UPS = 4
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to the three questions: which fabric, which traffic, what to compare.
+
+    `load` is a share of the hosts' line rate, 0 for what is usual there. Without `tuners` a fair
+    set is compared.
+    """
+
+    testbed: str = "graphcc"
+    workload: str = "WebSearch"
+    load: float = 0.0
+    incast: bool = True
+    compare: str = "ecn-tcp"
+    tuners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A campaign that was made, not yet in its place: its name, and its files' texts by path."""
+
+    name: str
+    file: Path
+    texts: dict[Path, str]
+
+
+def make(answers: Answers, place: Path) -> Made:
+    """Return the campaign for a file (`*.yml`) or a folder, which gets `campaign.yml`.
+
+    Raises InputError for answers that do not go together, or that the campaign's checks refuse.
+    """
+    file, name = _place(place)
+    comparison = comparison_named(answers.compare)
+    fabric = load_testbed(answers.testbed)
+    if problem := unfit(comparison, fabric):
+        raise InputError([problem])
+    load_workload(answers.workload)
+    load = answers.load or sizes.usual_load(fabric)
+    seen = _seen(answers.testbed, file)
+    lossless = comparison.transport != DCTCP
+    window_ns = sizes.window_ns(fabric)
+    draft = Draft(
+        name=name,
+        file=str(file),
+        testbed=f"./{_beside(file).name}" if lossless else seen,
+        like=seen if lossless else "",
+        fabric=fabric,
+        comparison=comparison,
+        chosen=choose(comparison, fabric, answers.tuners),
+        workload=_seen(answers.workload, file, (".csv",)),
+        load=sizes.checked_load(load, fabric),
+        incast=sizes.incast(fabric) if answers.incast else None,
+        warm_up_ns=window_ns,
+        duration_ns=2 * window_ns,
+        drain_ns=sizes.drain_ns(fabric, answers.workload),
+    )
+    # while it is checked it stands elsewhere, where the user's own files are seen by whole paths
+    whole = {one: os.path.abspath(one) for one in (answers.testbed, answers.workload)}
+    elsewhere = replace(
+        draft,
+        testbed=draft.testbed if lossless else _whole(answers.testbed, seen, whole),
+        like=_whole(answers.testbed, seen, whole) if lossless else "",
+        workload=_whole(answers.workload, draft.workload, whole),
+    )
+    settled_ns = _settled_ns(elsewhere, file, window_ns)
+    draft = replace(
+        draft,
+        warm_up_ns=settled_ns or window_ns,
+        duration_ns=(settled_ns or window_ns) + window_ns,
+        settled=settled_ns > 0,
+    )
+    return Made(name, file, _texts(draft, file))
+
+
+def comparison_named(name: str) -> Comparison:
+    """Return a comparison by its name. Raises InputError for an unknown one."""
+    if name not in COMPARISONS:
+        remedy = f"{suggest(name, COMPARISONS)}use one of: {', '.join(COMPARISONS)}"
+        raise InputError.single("--compare", f"no comparison is called {name!r}", remedy)
+    return COMPARISONS[name]
+
+
+def unfit(comparison: Comparison, testbed: Testbed) -> Problem | None:
+    """Return why a comparison makes no sense on a fabric, None if it does."""
+    if not comparison.several_paths or sizes.uplink_ratio(testbed):
+        return None
+    return Problem(
+        "--compare",
+        f"{testbed.name} has one path between two hosts, so that {comparison.name} has no choice",
+        "choose a fabric with links between switches, or another comparison",
+    )
+
+
+def check_free(place: Path) -> None:
+    """Raise InputError if there is a campaign already where one is to be written."""
+    file, _ = _place(place)
+    _refuse_existing([file])
+
+
+def write(made: Made, *, force: bool = False) -> None:
+    """Write the campaign's files. Raises InputError, and writes none, if one is there already."""
+    if not force:
+        _refuse_existing(made.texts)
+    for path, text in made.texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError.single(
+                str(path), f"cannot be written: {reason}", "choose another place"
+            ) from error
+
+
+def _refuse_existing(paths: Iterable[Path]) -> None:
+    remedy = "choose another place, or --force to replace it"
+    if there := [path for path in paths if path.exists()]:
+        raise InputError([Problem(str(path), "is there already", remedy) for path in there])
+
+
+def _place(place: Path) -> tuple[Path, str]:
+    """Return the campaign's file, and its name: that of the file or folder, as campaigns are."""
+    is_file = place.suffix in _ENDS
+    called = place.stem if is_file else place.absolute().name
+    name = re.sub(r"[^a-z0-9]+", "-", called.lower()).strip("-")
+    if not name:
+        raise InputError.single(
+            str(place), "makes no name for a campaign", "use letters or digits in it"
+        )
+    return (place if is_file else place / FILE), name
+
+
+def _whole(name: str, seen: str, whole: dict[str, str]) -> str:
+    """Return a name, or the whole path of what is `seen` from the campaign as a path."""
+    return name if seen == name and "/" not in name else whole[name]
+
+
+def _seen(name: str, file: Path, ends: Sequence[str] = _ENDS) -> str:
+    """Return the name or path of a testbed or workload as a campaign file names it."""
+    if "/" not in name and not name.endswith(tuple(ends)):
+        return name
+    path = os.path.relpath(Path(name).absolute(), file.absolute().parent)
+    return path if "/" in path else f"./{path}"
+
+
+def _texts(draft: Draft, file: Path) -> dict[Path, str]:
+    texts = {file: campaign_text(draft)}
+    if draft.like:
+        texts[_beside(file)] = lossless_text(draft.fabric, draft.like)
+    return texts
+
+
+def _beside(file: Path) -> Path:
+    """Return the testbed file that stands beside a campaign."""
+    return file.with_name(f"{file.stem}-testbed.yml")
+
+
+def _settled_ns(draft: Draft, file: Path, window_ns: int) -> int:
+    """Return a warm-up after which the load can arrive, 0 if none is short enough.
+
+    The campaign is loaded for it, so what its checks refuse comes out here.
+    """
+    for warm_ups in range(1, _MOST_WARM_UPS + 1):
+        warm_up_ns = warm_ups * window_ns
+        tried = replace(draft, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
+        if _arrives(_texts(tried, file), file):
+            return warm_up_ns
+    return 0
+
+
+def _arrives(texts: dict[Path, str], file: Path) -> bool:
+    """Return whether what a campaign offers can arrive; it is loaded from another place."""
+    with tempfile.TemporaryDirectory(prefix="closloop-init-") as place:
+        for path, text in texts.items():
+            (Path(place) / path.name).write_text(text, encoding="utf-8")
+        try:
+            campaign = load_campaign(Path(place) / file.name)
+        except InputError as error:
+            home = str(file.parent)
+            problems = [
+                replace(one, where=one.where.replace(place, home)) for one in error.problems
+            ]
+            raise InputError(problems) from error
+        found = arriving(campaign.trials, load_testbed, make_schedule)
+    return all(one.enough for one in found)

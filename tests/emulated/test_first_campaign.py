@@ -1,0 +1,26 @@
+"""What `closloop init` writes runs as it is, in the kernel, and every trial is valid."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def closloop(*arguments: str, cwd: Path) -> str:
+    program = "from orchestration.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("compare", ["ecn-tcp", "ecn-roce"])
+def test_a_first_campaign_runs_without_an_edit(compare, tmp_path):
+    closloop("init", "first.yml", "--testbed", "rlcc-7", "--compare", compare, cwd=tmp_path)
+    arguments = ("run", "first.yml", "--repeats", "1", "--jobs", "1", "--json")
+    told = json.loads(closloop(*arguments, cwd=tmp_path))
+    assert told["finished"] == told["trials"] == (6 if compare == "ecn-tcp" else 4)
+    assert (told["invalid"], told["failed"]) == ({}, {})

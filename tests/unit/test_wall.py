@@ -1,0 +1,37 @@
+"""Wall and virtual time are told apart."""
+
+import time
+
+from orchestration.model import wall
+from orchestration.model.wall import Stopwatch, Took
+
+
+def test_both_times_are_said_where_they_differ():
+    assert Took(0.4, 37.2, virtual=True).in_words() == "0.4 s of virtual time in 37 s"
+    assert Took(37.2, 37.2).in_words() == "37 s"
+    assert Took(0.04, 1.26, virtual=True).in_words(2) == "0.04 s of virtual time in 1.26 s"
+
+
+def test_outside_a_virtual_rack_there_is_one_clock(monkeypatch):
+    monkeypatch.delenv(wall.FOLDER_VARIABLE, raising=False)
+    took = Stopwatch().took()
+    assert not took.virtual
+    assert abs(took.own_s - took.wall_s) < 1
+    assert abs(wall.now_s() - time.time()) < 1
+
+
+def test_inside_one_a_file_says_how_late_it_is_and_is_gone(monkeypatch, tmp_path):
+    monkeypatch.setenv(wall.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    stopwatch = Stopwatch()
+    assert wall.now_s() > 1e9
+    took = stopwatch.took()
+    assert took.virtual
+    assert took.own_s == 0.0 <= took.wall_s < 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rack_that_is_being_removed_is_no_error(monkeypatch, tmp_path):
+    monkeypatch.setenv(wall.FOLDER_VARIABLE, str(tmp_path / "gone"))
+    assert Stopwatch().took().wall_s >= 0
