@@ -55,13 +55,13 @@ def test_idle_queues_get_no_inference(write):
     tuner.reset(testbed, 1)
     count = len(testbed.queues)
     lengths = np.zeros(count, dtype=np.int64)
-    lengths[:3] = 50_000  # above the kmin of 5 KB that the readings have
+    lengths[:3] = 50_000
+    lengths[3] = 6_000  # above the kmin of 5 KB that the readings have, but below the lowest of 20 KB
     tuner.act(reading(testbed, 1, lengths))
     assert (tuner.facts()["inferences"], tuner.facts()["inferences_skipped"]) == (3, count - 3)
     tuner.act(reading(testbed, 2, 0))
     assert tuner.facts()["inferences"] == 3
-    # an idle queue is busy again once it exceeds its kmin
-    tuner.act(reading(testbed, 3, 6_000))
+    tuner.act(reading(testbed, 3, 20_001))
     assert tuner.facts()["inferences"] == 3 + count
 
 

@@ -12,9 +12,8 @@ Where it departs from the paper, and why:
   output for each of 900 actions, a training of 25,000 decisions would try each some 30 times.
 - The port's rate is among the inputs: `tuners.ecn.features`.
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
-- What is learned from are queues above 20 KB, the lowest kmin of all. In trials a queue is idle
-  below its own kmin (section 4.2). In training one whose random kmin is high would then have it for
-  the rest of its episode, and what shallow settings are worth there would remain unknown. A network
+- A queue is idle (section 4.2) below 20 KB, the lowest kmin of all, and not below its own, which
+  a high kmin would make idle for ever: `tuners.ecn.idle`. Idle queues are not learned from. A network
   that is to act without the idle rule decides below 20 KB too, and must learn there:
   `--set idle_rule=false` learns from every queue but those of idle ports (`at_work`).
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
@@ -91,7 +90,7 @@ class Acc(LearnedTuner):
     """Acts by a trained network; with `online`, continues to learn from its observations.
 
     `explore` is the probability of a random template. `idle_rule` is that of section 4.2: a queue
-    below its kmin is idle, and gets no inference until it exceeds kmin. `omega_1` and `omega_2`
+    not above the lowest kmin is idle, and gets no inference. `omega_1` and `omega_2`
     weigh utilisation and queue in the reward, which matters for learning only: 0.3 and 0.7 for
     WebSearch, 0.7 and 0.3 for DataMining (PET, section 5.2: "ACC's recommended values"). With
     `collect`, all decisions are kept for a learner, and no queue is idle.
@@ -129,7 +128,7 @@ class Acc(LearnedTuner):
         self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
-        self._idle = IdleRule(len(queues))
+        self._idle = IdleRule(self._templates.kmin_bytes)
         self._kept = Kept()
         self._inferences = self._skipped = 0
         self._learner: AccLearner | None = None

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import ECN
 from orchestration.model.records import Observation
 
 
 class IdleRule:
-    """A queue below its kmin is idle, and gets no decision until it exceeds kmin.
+    """A queue not above the lowest kmin that can be set is idle, and gets no decision.
 
-    In the paper a queue is also idle if its reward has not changed for three slots, and an idle
-    queue becomes busy once it exceeds its kmin. Above kmin the second rule cancels the first at
-    once; below kmin the queue is idle anyway. So the reward plays no part here.
+    The paper says "Kmin" and not which. By that in force, a queue whose kmin is above all that its
+    senders' windows hold would be idle for ever, whatever it then costs: with random settings of 20
+    KB to 10 MB most queues were. There the rule saved a tenth of the CPU's work, so it cannot have
+    been so. Its other condition, a reward that has not changed for three slots, is cancelled above
+    kmin at once, and plays no part.
     """
 
-    def __init__(self, queues: int) -> None:
-        self._idle = np.zeros(queues, dtype=bool)
+    def __init__(self, kmin_bytes: NDArray[Any]) -> None:
+        self._least_bytes = int(kmin_bytes.min())
 
     def busy(self, observation: Observation) -> NDArray[np.int64]:
-        """Return the queues that get a decision; call it once at each."""
-        length, kmin = observation["qlen_bytes"], observation.settings[ECN.name]["kmin_bytes"]
-        self._idle |= length < kmin
-        self._idle &= length <= kmin
-        return np.flatnonzero(~self._idle)
+        """Return the queues that get a decision."""
+        return np.flatnonzero(observation["qlen_bytes"] > self._least_bytes)

@@ -29,17 +29,17 @@ Draw = Callable[[np.random.Generator, Ints], Change]
 class OwnActions:
     """What a learned tuner can do: `start` and `draw` return settings of the queues given.
 
-    `draw` takes each of the tuner's choices with equal probability. With `skips_idle`, idle queues
-    keep their setting.
+    `draw` takes each of the tuner's choices with equal probability. What `idle` calls idle keeps its
+    setting.
     """
 
     start: Callable[[Ints], Change]
     draw: Draw
-    skips_idle: bool = False
+    idle: IdleRule | None = None
 
 
 def _of_templates(
-    templates: Templates, start: tuple[float, float, float], *, skips_idle: bool = False
+    templates: Templates, start: tuple[float, float, float], idle: IdleRule | None = None
 ) -> OwnActions:
     first = templates.nearest(*start)
 
@@ -49,13 +49,14 @@ def _of_templates(
     def draw(draws: np.random.Generator, queues: Ints) -> Change:
         return templates.settings(queues, draws.integers(len(templates), size=len(queues)))
 
-    return OwnActions(begin, draw, skips_idle)
+    return OwnActions(begin, draw, idle)
 
 
 def _acc() -> OwnActions:
     from tuners.ecn.acc import START_BYTES
 
-    return _of_templates(acc_templates(), START_BYTES, skips_idle=True)
+    templates = acc_templates()
+    return _of_templates(templates, START_BYTES, IdleRule(templates.kmin_bytes))
 
 
 def _graphcc() -> OwnActions:
@@ -93,8 +94,8 @@ class RandomEcn(BaseTuner):
     def __post_init__(self) -> None:
         if self.templates:
             self.of = self.templates
-        skips = self.of in OF and OF[self.of]().skips_idle
-        self.observes = ("qlen_bytes",) if skips else ()
+        idle = OF[self.of]().idle if self.of in OF else None
+        self.observes = ("qlen_bytes",) if idle else ()
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
@@ -106,10 +107,10 @@ class RandomEcn(BaseTuner):
         self._own = OF[self.of]()
         self._draws = np.random.default_rng(seed)
         self._queues = np.arange(len(testbed.queues), dtype=np.int64)
-        self._idle = IdleRule(len(self._queues)) if self._own.skips_idle else None
         return Setup((self._own.start(self._queues),))
 
     def act(self, observation: Observation) -> Action:
         """Draw an action for every queue that the learned tuner would decide on."""
-        queues = self._queues if self._idle is None else self._idle.busy(observation)
+        idle = self._own.idle
+        queues = self._queues if idle is None else idle.busy(observation)
         return (self._own.draw(self._draws, queues),) if len(queues) else ()
