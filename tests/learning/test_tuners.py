@@ -56,7 +56,7 @@ def test_idle_queues_get_no_inference(write):
     count = len(testbed.queues)
     lengths = np.zeros(count, dtype=np.int64)
     lengths[:3] = 50_000
-    lengths[3] = 6_000  # above the kmin of 5 KB that the readings have, but below the lowest of 20 KB
+    lengths[3] = 6_000  # above the kmin of 5 KB in force, but below the lowest one of 20 KB
     tuner.act(reading(testbed, 1, lengths))
     assert (tuner.facts()["inferences"], tuner.facts()["inferences_skipped"]) == (3, count - 3)
     tuner.act(reading(testbed, 2, 0))

@@ -22,6 +22,7 @@ from traffic.workloads import known_workloads
 GRAPHCC = load_testbed("graphcc")
 # On these a schedule has so many flows that a plan takes a second.
 LARGE = ("drlet-k8", "pet", "rlcc-64")
+LOADS = list(product(known_workloads(), (True, False)))
 PAIRS = [
     pytest.param(testbed, compare, marks=[pytest.mark.slow] * (testbed in LARGE))
     for testbed, compare in product(known_testbeds(), COMPARISONS)
@@ -54,9 +55,11 @@ def tuners(campaign):
 
 
 @pytest.mark.parametrize(("testbed", "compare"), PAIRS)
-def test_every_combination_of_answers_plans_as_it_is(testbed, compare, tmp_path, monkeypatch):
+def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for workload, incast in product(known_workloads(), (True, False)):
+    # two kinds of traffic for each pair, so that all of them come for some: a plan takes its time
+    turn = [pair.values for pair in PAIRS].index((testbed, compare))
+    for workload, incast in (LOADS * 2)[(3 * turn) % len(LOADS) :][:2]:
         place = Path(f"{workload}-{incast}.yml")
         made = make(Answers(testbed, workload, 0.0, incast, compare), place)
         write(made)

@@ -13,8 +13,8 @@ Where it departs from the paper, and why:
 - The port's rate is among the inputs: `tuners.ecn.features`.
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
 - A queue is idle (section 4.2) below 20 KB, the lowest kmin of all, and not below its own, which
-  a high kmin would make idle for ever: `tuners.ecn.idle`. Idle queues are not learned from. A network
-  that is to act without the idle rule decides below 20 KB too, and must learn there:
+  a high kmin would make idle for ever: `tuners.ecn.idle`. Idle queues are not learned from. A
+  network that is to act without the idle rule decides below 20 KB too, and must learn there:
   `--set idle_rule=false` learns from every queue but those of idle ports (`at_work`).
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
   few seconds of the fabric's time.

@@ -29,8 +29,8 @@ Draw = Callable[[np.random.Generator, Ints], Change]
 class OwnActions:
     """What a learned tuner can do: `start` and `draw` return settings of the queues given.
 
-    `draw` takes each of the tuner's choices with equal probability. What `idle` calls idle keeps its
-    setting.
+    `draw` takes each of the tuner's choices with equal probability. A queue that `idle` calls idle
+    keeps its setting.
     """
 
     start: Callable[[Ints], Change]
