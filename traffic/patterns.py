@@ -17,6 +17,7 @@ from inventory.topology import Testbed
 from orchestration.model.records import Floats, Ints
 from orchestration.model.trial import (
     AllToAllSpec,
+    AlternatingSpec,
     ConcurrentSpec,
     IncastSpec,
     MessageMixSpec,
@@ -25,6 +26,7 @@ from orchestration.model.trial import (
     ReplaySpec,
     SingleFlowSpec,
 )
+from traffic.alternating import alternating
 from traffic.arrivals import Sizes, arrivals, cut_at
 from traffic.flow_file import host_numbers, read_flows
 from traffic.workloads import load_workload
@@ -77,6 +79,8 @@ def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams, warm_up_ns
             return single_flow(spec, testbed)
         case ConcurrentSpec():
             return concurrent(spec, testbed, streams)
+        case AlternatingSpec():
+            return Flows(*alternating(spec, testbed, streams.times))
         case ReplaySpec():
             return replay(spec, testbed)
         case _:
@@ -230,6 +234,16 @@ def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
                 _check_sizes(spec.size_bytes)
                 or (_check_host(spec.receiver, testbed) if spec.receiver else "")
                 or (_check_fan_in(spec.senders, testbed) if spec.senders else "")
+            )
+        case AlternatingSpec():
+            return (
+                _check_sizes(spec.size_bytes, spec.short_bytes)
+                or _check_load(spec.load)
+                or _check_load(spec.short_load)
+                or _check_period(spec.phase_ns)
+                or _check_host(spec.receiver, testbed)
+                or _check_fan_in(spec.few, testbed)
+                or _check_fan_in(spec.many, testbed)
             )
         case ReplaySpec():
             return ""  # its file is checked when it is read

@@ -293,14 +293,15 @@ def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findin
 
 def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
     most = len(testbed.hosts) - 1
-    fan_in = pattern.get("fan_in")
-    if fan_in is not None and fan_in > most:
-        yield Finding(
-            (*loc, "fan_in"),
-            f"fan_in {fan_in} is wider than testbed {testbed.name}: "
-            f"of its {most + 1} hosts, {most} can send to one",
-            f"use 1 to {most}, or a larger testbed",
-        )
+    for field in ("fan_in", "few", "many"):
+        fan_in = pattern.get(field)
+        if fan_in is not None and fan_in > most:
+            yield Finding(
+                (*loc, field),
+                f"{field} {fan_in} is wider than testbed {testbed.name}: "
+                f"of its {most + 1} hosts, {most} can send to one",
+                f"use 1 to {most}, or a larger testbed",
+            )
     for field in ("receiver", "src", "dst"):
         name = pattern.get(field)
         if name and name not in testbed.hosts:

@@ -42,6 +42,7 @@ from orchestration.model.trial import (
     REAL,
     ROCE_CONTROLS,
     AllToAllSpec,
+    AlternatingSpec,
     ConcurrentSpec,
     DriverSpec,
     FabricSpec,
@@ -416,6 +417,20 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
                 item.senders or 0,
                 item.within,
                 item.spread,
+                queue_class=klass,
+            )
+        case schema.Alternating():
+            return AlternatingSpec(
+                item.receiver,
+                item.few,
+                item.many,
+                item.size,
+                item.phase,
+                item.load,
+                item.spread,
+                item.short,
+                item.short_load,
+                *_window(item, duration_ns),
                 queue_class=klass,
             )
         case schema.Replay():

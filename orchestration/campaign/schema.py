@@ -178,6 +178,21 @@ class Concurrent(Classed):
     spread: Duration = 0
 
 
+class Alternating(Windowed):
+    """Few hosts send to one, then many, then few again, in phases whose lengths are drawn."""
+
+    kind: Literal["alternating"]
+    receiver: str = Field(description="the receiving host's name")
+    few: Positive = Field(description="how many hosts send in one phase, like 2")
+    many: Positive = Field(description="how many hosts send in the next, like 12")
+    size: PositiveSize = Field(description="bytes of each message of few, like 500KB")
+    phase: PositiveDuration = Field(description="mean length of a phase, like 4ms")
+    load: Load = Field(description="of long messages, share of the receiver's rate, like 0.9")
+    spread: Duration = 0
+    short: PositiveSize = Field(description="bytes of each short message, like 5KB")
+    short_load: Load = Field(description="share of the receiver's rate, like 0.02")
+
+
 class Replay(Sent):
     """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
 
@@ -192,7 +207,9 @@ class Replay(Sent):
     stop: Duration | None = None
 
 
-AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow | Concurrent | Replay
+AnyPattern = (
+    Poisson | Incast | AllToAll | MessageMix | SingleFlow | Concurrent | Alternating | Replay
+)
 Pattern = Annotated[AnyPattern, Field(discriminator="kind")]
 
 

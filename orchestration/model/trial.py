@@ -162,6 +162,34 @@ class ConcurrentSpec:
 
 
 @dataclass(frozen=True)
+class AlternatingSpec:
+    """`few` hosts send to `receiver`, then `many`, then few again: phases of drawn lengths.
+
+    A phase lasts `phase_ns` on average, half of it at least and half as much again at most. The
+    trial's seed draws who begins, lengths and senders. In either phase long messages offer `load`
+    of the receiver's rate: few hosts send `size_bytes` each, together, again and again; many send
+    one message each that lasts the phase, and begin within `spread_ns`. With them come short
+    messages of `short_bytes` from any host, which offer `short_load` more.
+    """
+
+    receiver: str
+    few: int
+    many: int
+    size_bytes: int
+    phase_ns: int
+    load: float
+    spread_ns: int
+    short_bytes: int
+    short_load: float
+    start_ns: int
+    stop_ns: int
+    queue_class: str = ""
+    driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
+    kind: Literal["alternating"] = "alternating"
+
+
+@dataclass(frozen=True)
 class ReplaySpec:
     """The flows of a CSV file that start within the window, at their recorded times.
 
@@ -186,6 +214,7 @@ PatternSpec = (
     | MessageMixSpec
     | SingleFlowSpec
     | ConcurrentSpec
+    | AlternatingSpec
     | ReplaySpec
 )
 
@@ -410,6 +439,7 @@ _PATTERNS = {
         MessageMixSpec,
         SingleFlowSpec,
         ConcurrentSpec,
+        AlternatingSpec,
         ReplaySpec,
     )
 }

@@ -1,7 +1,9 @@
-"""What a reward says of static settings, part by part."""
+"""What a reward says of a setting phase by phase, and what the arms of `fan-in` set."""
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,19 +11,21 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.trial import TunerSpec
-from orchestration.studies.bench.fan_in import WEIGHTS, Headroom
-from orchestration.studies.bench.fan_in_reward import Part, held_by_reward, mean_reward
+from orchestration.studies.bench import fan_in_arms
+from orchestration.studies.bench.fan_in import SPACES, Headroom
+from orchestration.studies.bench.fan_in_arms import Arm, Stretch, held, scenario, stretches
+from orchestration.studies.bench.fan_in_reward import mean_rewards
+from tuners.ecn.templates import acc_templates, graphcc_templates
 from tuners.registry import create
 
 MS = 1_000_000
 
 
-def record(testbed, share, queue_bytes):
-    """Ten samples of 100 us in which the first port sends `share` of its rate, and no other any."""
-    at = np.arange(1, 41, dtype=np.int64) * MS // 10
-    count = len(testbed.queues)
-    sent = np.zeros((len(at), count), dtype=np.int64)
-    sent[:, 0] = at * testbed.queues[0].rate_bps * share / 8e9
+def record(testbed, queue_bytes):
+    """Samples of 100 us in which the first port sends half of its rate, and no other any."""
+    at = np.arange(1, 101, dtype=np.int64) * MS // 10
+    sent = np.zeros((len(at), len(testbed.queues)), dtype=np.int64)
+    sent[:, 0] = at * testbed.queues[0].rate_bps * 0.5 / 8e9
     queue = np.zeros_like(sent)
     queue[:, 0] = queue_bytes(at)
     return SimpleNamespace(
@@ -30,40 +34,73 @@ def record(testbed, share, queue_bytes):
 
 
 @pytest.mark.parametrize("swings", [False, True])
-def test_a_busy_queue_earns_by_the_mean_of_its_decision(swings):
+def test_a_queue_earns_by_the_mean_of_its_decision_in_each_phase(swings):
     testbed = load_testbed("rlcc-7")
-    pet = create(TunerSpec("pet", dict(WEIGHTS["pet"])))
-    found = mean_reward(
-        pet,
+    trial = SimpleNamespace(action_period_ns=MS, sample_period_ns=MS // 10)
+    few, many = mean_rewards(
+        create(TunerSpec("pet", {"beta_1": 0.3, "beta_2": 0.7})),
         testbed,
         # with swings, empty at each decision: what PET sees is the mean of ten samples
-        record(testbed, 0.5, lambda at: np.where(swings & (at % MS == 0), 0, 20_000)),
-        MS // 10,
-        MS,
-        (MS, 4 * MS),
+        record(
+            testbed,
+            lambda at: np.where(swings & (at % MS == 0), 0, np.where(at <= 5 * MS, 20_000, 60_000)),
+        ),
+        trial,
+        [Stretch(0, 0, 5 * MS, crowded=False), Stretch(0, 5 * MS, 10 * MS, crowded=True)],
     )
-    mean = 0.9 if swings else 1.0  # in units of 20 KB
-    assert found == pytest.approx(0.3 * 0.5 + 0.7 / (1 + mean))
+    share = 0.9 if swings else 1.0
+    assert few == pytest.approx(0.3 * 0.5 + 0.7 / (1 + share))  # in units of 20 KB
+    assert many == pytest.approx(0.3 * 0.5 + 0.7 / (1 + 3 * share))
 
 
-def test_a_part_in_which_nothing_is_sent_has_no_reward():
+def test_phases_that_are_too_short_have_no_reward():
     testbed = load_testbed("rlcc-7")
-    with pytest.raises(ValueError, match="no queue is busy between 1000000 and 4000000 ns"):
-        mean_reward(
+    trial = SimpleNamespace(action_period_ns=MS, sample_period_ns=MS // 10)
+    with pytest.raises(ValueError, match="longer than two decisions"):
+        mean_rewards(
             create(TunerSpec("acc")),
             testbed,
-            record(testbed, 0.05, lambda at: 0 * at),
-            MS // 10,
-            MS,
-            (MS, 4 * MS),
+            record(testbed, lambda at: 0 * at),
+            trial,
+            [Stretch(0, 0, MS, crowded=False), Stretch(0, MS, 9 * MS, crowded=True)],
         )
 
 
-def test_what_a_misleading_reward_prefers_takes_nothing():
-    good, bad = np.array([2.0, 4.0]), np.array([8.0, 10.0])
-    # the second part's reward prefers what is slow there
-    settings = [[Part(good, 0.8), Part(bad, 0.7)], [Part(bad, 0.5), Part(good, 0.6)]]
-    held = held_by_reward(settings)
-    assert [part.slowdown.mean() for part in held] == [3.0, 9.0]
-    known = Headroom(static=6.0, placebo=9.0, oracle=3.0, rewarded=6.0)
-    assert known.share(known.rewarded) == 0.0
+def test_the_oracle_changes_a_port_when_its_phase_begins_and_the_clock_all_ports(tmp_path):
+    episodes = scenario()
+    trial = dataclasses.replace(episodes[0], seed=5)
+    few, many = (640, 1280, 0.05), (20, 40, 1.0)
+
+    def written(arm):
+        fan_in_arms._write(tmp_path / "actions.csv", arm, trial, episodes.testbed)
+        with (tmp_path / "actions.csv").open(newline="") as file:
+            return [
+                (int(row["t_ns"]), row["port"], row["kmin_bytes"]) for row in csv.DictReader(file)
+            ]
+
+    ports = len(episodes.testbed.queues)
+    found = list(stretches(trial, episodes.testbed))
+    assert len({one.queue for one in found}) == 8
+    rows = written(Arm(few, many))
+    for one in found:
+        wanted = "20000" if one.crowded else "640000"
+        assert (one.begin_ns, episodes.testbed.queues[one.queue].name, wanted) in rows
+    # each queue has one setting at a time, also those that receive nothing
+    assert len({row[:2] for row in rows}) == len(rows) == len(found) + ports - 8
+    assert len(written(held(few))) == ports
+    slots = written(Arm(few, few, (few, many), 2 * MS))
+    assert sorted({(row[0], row[2]) for row in slots}) == [(0, "640000"), (2 * MS, "20000")]
+    assert len(slots) == 2 * ports
+
+
+def test_a_share_is_of_the_way_from_the_best_static_setting_to_the_oracle():
+    known = Headroom(static=6.0, oracle=3.0, clock=5.7, placebo=9.0)
+    assert (known.size, known.share(4.5), known.share(9.0)) == (0.5, 0.5, -1.0)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.tuners[0])
+def test_grids_hold_only_settings_that_their_tuners_have(space):
+    table = {"acc": acc_templates, "graphcc": graphcc_templates}[space.tuners[0]]()
+    columns = (table.kmin_bytes // 1_000, table.kmax_bytes // 1_000, table.pmax)
+    own = set(zip(*(column.tolist() for column in columns), strict=True))
+    assert set(space.grid) | set(space.ladder) <= own

@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.model.trial import (
     AllToAllSpec,
+    AlternatingSpec,
     ConcurrentSpec,
     IncastSpec,
     MessageMixSpec,
     PoissonSpec,
     SingleFlowSpec,
 )
+from traffic.alternating import phases
 from traffic.patterns import Streams, check_pattern, make_flows
 from traffic.workloads import load_workload
 
@@ -309,3 +312,37 @@ def test_concurrent_flows_from_all_to_all_load_every_host_alike():
         for side in (flows.src, flows.dst):
             assert sorted(side[start : start + hosts]) == list(range(hosts))
     assert (flows.start_ns == 0).all()
+
+
+def test_few_and_many_alternate_at_times_that_the_seed_draws():
+    testbed = load_testbed("graphcc")
+    spec = AlternatingSpec("h2", 2, 10, 500_000, 2 * MS, 0.8, MS // 2, 5_000, 0.02, 0, 40 * MS)
+    found = list(phases(spec, Streams.spawn(1, 0).times))
+    assert [one.start_ns for one in found[1:]] == [one.end_ns for one in found[:-1]]
+    assert {one.crowded for one in found[::2]} != {one.crowded for one in found[1::2]}
+    lengths = np.diff([one.start_ns for one in found])
+    assert MS <= lengths.min() < 1.5 * MS < 2.5 * MS < lengths.max() <= 3 * MS
+    begins = {next(phases(spec, Streams.spawn(seed, 0).times)).crowded for seed in range(9)}
+    assert begins == {False, True}
+
+    flows = make_flows(spec, testbed, Streams.spawn(1, 0))
+    receiver = testbed.hosts.index("h2")
+    assert set(flows.dst) == {receiver}
+    assert receiver not in flows.src
+    assert flows.start_ns.max() < spec.stop_ns
+    rate = testbed.host_rate_bps("h2") / 8e9  # bytes per ns
+    for phase in found[:-1]:
+        inside = (flows.start_ns >= phase.start_ns) & (flows.start_ns < phase.end_ns)
+        long = inside & (flows.size_bytes != spec.short_bytes)
+        assert len(set(flows.src[long])) == (10 if phase.crowded else 2)
+        lasts = phase.end_ns - phase.start_ns
+        if phase.crowded:
+            assert flows.size_bytes[long].sum() == pytest.approx(
+                0.8 * rate * (lasts - MS // 2), 1e-4
+            )
+            short = flows.size_bytes[inside & ~long].sum()
+            assert short == pytest.approx(0.02 * rate * lasts, abs=2_500)
+        else:
+            assert set(flows.size_bytes[inside]) == {500_000}
+            # whole messages: half a pair more or less
+            assert flows.size_bytes[inside].sum() == pytest.approx(0.8 * rate * lasts, abs=500_000)
