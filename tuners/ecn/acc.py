@@ -55,7 +55,7 @@ class AccSettings:
     """Settings of training. Times are in decisions."""
 
     hidden: tuple[int, ...] = (64, 64)
-    # Not in the paper. A mark costs a flow its rate at once; the shorter queue comes over many decisions.
+    # Not in the paper. A mark costs a flow its rate at once, and shortens the queue over decisions.
     discount: float = 0.9
     learning_rate: float = 1e-3
     batch: int = 48  # per switch

@@ -54,7 +54,7 @@ class GraphccSettings:
 
     rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
     layer: int = 32  # width between the two layers of each module
-    # The effect of a setting ends after a few round trips of 8 us, long before the next decision.
+    # not in the paper; as for ACC
     discount: float = 0.9
     learning_rate: float = 1e-3
     batch: int = 16
