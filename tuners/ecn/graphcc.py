@@ -54,7 +54,7 @@ class GraphccSettings:
 
     rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
     layer: int = 32  # width between the two layers of each module
-    # not in the paper; as for ACC
+    # Not in the paper. A mark costs a flow its rate at once, and shortens the queue over decisions.
     discount: float = 0.9
     learning_rate: float = 1e-3
     batch: int = 16

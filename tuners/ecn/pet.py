@@ -72,7 +72,7 @@ class PetSettings:
     states: str = "six"  # "four" leaves out incast degree and mice ratio (figure 9)
     hidden: tuple[int, ...] = (64, 64)
     rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
-    discount: float = 0.9  # as for ACC and GraphCC here
+    discount: float = 0.9  # as for GraphCC here
     gae_lambda: float = 0.95  # not section 5.2's 0.01: see this module
     epochs: int = 10
     minibatch: int = 2_048
