@@ -46,6 +46,12 @@ class Cluster:
         cpus = sum(int(node["Resources"].get("CPU", 0)) for node in self._nodes())
         return cpus + max(1, cpus // _AHEAD)
 
+    def in_words(self) -> str:
+        """Return what the cluster is, in a line."""
+        nodes = self._nodes()
+        cpus = sum(int(node["Resources"]["CPU"]) for node in nodes)
+        return f"cluster {self.address}: {len(nodes)} nodes with {cpus} CPUs for trials"
+
     def check(
         self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
     ) -> None:
