@@ -1,0 +1,105 @@
+"""A cluster that closloop starts itself, with a node that it logs in to, and that it stops."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestration.runner.journal import read_journal
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = "from orchestration.cli.main import main; main()"
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.ssh,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+INVENTORY = """\
+all:
+  vars: {{closloop_known_hosts: {known}}}
+  children:
+    cluster:
+      hosts:
+        second:
+          ansible_host: 127.0.0.1
+          ansible_port: {port}
+          ansible_user: {user}
+          ansible_ssh_private_key_file: {key}
+          ansible_python_interpreter: {python}
+"""
+
+
+def _trials():
+    spec = importlib.util.spec_from_file_location("trials", Path(__file__).with_name("trials.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+trials = _trials()
+
+
+def ray_processes():
+    """Return the raylets of this machine, by their process ids."""
+    found = subprocess.run(["pgrep", "-f", "raylet/raylet"], stdout=subprocess.PIPE)
+    return set(found.stdout.split())
+
+
+@pytest.fixture
+def python(tmp_path):
+    """A Python that has closloop, as machines of a cluster have it."""
+    made = tmp_path / "python3"
+    made.write_text(f'#!/bin/sh\nexport PYTHONPATH={ROOT}\nexec {sys.executable} "$@"\n')
+    made.chmod(0o755)
+    return made
+
+
+def run(tmp_path, loopback, python):
+    inventory = tmp_path / "machines.yml"
+    text = INVENTORY.format(
+        known=loopback.known_hosts,
+        port=loopback.port,
+        user=loopback.user,
+        key=loopback.key_file,
+        python=python,
+    )
+    inventory.write_text(text)
+    campaign = trials.write_campaign(tmp_path, repeats=3, nap_s=0.1)
+    options = ["--no-report", "--out", str(tmp_path / "runs"), "--cluster", str(inventory)]
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, "run", str(campaign), *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_cluster_is_started_on_an_inventory_and_nothing_of_it_is_left(
+    tmp_path, loopback, python
+):
+    before = ray_processes()
+    folders = set(Path("/tmp").glob("closloop-*"))
+    done = run(tmp_path, loopback, python)
+    assert done.returncode == 0, done.stderr
+    assert "2 nodes" in done.stderr
+    events = [entry["event"] for entry in read_journal(tmp_path / "runs/tiny/journal.jsonl")]
+    assert events.count("trial-finished") == 6
+    assert events[-1] == "run-finished"
+    assert ray_processes() == before
+    assert set(Path("/tmp").glob("closloop-*")) <= folders
+
+
+def test_a_machine_without_ray_is_named_with_what_it_says(tmp_path, loopback, python):
+    before = ray_processes()
+    python.write_text("#!/bin/sh\necho No module named ray >&2\nexit 1\n")
+    done = run(tmp_path, loopback, python)
+    assert done.returncode == 3
+    assert "second: Ray does not start there: No module named ray" in done.stderr
+    assert "closloop[cluster]" in done.stderr
+    assert ray_processes() == before
