@@ -1,6 +1,5 @@
 """Campaigns and trainings on three nodes of a Ray cluster, which are processes of this machine."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -8,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import cluster_trials as trials
 import pytest
 
 from orchestration.backends.fluid.backend import FluidBackend
@@ -20,16 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 PATIENCE_S = 120.0
 STORE_BYTES = 100 << 20
-
-
-def _import_trials():
-    spec = importlib.util.spec_from_file_location("trials", Path(__file__).with_name("trials.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-trials = _import_trials()
 
 
 class Listener:

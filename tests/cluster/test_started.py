@@ -1,11 +1,11 @@
 """A cluster that closloop starts itself, with a node that it logs in to, and that it stops."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import cluster_trials as trials
 import pytest
 
 from orchestration.runner.journal import read_journal
@@ -31,16 +31,6 @@ all:
           ansible_ssh_private_key_file: {key}
           ansible_python_interpreter: {python}
 """
-
-
-def _trials():
-    spec = importlib.util.spec_from_file_location("trials", Path(__file__).with_name("trials.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-trials = _trials()
 
 
 def ray_processes():
@@ -74,15 +64,13 @@ def run(tmp_path, loopback, python):
         [sys.executable, "-c", MAIN, "run", str(campaign), *options],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        check=False,
     )
 
 
-def test_a_cluster_is_started_on_an_inventory_and_nothing_of_it_is_left(
-    tmp_path, loopback, python
-):
+def test_a_cluster_is_started_on_an_inventory_and_nothing_of_it_is_left(tmp_path, loopback, python):
     before = ray_processes()
     folders = set(Path("/tmp").glob("closloop-*"))
     done = run(tmp_path, loopback, python)
