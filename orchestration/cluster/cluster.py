@@ -22,6 +22,9 @@ _ANSWER_S = 120.0
 # many.
 _AHEAD = 8
 
+# Of the cluster that this process is connected to.
+_objects: list[Objects] = []
+
 
 def require_ray() -> None:
     """Raise NotReadyError without Ray, which is an extra."""
@@ -77,7 +80,10 @@ class Cluster:
         return ClusterWorkers(self._offers(backend, do), largest)
 
     def _offers(self, backend: Backend, do: Work | None = None) -> Offers:
-        return Offers(backend, do or _nothing, Objects(_connected(self.address).put))
+        put = _connected(self.address).put
+        if not _objects:
+            _objects.append(Objects(put))
+        return Offers(backend, do or _nothing, _objects[0])
 
     def _nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that have CPUs for trials."""
@@ -97,12 +103,14 @@ def disconnect() -> None:
         import ray
 
         ray.shutdown()
+    _objects.clear()
 
 
 def _connected(address: str) -> Any:
     """Return Ray, connected. Raises NotReadyError if the cluster does not answer."""
-    import ray
+    import ray as imported
 
+    ray: Any = imported
     if ray.is_initialized():
         return ray
     # Ray takes over SIGTERM, by which a run is stopped in order
@@ -117,6 +125,8 @@ def _connected(address: str) -> Any:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    # It would print what nodes log on standard output, where results go. There is no option.
+    ray._private.worker._worker_logs_enabled = False
     return ray
 
 

@@ -12,7 +12,8 @@ import hashlib
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
 MOST_LOSSES = 3
 # What a trial takes whose backend does not say it: a Python process with its tables.
 _PLAIN_BYTES = 512 << 20
+# A training makes a new network after each round.
+_MOST_OBJECTS = 512
 # Ray hands tasks of one size to one worker after the other, and looks anew for another size.
 _STEP_BYTES = 256 << 20
-# Times of stopping: a task takes so long to learn of it, then cleans up.
+# A node has so long to learn that a trial is cancelled, and to clean up.
 _STOP_S = 2 * STOP_GRACE_S + 5.0
+_TICK_S = 0.2
 
 
 @dataclass(eq=False)
@@ -51,24 +55,29 @@ class _Task:
 
 
 class Objects:
-    """What is in Ray's object store, by its hash: each content is put there once."""
+    """What is in Ray's object store, by its hash: each content is put there once.
+
+    Those that were not used for longest are forgotten; Ray keeps what a task still needs.
+    """
 
     def __init__(self, put: Callable[[Any], Any]) -> None:
         self._put = put
-        self._refs: dict[str, Any] = {}
+        self._refs: OrderedDict[str, Any] = OrderedDict()
 
     def of_bytes(self, content: bytes) -> Any:
         """Return the object of a content."""
-        key = hashlib.sha256(content).hexdigest()
-        if key not in self._refs:
-            self._refs[key] = self._put(content)
-        return self._refs[key]
+        return self._object(hashlib.sha256(content).hexdigest(), content)
 
     def of_value(self, value: Any) -> Any:
         """Return the object of a value, which is pickled to tell whether it is known."""
-        key = f"value {hashlib.sha256(pickle.dumps(value)).hexdigest()}"
+        return self._object(f"value {hashlib.sha256(pickle.dumps(value)).hexdigest()}", value)
+
+    def _object(self, key: str, value: Any) -> Any:
         if key not in self._refs:
             self._refs[key] = self._put(value)
+        self._refs.move_to_end(key)
+        while len(self._refs) > _MOST_OBJECTS:
+            self._refs.popitem(last=False)
         return self._refs[key]
 
 
@@ -162,16 +171,7 @@ class ClusterWorkers:
         """Yield what trials say within `timeout_s`."""
         while self._at_once:
             yield self._at_once.pop()
-        streams = {id(task.stream): task for task in self._tasks}
-        if not streams:
-            return
-        listed = [task.stream for task in self._tasks]
-        wait = self._ray.wait
-        ready, _ = wait(listed, num_returns=1, timeout=timeout_s, fetch_local=False)
-        if ready:
-            ready, _ = wait(listed, num_returns=len(listed), timeout=0, fetch_local=False)
-        for stream in ready:
-            task = streams[id(stream)]
+        for task in self._heard(timeout_s):
             message = self._said(task)
             if isinstance(message, Finished | Failed):
                 self._tasks.remove(task)
@@ -184,7 +184,9 @@ class ClusterWorkers:
             self._ray.cancel(task.stream, force=False)
         until_s = time.monotonic() + _STOP_S
         while self._tasks and not self._impatient and time.monotonic() < until_s:
-            self._tasks = [task for task in self._tasks if not self._has_ended(task)]
+            for task in self._heard(_TICK_S):
+                if self._has_ended(task):
+                    self._tasks.remove(task)
         for task in self._tasks:
             self._ray.cancel(task.stream, force=True)
         self._tasks.clear()
@@ -192,6 +194,18 @@ class ClusterWorkers:
     def kill(self) -> None:
         """Have `close` end Ray's workers at once; their hosts clean up without them."""
         self._impatient = True
+
+    def _heard(self, timeout_s: float) -> Sequence[_Task]:
+        """Return the tasks that have something to say, or have ended, within `timeout_s`."""
+        if not self._tasks:
+            return ()
+        tasks = {id(task.stream): task for task in self._tasks}
+        streams = [task.stream for task in self._tasks]
+        wait = self._ray.wait
+        ready, _ = wait(streams, num_returns=1, timeout=timeout_s, fetch_local=False)
+        if ready:
+            ready, _ = wait(streams, num_returns=len(streams), timeout=0, fetch_local=False)
+        return [tasks[id(stream)] for stream in ready]
 
     def _hand_out(self, task: _Task) -> None:
         trial, testbed = task.job.trial, task.job.testbed
@@ -231,10 +245,7 @@ class ClusterWorkers:
         return Failed(message, remedy, console, time.monotonic() - task.begin_s)
 
     def _has_ended(self, task: _Task) -> bool:
-        """Return whether a cancelled task has ended, after waiting a moment for it."""
-        ready, _ = self._ray.wait([task.stream], timeout=0.1, fetch_local=False)
-        if not ready:
-            return False
+        """Return whether a cancelled task has ended, or else said something before that."""
         try:
             self._ray.get(next(task.stream))
         except (StopIteration, self._ray.exceptions.RayError):

@@ -243,8 +243,38 @@ def test_ctrl_c_cancels_and_cleans_up_and_finished_trials_are_kept(nodes, tmp_pa
     assert sum(kept) == 2
 
 
+def test_a_machine_that_is_no_node_joins_without_cpus(nodes, place, monkeypatch):
+    import ray
+
+    from orchestration.cluster import started
+
+    def alive():
+        return [node for node in ray.nodes() if node["Alive"]]
+
+    slots, before = place.slots(), len(alive())
+    with started.joined(nodes.address):
+        assert len(alive()) == before
+    monkeypatch.setattr(started, "_is_node", lambda address: False)
+    with started.joined(nodes.address):
+        assert len(alive()) == before + 1
+        assert place.slots() == slots
+    until(lambda: len(alive()) == before, "it has left")
+
+
+def test_where_no_cluster_is_is_said(tmp_path):
+    script = "from orchestration.cluster.cluster import Cluster; Cluster('auto').slots()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "there is no Ray cluster at auto" in done.stderr
+
+
 # The last: of the three nodes, two are left.
-def test_forty_trials_with_a_node_lost_have_the_same_tables(nodes, place, tmp_path):
+def test_forty_trials_with_a_node_lost_have_the_same_tables(nodes, place, tmp_path, capfd):
     from orchestration.runner.place import THIS_MACHINE
 
     path = trials.write_campaign(tmp_path, repeats=20, nap_s=0.4)
@@ -253,6 +283,7 @@ def test_forty_trials_with_a_node_lost_have_the_same_tables(nodes, place, tmp_pa
     summary = run(path, tmp_path / "there", place, listener)
     assert (summary.trials, summary.finished, summary.failed) == (40, 40, {})
     assert len(set(listener.finished_ids)) == 40
+    assert capfd.readouterr().out == ""
     lost = [
         entry
         for entry in read_journal(tmp_path / "there" / "tiny" / "journal.jsonl")

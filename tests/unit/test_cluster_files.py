@@ -62,7 +62,7 @@ all:
 def write_campaign(folder):
     (folder / "table.csv").write_text("bytes,cdf\n1000,0\n2000,1\n")
     for repeat in (1, 2):
-        flows = "start_ns,src,dst,bytes,class\n0,h1,h2,1000,\n"
+        flows = "start_ns,src,dst,bytes,class\n0,h1,h2,1000,any\n"
         (folder / f"flows-{repeat}.csv").write_text(flows)
     for kind in ("safetensors", "json"):
         content = (checkpoint.PRETRAINED / f"acc.{kind}").read_bytes()
