@@ -28,6 +28,7 @@ from orchestration.device.ssh import Secrets, connect, disconnect
 from orchestration.model.errors import NotReadyError
 
 _START_S = 90.0
+_ANSWER_S = 10.0
 _STOP_S = 20.0
 _STARTED = b"Ray runtime started"
 _RAY = ("-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
@@ -84,7 +85,18 @@ def head(host: str) -> Iterator[str]:
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """Have this machine join a cluster that it is no node of, to hand out trials and run none."""
+    """Have this machine join a cluster that it is no node of, to hand out trials and run none.
+
+    Raises NotReadyError if nothing answers there, or Ray does not start.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise NotReadyError(
+            f"nothing answers at {address}: {error}",
+            "see whether the cluster's head runs there (ray start --head), and its port",
+        ) from error
     if _is_node(address):
         yield
         return

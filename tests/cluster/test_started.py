@@ -1,6 +1,7 @@
 """A cluster that closloop starts itself, with a node that it logs in to, and that it stops."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,10 +34,11 @@ all:
 """
 
 
-def ray_processes():
-    """Return the raylets of this machine, by their process ids."""
-    found = subprocess.run(["pgrep", "-f", "raylet/raylet"], stdout=subprocess.PIPE)
-    return set(found.stdout.split())
+def raylets(said):
+    """Return the raylets of the cluster whose head a run has named, by their process ids."""
+    (address,) = re.findall(r"head of a cluster at (\S+),", said)
+    found = subprocess.run(["pgrep", "-f", f"raylet/raylet.*{address}"], stdout=subprocess.PIPE)
+    return found.stdout.split()
 
 
 @pytest.fixture
@@ -59,9 +61,12 @@ def run(tmp_path, loopback, python):
     )
     inventory.write_text(text)
     campaign = trials.write_campaign(tmp_path, repeats=3, nap_s=0.1)
-    options = ["--no-report", "--out", str(tmp_path / "runs"), "--cluster", str(inventory)]
+    return closloop(tmp_path, "run", campaign, "--no-report", "--cluster", inventory)
+
+
+def closloop(tmp_path, *words):
     return subprocess.run(
-        [sys.executable, "-c", MAIN, "run", str(campaign), *options],
+        [sys.executable, "-c", MAIN, *map(str, words)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -71,23 +76,27 @@ def run(tmp_path, loopback, python):
 
 
 def test_a_cluster_is_started_on_an_inventory_and_nothing_of_it_is_left(tmp_path, loopback, python):
-    before = ray_processes()
-    folders = set(Path("/tmp").glob("closloop-*"))
     done = run(tmp_path, loopback, python)
     assert done.returncode == 0, done.stderr
     assert "2 nodes" in done.stderr
     events = [entry["event"] for entry in read_journal(tmp_path / "runs/tiny/journal.jsonl")]
     assert events.count("trial-finished") == 6
     assert events[-1] == "run-finished"
-    assert ray_processes() == before
-    assert set(Path("/tmp").glob("closloop-*")) <= folders
+    assert raylets(done.stderr) == []
 
 
 def test_a_machine_without_ray_is_named_with_what_it_says(tmp_path, loopback, python):
-    before = ray_processes()
     python.write_text("#!/bin/sh\necho No module named ray >&2\nexit 1\n")
     done = run(tmp_path, loopback, python)
     assert done.returncode == 3
     assert "second: Ray does not start there: No module named ray" in done.stderr
     assert "closloop[cluster]" in done.stderr
-    assert ray_processes() == before
+    assert raylets(done.stderr) == []
+
+
+def test_an_address_where_no_cluster_is_is_said(tmp_path):
+    campaign = trials.write_campaign(tmp_path)
+    done = closloop(tmp_path, "run", campaign, "--cluster", "127.0.0.1:1")
+    assert done.returncode == 3
+    assert "nothing answers at 127.0.0.1:1" in done.stderr
+    assert not (tmp_path / "runs").exists()
