@@ -29,6 +29,13 @@ def _environment(pid):
         return set()
 
 
+def _parent(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    except OSError:
+        return ""
+
+
 class Listener:
     """Remembers which trials have finished, and does something at each."""
 
@@ -69,12 +76,17 @@ class Nodes:
         for number in (pid, *map(int, children)):
             os.kill(number, signal.SIGKILL)
 
-    def hosts(self):
-        """Return the processes that run trials on the nodes."""
-        raylets = [node.all_processes["raylet"][0].process.pid for node in self._nodes]
+    def hosts(self, *nodes):
+        """Return the processes that run trials on nodes: the hosts, and what they forked."""
+        raylets = [n.all_processes["raylet"][0].process.pid for n in nodes or self._nodes]
         wanted = {f"RAY_RAYLET_PID={pid}".encode() for pid in raylets}
         found = subprocess.run(["pgrep", "-f", "cluster.host"], stdout=subprocess.PIPE, text=True)
-        return [pid for pid in found.stdout.split() if wanted & _environment(pid)]
+        return {pid for pid in found.stdout.split() if wanted & _environment(pid)}
+
+    def busy(self, node):
+        """Return whether a node runs a trial: a process that was forked from another one."""
+        hosts = self.hosts(node)
+        return any(_parent(pid) in hosts for pid in hosts)
 
     def shutdown(self):
         self._cluster.shutdown()
@@ -273,9 +285,15 @@ def test_a_machine_that_is_no_node_joins_without_cpus(nodes, place, monkeypatch)
 def test_forty_trials_with_a_node_lost_have_the_same_tables(nodes, place, tmp_path, capfd):
     from orchestration.runner.place import THIS_MACHINE
 
-    path = trials.write_campaign(tmp_path, repeats=20, nap_s=0.4)
-    doomed = nodes.others.pop()
-    listener = Listener(lambda count: nodes.kill(doomed) if count == 20 else None)
+    path = trials.write_campaign(tmp_path, repeats=20, nap_s=0.5)
+    doomed, killed = nodes.others.pop(), []
+
+    def at(count):
+        if not killed and count >= 20 and nodes.busy(doomed):
+            killed.append(count)
+            nodes.kill(doomed)
+
+    listener = Listener(at)
     summary = run(path, tmp_path / "there", place, listener)
     assert (summary.trials, summary.finished, summary.failed) == (40, 40, {})
     assert len(set(listener.finished_ids)) == 40
@@ -285,6 +303,7 @@ def test_forty_trials_with_a_node_lost_have_the_same_tables(nodes, place, tmp_pa
         for entry in read_journal(tmp_path / "there" / "tiny" / "journal.jsonl")
         if entry["event"] == "trial-lost"
     ]
+    assert killed
     assert lost
     assert all(entry["trial"] in listener.finished_ids for entry in lost)
     run(path, tmp_path / "here", THIS_MACHINE)
