@@ -16,8 +16,9 @@ from orchestration.model.ports import Backend
 from orchestration.model.trial import REAL, TrialSpec
 from orchestration.runner.pool import Work
 
-# A node that has its first Ray worker to start answers in some seconds.
-_ANSWER_S = 120.0
+# A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
+# Ray's workers have a niceness of 15.
+_ANSWER_S = 300.0
 # Handed out beyond the CPUs, so that a node that is done need not wait for this machine: one in so
 # many.
 _AHEAD = 8

@@ -94,16 +94,17 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes():
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), before)))
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Nodes()
-    yield made
-    import ray
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # or they get nothing of a machine that is busy
+        made = Nodes()
+        yield made
+        import ray
 
-    ray.shutdown()
-    made.shutdown()
-    os.environ["PYTHONPATH"] = before
+        ray.shutdown()
+        made.shutdown()
 
 
 @pytest.fixture

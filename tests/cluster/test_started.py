@@ -13,6 +13,8 @@ from orchestration.runner.journal import read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "from orchestration.cli.main import main; main()"
+# Else nodes get nothing of a machine that is busy.
+NOT_NICE = {"RAY_worker_niceness": "0"}
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.ssh,
@@ -45,7 +47,8 @@ def raylets(said):
 def python(tmp_path):
     """A Python that has closloop, as machines of a cluster have it."""
     made = tmp_path / "python3"
-    made.write_text(f'#!/bin/sh\nexport PYTHONPATH={ROOT}\nexec {sys.executable} "$@"\n')
+    exports = f"export PYTHONPATH={ROOT} RAY_worker_niceness=0"
+    made.write_text(f'#!/bin/sh\n{exports}\nexec {sys.executable} "$@"\n')
     made.chmod(0o755)
     return made
 
@@ -68,7 +71,7 @@ def closloop(tmp_path, *words):
     return subprocess.run(
         [sys.executable, "-c", MAIN, *map(str, words)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **NOT_NICE},
         capture_output=True,
         text=True,
         check=False,

@@ -73,6 +73,8 @@ class _Nodes:
         from ray.cluster_utils import Cluster as Simulated
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # its workers would leave this machine to whatever else it does, and nodes are what is meant
+        os.environ.setdefault("RAY_worker_niceness", "0")
         root = str(Path(__file__).resolve().parents[3])
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
