@@ -1,8 +1,8 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
-influx: victoria-metrics. cluster: Ray. browser: Chromium. root: namespaces of this machine. containers: a
-runtime for containers, and their image or what builds it. yang: yanglint,
+influx: victoria-metrics. cluster: Ray. browser: Chromium. root: namespaces of this machine.
+containers: a runtime for containers, and their image or what builds it. yang: yanglint,
 and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
 clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
 """
@@ -218,6 +218,8 @@ LONG = (
     "test_paths_on_rack",
     "test_containerlab_nodes",
     "test_playbooks",
+    "test_cluster",
+    "test_started",
     "test_roce_on_rack",
     "test_small_problem",
     "test_sink_on_rack",

@@ -1,6 +1,8 @@
 """Campaigns with files of their own for tests of the cluster, and what must be the same."""
 
 import json
+from contextlib import suppress
+from pathlib import Path
 
 # How long things took, which no two runs have in common.
 OF_THE_CLOCK = {"wall_s", "started_ns", "stages_s"}
@@ -56,6 +58,16 @@ def write_campaign(folder, repeats=2, nap_s=0.0, backend="fluid"):
     path = folder / "tiny.yml"
     path.write_text(text.replace("BACKEND", backend))
     return path
+
+
+def processes(*words):
+    """Return the ids of the processes whose command lines have all words, as text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            if all(word.encode() in path.read_bytes() for word in words):
+                found.append(path.parent.name)
+    return found
 
 
 def contents(folder):

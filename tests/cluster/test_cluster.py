@@ -80,8 +80,8 @@ class Nodes:
         """Return the processes that run trials on nodes: the hosts, and what they forked."""
         raylets = [n.all_processes["raylet"][0].process.pid for n in nodes or self._nodes]
         wanted = {f"RAY_RAYLET_PID={pid}".encode() for pid in raylets}
-        found = subprocess.run(["pgrep", "-f", "cluster.host"], stdout=subprocess.PIPE, text=True)
-        return {pid for pid in found.stdout.split() if wanted & _environment(pid)}
+        found = trials.processes("orchestration.cluster.host")
+        return {pid for pid in found if wanted & _environment(pid)}
 
     def busy(self, node):
         """Return whether a node runs a trial: a process that was forked from another one."""

@@ -39,8 +39,7 @@ all:
 def raylets(said):
     """Return the raylets of the cluster whose head a run has named, by their process ids."""
     (address,) = re.findall(r"head of a cluster at (\S+),", said)
-    found = subprocess.run(["pgrep", "-f", f"raylet/raylet.*{address}"], stdout=subprocess.PIPE)
-    return found.stdout.split()
+    return trials.processes("raylet/raylet", address)
 
 
 @pytest.fixture
