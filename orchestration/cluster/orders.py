@@ -14,9 +14,11 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from inventory.topology import Testbed
+from orchestration.artifacts.provenance import versions
 from orchestration.model.digest import sha256_of
 from orchestration.model.files import whole_folder
 from orchestration.model.ports import Luggage
@@ -24,6 +26,8 @@ from orchestration.model.trial import ACTIONS, CHECKPOINT, TrialSpec, of_repeat
 from tuners.registry import checkpoint_of
 
 _EXECUTABLE = 0o700
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,22 @@ class Order:
     trial: TrialSpec | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     cache: str = ""
+
+
+@lru_cache(maxsize=1)
+def described() -> dict[str, str]:
+    """Return what must be the same on all nodes: versions, and a digest of closloop's own files.
+
+    The kernel of the machine is not among it: trials do not depend on it.
+    """
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((_ROOT / package).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
+    found = {**versions(), "files": digest.hexdigest()[:12]}
+    del found["host_kernel"]
+    return found
 
 
 def own_files(trial: TrialSpec) -> list[Path]:

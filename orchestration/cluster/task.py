@@ -17,16 +17,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from orchestration.artifacts.provenance import versions
 from orchestration.cluster.host import Said
-from orchestration.cluster.orders import Duty, Order, missing_in, node_cache, put
+from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, put
 from orchestration.runner.pool import STOP_GRACE_S
 from orchestration.runner.worker import Failed, Progressed
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TICK_S = 0.2
-# Of `versions`, what may differ between nodes: trials do not depend on it.
-_OF_A_MACHINE = "host_kernel"
 
 
 class Host:
@@ -105,8 +102,8 @@ def carry_out(order: Order, refs: Mapping[str, Any], luggage: Mapping[str, Any])
 
 def difference(duty: Duty) -> Failed | None:
     """Return what is wrong if this node would not compute the same as the machine that plans."""
-    ours, theirs = versions(), duty.versions
-    for name in sorted({*ours, *theirs} - {_OF_A_MACHINE}):
+    ours, theirs = described(), duty.versions
+    for name in sorted({*ours, *theirs}):
         here, there = ours.get(name, "none"), theirs.get(name, "none")
         if here != there:
             return Failed(

@@ -19,9 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inventory.topology import Testbed
-from orchestration.artifacts.provenance import versions
 from orchestration.backends.emulated.launcher import OTHER_CPU
-from orchestration.cluster.orders import Duty, Order, cache_name, digests_of, own_files, unpack
+from orchestration.cluster.orders import (
+    Duty,
+    Order,
+    cache_name,
+    described,
+    digests_of,
+    own_files,
+    unpack,
+)
 from orchestration.cluster.task import carry_out
 from orchestration.model.errors import TrialError
 from orchestration.model.ports import Backend, Luggage, Travels
@@ -93,7 +100,7 @@ class Offers:
         variables = {name: os.environ[name] for name in OTHER_CPU if name in os.environ}
         pickled = pickle.dumps((backend, do))
         named = dict(luggage.variables)
-        self._duty = Duty(pickled, os.getcwd(), versions(), variables, named, cache)
+        self._duty = Duty(pickled, os.getcwd(), described(), variables, named, cache)
         self._luggage = {
             name: objects.of_bytes(path.read_bytes()) for name, path in luggage.files.items()
         }

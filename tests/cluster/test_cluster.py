@@ -131,8 +131,8 @@ def run(path, out, place, listener=None, backend=None):
 def test_a_node_that_answers_otherwise_is_refused_by_its_name(place, tmp_path, monkeypatch):
     from orchestration.cluster import workers
 
-    ours = workers.versions()
-    monkeypatch.setattr(workers, "versions", lambda: {**ours, "numpy": "1.0"})
+    ours = workers.described()
+    monkeypatch.setattr(workers, "described", lambda: {**ours, "numpy": "1.0"})
     with pytest.raises(NotReadyError, match=r"node \S+: it has numpy \S+, and the machine that"):
         run(trials.write_campaign(tmp_path), tmp_path / "runs", place)
     assert not (tmp_path / "runs").exists()
