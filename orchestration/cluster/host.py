@@ -15,6 +15,7 @@ import pickle
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def _serve(order: Order, connection: Connection, scratch: Path) -> None:
-    """Carry an order out. Raises EOFError if nobody wants it any longer."""
+    """Carry an order out. Raises EOFError or ConnectionError if nobody wants it any longer."""
     folder = scratch / "trial"
     try:
         _enter(order, folder / "brought")
@@ -58,6 +59,11 @@ def _serve(order: Order, connection: Connection, scratch: Path) -> None:
             connection.send((_readiness(order), {}))
         else:
             _run(order, order.trial, connection, folder)
+    except (EOFError, ConnectionError):
+        raise
+    except Exception as error:  # such as a full disk, or a backend of a package that is not here
+        what = f"unexpected {type(error).__name__} on the node: {error}"
+        connection.send((Failed(what, "", traceback.format_exc(), 0.0), {}))
     finally:
         os.chdir(scratch)
         shutil.rmtree(folder, ignore_errors=True)
