@@ -8,6 +8,7 @@ machine that keeps the live copy. Variables named `closloop_*` are ours, all oth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from inventory.ansible_groups import ALL, Groups, refusals
@@ -20,6 +21,7 @@ from inventory.ansible_links import (
 )
 from inventory.ansible_schema import (
     ACCESS,
+    CLUSTER,
     COLLECTOR,
     DEVICE_NAMES,
     FABRIC_NAMES,
@@ -39,7 +41,7 @@ from inventory.topology import ETHERNET_HEADER_BYTES, Device, Testbed
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.units import format_size
 
-__all__ = ["load_rack", "write_rack"]
+__all__ = ["Machines", "load_machines", "load_rack", "write_rack"]
 
 
 def load_rack(path: Path) -> Rack:
@@ -98,6 +100,42 @@ def load_rack(path: Path) -> Rack:
         remedy = "give it a larger network that nobody else uses"
         _raise_any([document.problem(("closloop_fabric_prefix",), str(error), remedy)])
     return rack
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Machines that run trials: how to log in to each. Known hosts are as in `Rack`."""
+
+    access: tuple[Access, ...]
+    known_hosts_file: str = ""
+
+
+def load_machines(path: Path) -> Machines:
+    """Return the machines of an inventory's group `cluster`; the file need not have a rack.
+
+    Raises InputError for a bad file, or one without such a group.
+    """
+    path = Path(path)
+    groups = Groups(read(path))
+    _raise_any(refusals(groups, path))
+    names = list(groups.hosts_of(CLUSTER))
+    if not names:
+        what = f"no machine in the group {CLUSTER!r}"
+        remedy = f"list the machines that run trials in a group {CLUSTER}"
+        _raise_any([groups.document.problem((), what, remedy)])
+    about, problems = _rack_document(groups, names_of(RackVariables)).check(RackVariables)
+    documents = {name: _device_document(groups, name) for name in names}
+    devices: dict[str, DeviceVariables] = {}
+    for name, document in documents.items():
+        variables, found = document.check(DeviceVariables)
+        problems += found
+        if variables is not None:
+            devices[name] = variables
+    problems += _address_problems(devices, documents)
+    _raise_any(problems)
+    assert about is not None  # check gave none, and the problems above
+    access = tuple(_access(name, devices[name], ()) for name in names)
+    return Machines(access, _beside(path, about.closloop_known_hosts))
 
 
 def _raise_any(problems: list[Problem]) -> None:

@@ -21,6 +21,8 @@ PREFIX = "closloop_"
 # Groups by tier. Higher tiers have their number in the name.
 GROUPS = ("hosts", "leaves", "spines", "cores", "tier4", "tier5", "tier6", "tier7", "tier8")
 COLLECTOR = "collector"
+# Machines that run trials, not devices of the rack (`--cluster`).
+CLUSTER = "cluster"
 
 PASSWORDS = (
     "ansible_password",

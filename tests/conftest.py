@@ -1,13 +1,14 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
-influx: victoria-metrics. browser: Chromium. root: namespaces of this machine. containers: a
-runtime for containers, and their image or what builds it. yang: yanglint,
+influx: victoria-metrics. cluster: Ray. browser: Chromium. root: namespaces of this machine.
+containers: a runtime for containers, and their image or what builds it. yang: yanglint,
 and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
 clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
 """
 
 import getpass
+import importlib.util
 import os
 import shutil
 import signal
@@ -42,6 +43,11 @@ def _no_kernel() -> str:
 def _no_program(name: str) -> str:
     found = shutil.which(name, path=SYSTEM_PATH)
     return "" if found else f"no {name}: install it with scripts/system-packages.sh"
+
+
+def _no_ray() -> str:
+    found = importlib.util.find_spec("ray")
+    return "" if found else "no Ray: pip install 'closloop[cluster]'"
 
 
 def _no_ns3() -> str:
@@ -104,6 +110,7 @@ NEEDS = {
     "containers": _no_containers,
     "kernel": _no_kernel,
     "ns3": _no_ns3,
+    "cluster": _no_ray,
     "ssh": lambda: _no_program("sshd"),
     "redis": lambda: _no_program("redis-server"),
     "influx": lambda: _no_program("victoria-metrics"),
@@ -211,6 +218,8 @@ LONG = (
     "test_paths_on_rack",
     "test_containerlab_nodes",
     "test_playbooks",
+    "test_cluster",
+    "test_started",
     "test_roce_on_rack",
     "test_small_problem",
     "test_sink_on_rack",

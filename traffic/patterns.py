@@ -14,6 +14,7 @@ from typing import assert_never
 import numpy as np
 
 from inventory.topology import Testbed
+from orchestration.model.brought import here
 from orchestration.model.records import Floats, Ints
 from orchestration.model.trial import (
     AllToAllSpec,
@@ -185,7 +186,7 @@ def replay(spec: ReplaySpec, testbed: Testbed) -> Flows:
 
     Raises InputError, with the line, for a bad file and for hosts that the testbed does not have.
     """
-    flows = read_flows(spec.file)
+    flows = read_flows(here(spec.file))
     src, dst = host_numbers(flows, testbed)
     chosen = (flows.start_ns >= spec.start_ns) & (flows.start_ns < spec.stop_ns)
     if spec.recorded_class:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestration.model import plugins
+from orchestration.model.brought import here
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats, Ints
 
@@ -100,7 +101,7 @@ def load_workload(name_or_path: str) -> Workload:
     every fault of a table.
     """
     if _is_path(name_or_path):
-        path = Path(name_or_path)
+        path = Path(here(name_or_path))
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.model.brought import here
 from orchestration.model.files import write_whole
 from tuners.nets import Arrays, finite
 
@@ -47,7 +48,8 @@ def find(name: str) -> Path:
 
     Raises CheckpointError if there is none.
     """
-    path = Path(name) if name.endswith(".safetensors") else PRETRAINED / f"{name}.safetensors"
+    own = name.endswith(".safetensors")
+    path = Path(here(name)) if own else PRETRAINED / f"{name}.safetensors"
     if not path.is_file():
         known = ", ".join(pretrained()) or "none"
         raise CheckpointError(

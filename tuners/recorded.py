@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orchestration.model.brought import here
 from orchestration.model.csv_columns import CsvColumns, Kind, read_csv
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, KNOBS, Knob
@@ -69,7 +70,7 @@ def knob_of(path: str) -> Knob:
 
 def _header(path: str) -> set[str]:
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(here(path), newline="", encoding="utf-8") as file:
             return {name.strip() for name in next(csv.reader(file), [])}
     except (OSError, UnicodeDecodeError):
         return set()
@@ -83,7 +84,7 @@ def read_actions(path: str, testbed: Testbed | None) -> Recording:
     does not have.
     """
     knob = knob_of(path)
-    columns = read_csv(path, columns_of(knob, _header(path)))
+    columns = read_csv(here(path), columns_of(knob, _header(path)))
     t_ns = columns.integers["t_ns"]
     values = {
         one.name: numbers[one.name]

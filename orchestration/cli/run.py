@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import (
     Clock,
     InventoryOption,
@@ -28,6 +29,7 @@ from orchestration.cli.terminal import print_json
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.model.trial import BackendName
+    from orchestration.runner.place import Place
     from orchestration.runner.run import Summary
     from orchestration.wiring import RackAccess
 
@@ -40,6 +42,7 @@ class Running:
     jobs: Jobs = 0
     fresh: Annotated[bool, "Put earlier results aside and start anew."] = False
     report: Annotated[bool, "--report/--no-report", "Report the results at the end."] = True
+    cluster: ClusterOption = ""
     as_json: Json = False
 
     def run(
@@ -51,6 +54,27 @@ class Running:
         sink: str = "",
     ) -> Summary:
         """Run a campaign with progress; `watch` shows its fabric, `sink` receives its records."""
+        if self.cluster and (watch or sink):
+            from orchestration.model.errors import InputError
+
+            raise InputError.single(
+                "--watch" if watch else "--sink",
+                "trials on a cluster's nodes are not seen from here while they run",
+                "leave it out, and see their run folders: closloop report, or closloop push",
+            )
+        with place_of(self.cluster) as place:
+            return self.run_at(place, campaign, rack, watch=watch, sink=sink)
+
+    def run_at(
+        self,
+        place: Place,
+        campaign: Campaign,
+        rack: RackAccess | None = None,
+        *,
+        watch: bool = False,
+        sink: str = "",
+    ) -> Summary:
+        """Run a campaign's trials at a place, as `run` does."""
         from orchestration import wiring
         from orchestration.campaign.arriving import foretold
         from orchestration.cli.display import open_display
@@ -60,7 +84,7 @@ class Running:
         folder = self.out / campaign.name
         following = follow(sink, folder)
         engine = wiring.backend(campaign.trials[0].backend, rack)
-        jobs = self.jobs or default_jobs(campaign, engine)
+        jobs = self.jobs or default_jobs(campaign, engine, place)
         if not self.jobs and any(trial.clock for trial in campaign.trials):
             typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
         if said := foretold(campaign.trials):
@@ -71,7 +95,14 @@ class Running:
             listener = following.before(display) if following else display
             spool = following.spool if following else None
             return run_campaign(
-                campaign, engine, self.out, jobs, listener, fresh=self.fresh, spool=spool
+                campaign,
+                engine,
+                self.out,
+                jobs,
+                listener,
+                fresh=self.fresh,
+                spool=spool,
+                place=place,
             )
 
     def show(self, summary: Summary) -> None:
@@ -117,6 +148,8 @@ def run(
     Examples: closloop run examples/quickstart.yml --on fluid
 
     closloop run examples/quickstart.yml --on hardware --inventory rack.yml
+
+    closloop run examples/quickstart.yml --cluster machines.yml
     """
     spare_threads()
 
@@ -197,10 +230,18 @@ def backend_named(name: str) -> BackendName:
         raise InputError.single("backend", what, remedy) from error
 
 
-def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: bool = False) -> int:
+def run_all(
+    campaigns: dict[str, Campaign],
+    runs: Path,
+    jobs: int,
+    *,
+    replace: bool = False,
+    cluster: str = "",
+) -> int:
     """Run campaigns one after the other; return the worst of their exit codes.
 
-    With `replace`, finished trials that their files no longer describe are put aside first.
+    With `replace`, finished trials that their files no longer describe are put aside first. They
+    run on this machine, or on what `cluster` says.
     """
     spare_threads()
 
@@ -210,13 +251,15 @@ def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: b
     from orchestration.studies.catalogue import put_aside
 
     code = 0
-    for number, campaign in enumerate(campaigns.values(), start=1):
-        if replace and (count := put_aside(campaign, runs)):
-            typer.echo(f"{campaign.name}: {count} trials of earlier settings put aside", err=True)
-        typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
-        summary = Running(runs, jobs).run(campaign)
-        Console(stderr=True).print(summary_table(summary))
-        code = max(code, summary.exit_code)
+    with place_of(cluster) as place:
+        for number, campaign in enumerate(campaigns.values(), start=1):
+            if replace and (count := put_aside(campaign, runs)):
+                said = f"{campaign.name}: {count} trials of earlier settings put aside"
+                typer.echo(said, err=True)
+            typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
+            summary = Running(runs, jobs).run_at(place, campaign)
+            Console(stderr=True).print(summary_table(summary))
+            code = max(code, summary.exit_code)
     return code
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import Jobs, Json, On, Out, verb
 from orchestration.cli.run import spare_threads
 from orchestration.cli.terminal import print_json, table
@@ -15,6 +16,7 @@ from orchestration.cli.terminal import print_json, table
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.found import Found
+    from orchestration.runner.place import Place
     from orchestration.search.run import SearchPlan
 
 
@@ -30,7 +32,8 @@ class _Effort:
 @verb(
     "Examples:  closloop search examples/papers/graphcc-table1.yml --plan  |  "
     "closloop search my.yml --metric short_p99 --with-dcqcn --settings 81  |  "
-    "closloop search drlet.yml --over timeouts --metric fct_mean"
+    "closloop search drlet.yml --over timeouts --metric fct_mean  |  "
+    "closloop search my.yml --cluster 192.0.2.1:6379"
 )
 def search(
     file: Annotated[Path, "The campaign file; its own tuners are left out."],
@@ -49,6 +52,7 @@ def search(
     ] = None,
     out: Out = Path("runs"),
     jobs: Jobs = 0,
+    cluster: ClusterOption = "",
     fresh: Annotated[bool, "Put earlier trials aside and start anew."] = False,
     only_plan: Annotated[bool, "--plan", "Show what it would cost, and start nothing."] = False,
     as_json: Json = False,
@@ -85,7 +89,8 @@ def search(
         _show_plan(made, out, jobs, as_json=as_json)
         return
     typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
-    found = run_search(request, out, _Runner(out, jobs, fresh=fresh).run)
+    with place_of(cluster) as place:
+        found = run_search(request, out, _Runner(out, jobs, place, fresh=fresh).run)
     path = output or file.parent / "found" / f"{request.scene.campaign_name}.yml"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, found_yaml(found))
@@ -98,9 +103,10 @@ def search(
 class _Runner:
     """Runs the trials of each stage with the display of `closloop run`."""
 
-    def __init__(self, out: Path, jobs: int, *, fresh: bool) -> None:
+    def __init__(self, out: Path, jobs: int, place: Place, *, fresh: bool) -> None:
         self._out = out
         self._jobs = jobs
+        self._place = place
         self._fresh = fresh
 
     def run(self, stage: str, campaign: Campaign) -> None:
@@ -115,11 +121,18 @@ class _Runner:
         if not todo:
             return
         engine = wiring.backend(campaign.trials[0].backend)
-        jobs = self._jobs or default_jobs(campaign, engine)
+        jobs = self._jobs or default_jobs(campaign, engine, self._place)
         with open_display(f"{campaign.name}, {stage}") as display:
             left = replace(campaign, trials=tuple(todo))
             run_campaign(
-                left, engine, self._out, jobs, display, fresh=self._fresh, part_of_many=True
+                left,
+                engine,
+                self._out,
+                jobs,
+                display,
+                fresh=self._fresh,
+                part_of_many=True,
+                place=self._place,
             )
         self._fresh = False
 

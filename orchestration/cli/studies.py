@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.cluster import ClusterOption
 from orchestration.cli.options import Campaigns, Group, Jobs, Page, Repeats, Runs, verb
 from orchestration.cli.run import backend_named, run_all
 from orchestration.cli.terminal import Phases, table, write_page
@@ -61,6 +62,7 @@ def run_benchmarks(
 
 _PAPERS_EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
+    "closloop papers run --cluster 192.0.2.1:6379  |  "
     "closloop papers results -o docs/generated/results.md"
 )
 papers = Group("Run the papers' campaigns and compare.", _PAPERS_EPILOG)
@@ -77,6 +79,7 @@ class _Asked:
     runs: Runs = _RUNS
     jobs: Jobs = 0
     repeats: Repeats = None
+    cluster: ClusterOption = ""
     backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
     replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
@@ -86,7 +89,7 @@ class _Asked:
 
         names, backend, repeats = self.names or [], self.backend, self.repeats
         chosen = load_campaigns(self.campaigns, names, backend=backend, repeats=repeats)
-        return run_all(chosen, self.runs, self.jobs, replace=self.replace)
+        return run_all(chosen, self.runs, self.jobs, replace=self.replace, cluster=self.cluster)
 
 
 @papers.command("list")

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import Json, verb
 from orchestration.cli.run import spare_threads
 from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from orchestration.model.trial import Scalar
+    from orchestration.runner.place import Place
     from orchestration.training.protocol import Rule
     from orchestration.training.request import TrainRequest
 
@@ -50,6 +52,7 @@ class _Asked:
     params: dict[str, Scalar]
     out: Path | None
     fresh: bool
+    cluster: str
 
 
 @verb()
@@ -77,6 +80,7 @@ def train(
     ] = None,
     init: Annotated[str, "Go on from this checkpoint's network: a name, or a file."] = "",
     per_switch: Annotated[bool, "A network for each switch (acc and pet)."] = False,
+    cluster: ClusterOption = "",
     setting: Annotated[list[str], "--set", "A setting of the learner or tuner: NAME=VALUE."] = [],  # noqa: B006
     architecture: Annotated[str, "rl-cc's network: mlp or lstm."] = "",
     out: Annotated[Path | None, "The folder; default: below runs/train."] = None,
@@ -95,6 +99,8 @@ def train(
     Examples: closloop train acc --transport dcqcn --seeds 1-10
 
     closloop train graphcc --on fluid --episodes 20
+
+    closloop train acc --cluster machines.yml
     """
     spare_threads()
 
@@ -104,7 +110,7 @@ def train(
     if find_spec("torch") is None:
         raise NotReadyError("training needs torch", "install it: pip install 'closloop[learn]'")
     if tuner == "rl-cc":
-        foreign = (scenario, backend, init, per_switch or "", *setting, *by.given())
+        foreign = (scenario, backend, init, per_switch or "", cluster, *setting, *by.given())
         if any(foreign):
             raise InputError.single(
                 "rl-cc",
@@ -120,23 +126,29 @@ def train(
         raise InputError.single(
             "--per-switch", f"{tuner} has one network for all switches", "leave it out"
         )
-    asked = _Asked(tuner, scenario, backend, actors, init, per_switch, settings, params, out, fresh)
-    cores = jobs or len(os.sched_getaffinity(0))
+    asked = _Asked(
+        *(tuner, scenario, backend, actors, init, per_switch, settings, params, out, fresh, cluster)
+    )
     if not episodes:
         if seed is not None:
             raise InputError.single(
                 "--seed", "the protocol trains several seeds", f"use --seeds {seed}"
             )
-        _by_protocol(asked, by, cores, as_json=as_json)
+        _by_protocol(asked, by, jobs, as_json=as_json)
         return
     if given := by.given():
         raise InputError.single(
             "--episodes", f"a training by episodes takes no {', '.join(given)}", "leave one out"
         )
-    _by_episodes(asked, episodes, _or_1(seed), cores)
+    _by_episodes(asked, episodes, _or_1(seed), jobs)
 
 
-def _by_episodes(asked: _Asked, episodes: int, seed: int, cores: int) -> None:
+def _cores(place: Place, jobs: int) -> int:
+    """Return how many episodes are played at once, at most; `jobs` if it says that."""
+    return jobs or place.slots() or len(os.sched_getaffinity(0))
+
+
+def _by_episodes(asked: _Asked, episodes: int, seed: int, jobs: int) -> None:
     """Train once, for a number of episodes."""
     from orchestration import wiring
     from orchestration.analysis.learning_curve import write_curve
@@ -148,20 +160,21 @@ def _by_episodes(asked: _Asked, episodes: int, seed: int, cores: int) -> None:
     request = _request(asked, scenario, seed, episodes)
     engine = wiring.backend(Episodes(request).backend)
     folder = asked.out or Path("runs/train") / asked.tuner
-    with Display("episode") as display:
+    with place_of(asked.cluster) as place, Display("episode") as display:
         checkpoint = run(
             request,
             engine,
             folder,
-            min(asked.actors, cores),
+            min(asked.actors, _cores(place, jobs)),
             lambda done, total: display.round(asked.tuner, done, total),
             fresh=asked.fresh,
+            place=place,
         )
     page = write_curve(folder / "curve.csv", asked.tuner)
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {page}")
 
 
-def _by_protocol(asked: _Asked, by: ByProtocol, cores: int, *, as_json: bool) -> None:
+def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> None:
     """Train every seed by the protocol, and print what they came to."""
     from rich.console import Console
 
@@ -190,9 +203,10 @@ def _by_protocol(asked: _Asked, by: ByProtocol, cores: int, *, as_json: bool) ->
         f"{name}-{number}": _request(asked, scenario, number, 0, rule) for number in numbers
     }
     folder = asked.out or Path("runs/train") / name
-    with Display("decision") as display:
+    with place_of(asked.cluster) as place, Display("decision") as display:
         listener = Listener(display.round, display.note)
-        results = train_seeds(requests, folder, cores, listener, fresh=asked.fresh)
+        cores = _cores(place, jobs)
+        results = train_seeds(requests, folder, cores, listener, fresh=asked.fresh, place=place)
     for one in requests:
         write_curve(folder / one / "curve.csv", one)
     found = verdict(list(results.values()), protocol.share_above, protocol.least_seeds)

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from orchestration.model.brought import here
+
 
 class PluginError(ValueError):
     """A reference that leads to no class. The text reads `what: remedy`."""
@@ -44,7 +46,7 @@ def load(reference: str, group: str) -> Any:
     """Return what a reference names. Raises PluginError if it does not exist."""
     if is_file(reference):
         path, _, name = reference.rpartition(":")
-        return _attribute(_module(str(Path(path).absolute())), name, path)
+        return _attribute(_module(here(str(Path(path).absolute()))), name, path)
     if reference not in offered(group):
         raise PluginError(f"no entry point of {group} is called {reference!r}: install its package")
     try:

@@ -190,3 +190,26 @@ class Backend(Protocol):
 
         If `tuner` is given, it decides, in this process, instead of the tuner of the trial's spec.
         """
+
+
+@dataclass(frozen=True)
+class Luggage:
+    """What trials need of this machine's cache folder ($XDG_CACHE_HOME), to run on another one.
+
+    `files` are their paths by their names below such a folder. `variables` are environment
+    variables that name one of these files each, by its name.
+    """
+
+    files: Mapping[str, Path] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Travels(Protocol):
+    """A backend whose trials take more to another machine than Python packages and their files."""
+
+    def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+        """Return the memory that a trial of so many flows is planned to take at most."""
+
+    def luggage(self) -> Luggage:
+        """Return what its trials need of the cache. Raises NotReadyError without it."""

@@ -105,12 +105,17 @@ class Rounds:
         )
 
     def look(
-        self, folder: Path, tick: Callable[[], None], stop: Callable[[], bool]
+        self,
+        folder: Path,
+        tick: Callable[[], None],
+        stop: Callable[[], bool],
+        *,
+        forks: bool = True,
     ) -> list[Standing]:
         """Look at the conditions that are not done, when all trials that are due have ended.
 
-        Returns what was found, nothing if `stop` said so meanwhile. Raises InputError for a
-        finished trial that cannot be read.
+        Returns what was found, nothing if `stop` said so meanwhile; `forks` as for
+        `measure_apart`. Raises InputError for a finished trial that cannot be read.
         """
         rule = self._rule
         assert rule is not None
@@ -123,7 +128,8 @@ class Rounds:
             and trial.id not in self._known
             and (folder / trial.id).exists()
         ]
-        measured = measure_apart([folder / name for name in new], rule.of, tick, stop)
+        places = [folder / name for name in new]
+        measured = measure_apart(places, rule.of, tick, stop, forks=forks)
         if measured is None:
             return []
         self._known |= measured
@@ -188,15 +194,18 @@ def measure_apart(
     metrics: Sequence[str],
     tick: Callable[[], None],
     stop: Callable[[], bool],
+    *,
+    forks: bool = True,
 ) -> Figures | None:
     """Return the metrics of finished trials by the folders' names, None where a trial is invalid.
 
-    Reads them in a forked process, and calls `tick` while it waits. None alone if `stop` said so.
-    Raises InputError for a file that cannot be read.
+    Reads them in another process, and calls `tick` while it waits. That is forked, which is quick,
+    unless this process has threads (`forks` is False). None alone if `stop` said so. Raises
+    InputError for a file that cannot be read.
     """
     if not folders:
         return {}
-    context = get_context("fork")
+    context: Any = get_context("fork" if forks else "spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measure, args=(folders, tuple(metrics), sender), daemon=True)
     process.start()

@@ -21,6 +21,7 @@ RUN_INTERRUPTED = "run-interrupted"
 TRIAL_STARTED = "trial-started"
 TRIAL_FINISHED = "trial-finished"
 TRIAL_FAILED = "trial-failed"
+TRIAL_LOST = "trial-lost"
 LOOKED = "looked"
 
 

@@ -27,9 +27,9 @@ from orchestration.runner import journal as log
 from orchestration.runner.adaptive import Rounds, checked_rule, refuse_other_looks
 from orchestration.runner.fit import check_fit
 from orchestration.runner.folder import RunFolder
-from orchestration.runner.pool import Pool
+from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.signals import noted_signals
-from orchestration.runner.worker import Failed, Finished, Job, Progressed
+from orchestration.runner.worker import Failed, Finished, Job, Lost, Progressed, work
 
 # How often to call the listener's `tick` and to look for signals.
 _TICK_S = 0.2
@@ -110,13 +110,15 @@ class Summary:
         return 1 if self.failed or self.invalid else 0
 
 
-def default_jobs(campaign: Campaign, backend: Backend) -> int:
+def default_jobs(campaign: Campaign, backend: Backend, place: Place = THIS_MACHINE) -> int:
     """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
 
-    Raises NotReadyError if not even one can.
+    A place that is not this machine says it. Raises NotReadyError if not even one can.
     """
     if campaign.takes_turns:
         return 1
+    if slots := place.slots():
+        return slots
     testbeds = _testbeds(campaign.trials).values()
     for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
         try:
@@ -138,11 +140,13 @@ def run_campaign(
     fresh: bool = False,
     spool: Callable[[TrialSpec], SpoolNote] | None = None,
     part_of_many: bool = False,
+    place: Place = THIS_MACHINE,
 ) -> Summary:
     """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
 
     `spool` says where a trial's records go while it runs, if anywhere. With `part_of_many`, the
     folder may hold other trials: these are some of those that its owner decides on as it goes.
+    `place` is where they run.
 
     Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
     NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
@@ -156,11 +160,12 @@ def run_campaign(
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
     check_fit(todo, testbeds, backend.offer)
     for name in dict.fromkeys(trial.testbed for trial in todo):
-        backend.check(testbeds[name], jobs, [trial for trial in todo if trial.testbed == name])
+        on_it = [trial for trial in todo if trial.testbed == name]
+        place.check(backend, testbeds[name], jobs, on_it)
     _check_space(out, todo, testbeds)
     with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
-        run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool)
+        run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool, place)
         run.summary.rule = rule
         return run.run(jobs)
 
@@ -176,12 +181,14 @@ class _Run:
         testbeds: Mapping[str, Testbed],
         listener: Listener,
         spool: Callable[[TrialSpec], SpoolNote] | None,
+        place: Place,
     ) -> None:
         self._folder = folder
         self._testbeds = testbeds
         self._listener = listener
         self._spool = spool
-        self._pool = Pool(backend)
+        self._pool = place.workers(backend, work)
+        self._forks = place.forks
         self._rounds = rounds
         self.summary = Summary(folder.path, 0)
         self._running: set[str] = set()
@@ -241,7 +248,8 @@ class _Run:
         """Look at the results of a round that has ended, and take what is due by what they show."""
         rule, summary = self.summary.rule, self.summary
         assert rule is not None
-        found = self._rounds.look(self._folder.path, self._listener.tick, stop)
+        tick, forks = self._listener.tick, self._forks
+        found = self._rounds.look(self._folder.path, tick, stop, forks=forks)
         if not found:
             return
         summary.standings = tuple(self._rounds.standings.values())
@@ -263,6 +271,9 @@ class _Run:
                 self._listener.progressed(job.trial, message)
             elif isinstance(message, Finished):
                 self._finished(job.trial, message)
+            elif isinstance(message, Lost):
+                journal = self._folder.journal
+                journal.add(log.TRIAL_LOST, trial=job.trial.id, reason=message.reason)
             else:
                 self._failed(job.trial, message)
         self._listener.tick()

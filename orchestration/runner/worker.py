@@ -36,7 +36,7 @@ _PROGRESS_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """A worker's input. `folder` is for the result, `work` for temporary files.
+    """A worker's input. `folder` is for what is kept, `work` for temporary files.
 
     `spool` says where records go while the trial runs, None for nowhere.
     """
@@ -80,7 +80,14 @@ class Failed:
     wall_s: float
 
 
-Message = Progressed | Finished | Failed
+@dataclass(frozen=True)
+class Lost:
+    """A trial's machine or process was lost, and it is run again from its start."""
+
+    reason: str
+
+
+Message = Progressed | Finished | Failed | Lost
 
 
 def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:

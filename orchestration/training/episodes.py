@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import traceback
 from collections.abc import Callable
@@ -13,16 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inventory.topology import Testbed
 from orchestration.model.errors import ClosloopError, TrialError
 from orchestration.model.ports import Backend
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.runner.pool import Pool
+from orchestration.model.trial import TrialSpec
+from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.worker import Failed, Finished, Job, Message, enter_worker
 from traffic.schedule import make_schedule
 
 Trace = dict[str, NDArray[Any]]
 _TICK_S = 0.2
 _TRACE = "trace.npz"
+_KEPT = "kept"
 
 
 Keep = Callable[[Job, Schedule, TrialRecord], Trace]
@@ -36,7 +40,7 @@ def trace_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
 def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep = trace_of) -> None:
     """Play one episode in this process, which process `parent` forked for it.
 
-    What `keep` returns of it is left for the parent.
+    What `keep` returns of it is left for the parent in the job's `folder`.
     """
     enter_worker(job, parent)
     begin = time.monotonic()
@@ -48,7 +52,8 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep =
         schedule = make_schedule(job.trial, job.testbed)
         record = backend.run(job.trial, job.testbed, schedule, job.work, lambda t, end: None)
         kept: dict[str, Any] = keep(job, schedule, record)
-        np.savez(job.work / _TRACE, **kept)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        np.savez(job.folder / _TRACE, **kept)
         pipe.send(Finished(True, (), 0, time.monotonic() - begin))
     except ClosloopError as error:
         console = error.console if isinstance(error, TrialError) else ""
@@ -58,11 +63,22 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep =
         pipe.send(failed(message, "", traceback.format_exc()))
 
 
-class Players:
-    """A pool of processes that play episodes, of which `keep` says what is kept."""
+def episode_job(trial: TrialSpec, testbed: Testbed, work: Path) -> Job:
+    """Return the job of an episode, with the folder `work` for all of its files."""
+    return Job(trial, testbed, work / _KEPT, work)
 
-    def __init__(self, backend: Backend, jobs: int, keep: Keep = trace_of) -> None:
-        self._pool = Pool(backend, partial(play, keep=keep))
+
+class Players:
+    """Workers at a place that play episodes, of which `keep` says what is kept."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        jobs: int,
+        keep: Keep = trace_of,
+        place: Place = THIS_MACHINE,
+    ) -> None:
+        self._pool = place.workers(backend, partial(play, keep=keep))
         self._jobs = jobs
 
     def play(self, jobs: list[Job], tick: Callable[[], bool]) -> list[Trace]:
@@ -84,8 +100,9 @@ class Players:
                         message.console,
                     )
                 if isinstance(message, Finished):
-                    with np.load(job.work / _TRACE) as arrays:
+                    with np.load(job.folder / _TRACE) as arrays:
                         traces[job.work] = dict(arrays)
+                    shutil.rmtree(job.folder)
         return [traces[job.work] for job in jobs if job.work in traces]
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from orchestration.model.files import write_whole
 from orchestration.model.records import DONE, LASTING, Floats, Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec, TunerSpec
 from orchestration.runner.worker import Job
-from orchestration.training.episodes import Trace
+from orchestration.training.episodes import Trace, episode_job
 from orchestration.training.protocol import Rule
 from orchestration.training.request import TrainRequest
 from traffic.schedule import ideal_times_ns
@@ -135,7 +135,7 @@ class HeldOut:
     def figures(self, tuner: TunerSpec, seeds: range, work: Path, play: Play) -> Floats | None:
         """Play a tuner and return its log figures (seeds, conditions); None if interrupted."""
         jobs = [
-            Job(trial, self.testbed, work / f"h{number}", work / f"h{number}")
+            episode_job(trial, self.testbed, work / f"h{number}")
             for number, trial in enumerate(self.trials(tuner, seeds))
         ]
         traces = play(jobs)

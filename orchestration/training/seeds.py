@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestration import wiring
 from orchestration.model.errors import ClosloopError, Interrupted, TrialError
+from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Job, die_with
 from orchestration.training.episodes import Players, Trace
@@ -54,18 +55,20 @@ def train_seeds(
     listener: Listener,
     *,
     fresh: bool = False,
+    place: Place = THIS_MACHINE,
 ) -> dict[str, Result]:
     """Train every request in its folder below `folder`, and return the results by name.
 
-    The requests differ in their seeds only and have a rule; `jobs` cores are used. The same call
-    goes on where it was. Call it from the main thread.
+    The requests differ in their seeds only and have a rule; `jobs` cores are used. Episodes are
+    played at a `place`, which each seed's process is given. The same call goes on where it was.
+    Call it from the main thread.
 
     Raises:
         InputError: a scenario is wrong, or a folder holds another training.
         TrialError: trainings failed; the others were finished.
         Interrupted: SIGINT or SIGTERM came.
     """
-    if not _play_references(next(iter(requests.values())), folder, jobs, listener):
+    if not _play_references(next(iter(requests.values())), folder, jobs, listener, place):
         raise Interrupted(
             "interrupted before the first training", "the same command goes on from here"
         )
@@ -84,7 +87,7 @@ def train_seeds(
         told = False
         while running or (waiting and not signals):
             while waiting and len(running) < side_by_side and not signals:
-                running.append(_start(*waiting.pop(0), folder, each, fresh))
+                running.append(_start(*waiting.pop(0), folder, each, fresh, place))
             if signals and not told:
                 told = True
                 tell(signal.SIGTERM)
@@ -100,14 +103,17 @@ def train_seeds(
     return {name: read_result(folder / name) for name in requests}
 
 
-def _play_references(request: TrainRequest, folder: Path, jobs: int, listener: Listener) -> bool:
+def _play_references(
+    request: TrainRequest, folder: Path, jobs: int, listener: Listener, place: Place
+) -> bool:
     """Play placebo and static settings; return whether that was not interrupted."""
     if request.rule is None:
         raise ValueError("trainings from several seeds have a rule: give them one")
     held_out = HeldOut(request, request.rule)
     backend = wiring.backend(Episodes(request).backend)
-    backend.check(held_out.testbed, jobs, held_out.trials(request.rule.placebo, range(1, 2)))
-    players = Players(backend, jobs, figure_of)
+    first = held_out.trials(request.rule.placebo, range(1, 2))
+    place.check(backend, held_out.testbed, jobs, first)
+    players = Players(backend, jobs, figure_of, place)
     work = folder / "work"
     with noted_signals(players.kill) as signals:
 
@@ -124,11 +130,13 @@ def _play_references(request: TrainRequest, folder: Path, jobs: int, listener: L
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _start(name: str, request: TrainRequest, folder: Path, jobs: int, fresh: bool) -> _Running:
+def _start(
+    name: str, request: TrainRequest, folder: Path, jobs: int, fresh: bool, place: Place
+) -> _Running:
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
-        target=_one, args=(request, folder, name, jobs, fresh, sender, os.getpid())
+        target=_one, args=(request, folder, name, jobs, fresh, place, sender, os.getpid())
     )
     process.start()
     sender.close()
@@ -141,6 +149,7 @@ def _one(
     name: str,
     jobs: int,
     fresh: bool,
+    place: Place,
     pipe: Connection,
     parent: int,
 ) -> None:
@@ -158,6 +167,7 @@ def _one(
             fresh=fresh,
             references=folder / _REFERENCES,
             note=pipe.send,
+            place=place,
         )
     except Interrupted:
         pass

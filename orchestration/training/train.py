@@ -20,9 +20,10 @@ import numpy as np
 from orchestration.model.errors import InputError, Interrupted, TrialError
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
+from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Job
-from orchestration.training.episodes import Players, Trace
+from orchestration.training.episodes import Players, Trace, episode_job
 from orchestration.training.files import Folder, Round, card
 from orchestration.training.held_out import HeldOut, References, figure_of
 from orchestration.training.judge import Judge
@@ -52,13 +53,15 @@ def train(
     fresh: bool = False,
     references: Path | None = None,
     note: Callable[[str], None] = lambda text: None,
+    place: Place = THIS_MACHINE,
 ) -> Path:
     """Train as long as the request says, and return the checkpoint's path.
 
     A folder with the same request is resumed. Call it from the main thread. `listener` gets each
     round with the training's length, in queue decisions if the request has a rule, else in
     episodes; `note` gets what else happens. `references` is the file that keeps the held-out
-    figures of placebo and static settings, by default in the folder; trainings share one.
+    figures of placebo and static settings, by default in the folder; trainings share one. Episodes
+    are played at a `place`; learning is here.
 
     Raises:
         InputError: a scenario is wrong, or the folder holds another training.
@@ -68,15 +71,15 @@ def train(
     """
     episodes = Episodes(request)
     held_out = _held_out(request, episodes.backend)
-    backend.check(episodes.testbed, jobs)
+    place.check(backend, episodes.testbed, jobs, [])
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, episodes, Folder(folder, by_rule=held_out is not None), held_out)
     if training.finished:
         return training.folder.checkpoint
-    backend.check(episodes.testbed, jobs, [training.episode(0)])
-    players = Players(backend, jobs)
-    judges = Players(backend, jobs, figure_of)
+    place.check(backend, episodes.testbed, jobs, [training.episode(0)])
+    players = Players(backend, jobs, place=place)
+    judges = Players(backend, jobs, figure_of, place)
 
     def kill() -> None:
         players.kill()
@@ -264,7 +267,7 @@ class _Training:
     def _job(self, number: int) -> Job:
         work = self.folder.work / str(number)
         shutil.rmtree(work, ignore_errors=True)
-        return Job(self.episode(number), self._episodes.testbed, work, work)
+        return episode_job(self.episode(number), self._episodes.testbed, work)
 
     def _learn(self, traces: list[Trace]) -> tuple[float, float, float]:
         rows = []

@@ -31,6 +31,7 @@ from orchestration.backends.emulated.job import Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
+from orchestration.backends.emulated.luggage import cached_luggage
 from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.real_time import (
     check_here,
@@ -43,9 +44,10 @@ from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.backends.realtime import bound_shapers_late_ns
 from orchestration.device import qdiscs
+from orchestration.model.brought import here
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.ports import Offer, Progress, Tuner
+from orchestration.model.ports import Luggage, Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
 from orchestration.model.signals import (
@@ -90,17 +92,24 @@ def guest_memory_bytes(
     return fabric + reading * readings + decision * decisions
 
 
-def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
-    """Return the memory for a trial's guest, in bytes. Flows may last until the end of the drain.
-
-    Raises:
-        NotReadyError: the machine does not have that much.
-    """
+def trial_memory_bytes(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+    """Return the memory for a trial's guest. Flows may last until the end of the drain."""
     lasts_ns = trial.duration_ns + trial.drain_ns
     readings = lasts_ns // trial.sample_period_ns
     memory_bytes = guest_memory_bytes(testbed, flows, readings, lasts_ns // trial.action_period_ns)
     if trial.load_balancing.kind == "flowlets":
         memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
+    return memory_bytes
+
+
+def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+    """Return the memory for a trial's guest, in bytes.
+
+    Raises:
+        NotReadyError: the machine does not have that much.
+    """
+    memory_bytes = trial_memory_bytes(trial, testbed, flows)
+    readings = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns
     try:
         memory_dir(memory_bytes)
     except NotReadyError as error:
@@ -152,6 +161,17 @@ class EmulatedBackend:
         require_kernel()
         check_policies(trials)
         memory_dir(jobs * guest_memory_bytes(testbed))
+
+    def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+        """Return the memory of a trial's guest."""
+        return trial_memory_bytes(trial, testbed, flows)
+
+    def luggage(self) -> Luggage:
+        """Return the kernel, and the programs that were compiled for it.
+
+        A machine without the compiler can use these. Raises NotReadyError without a kernel.
+        """
+        return cached_luggage()
 
     def run(
         self,
@@ -246,7 +266,7 @@ def _with_object(trial: TrialSpec) -> TrialSpec:
     roce = trial.host.roce
     if roce is None or not roce.program:
         return trial
-    made = replace(roce, program=str(policy_object(Path(roce.program)).absolute()))
+    made = replace(roce, program=str(policy_object(Path(here(roce.program))).absolute()))
     return replace(trial, host=replace(trial.host, roce=made))
 
 

@@ -27,6 +27,7 @@ from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memo
 from orchestration.backends.emulated.kernel.cache import Kernel
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
+from orchestration.model.brought import BROUGHT
 from orchestration.model.errors import TrialError
 from orchestration.model.trial import REAL
 
@@ -165,7 +166,7 @@ def init_script(job: Path, clock: str = "") -> str:
         "export PYTHONHASHSEED=0\n"  # the order of sets must not differ between guests
         + "".join(
             f"export {name}={shlex.quote(os.environ[name])}\n"
-            for name in OTHER_CPU
+            for name in (*OTHER_CPU, BROUGHT)
             if name in os.environ
         )
         + f"exec {python} -P -m orchestration.backends.emulated.guest {clock}".rstrip()

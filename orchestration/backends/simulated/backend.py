@@ -17,6 +17,7 @@ from orchestration.backends.simulated.own_policy import check_own_policies, poli
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
+from orchestration.model.brought import here
 from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
@@ -101,7 +102,7 @@ class SimulatedBackend:
 def _own_policy(trial: TrialSpec, folder: Path) -> tuple[Path, str] | None:
     """Return the library of the policy that a trial names, compiled, and what it is told."""
     spec = trial.host.roce
-    return (policy_library(Path(spec.program), folder), "") if spec and spec.program else None
+    return (policy_library(Path(here(spec.program)), folder), "") if spec and spec.program else None
 
 
 def _tcp_facts(trial: TrialSpec) -> dict[str, Any]:

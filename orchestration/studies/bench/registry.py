@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from orchestration.model.errors import InputError
 from orchestration.studies.bench import (
+    cluster,
     decision,
     decision_cost,
     drlet_decision,
@@ -76,6 +77,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "influx-sink": observing.influx_sink,
     "watching": observing.watching_cost,
     "sql": large_runs.sql_speed,
+    "cluster": cluster.cluster,
 }
 
 

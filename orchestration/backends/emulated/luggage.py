@@ -1,0 +1,33 @@
+"""What emulated trials need of the user's cache on another machine: the kernel, BPF programs."""
+
+from __future__ import annotations
+
+import os
+
+from collectors.bpf.compile import cache_folder
+from orchestration.backends.emulated.kernel.cache import (
+    BINARY,
+    MANIFEST,
+    OVERRIDE,
+    require_kernel,
+)
+from orchestration.model.ports import Luggage
+
+
+def cached_luggage() -> Luggage:
+    """Return the kernel that trials would boot here, and the BPF programs that are compiled.
+
+    Raises NotReadyError without a kernel, InputError as `require_kernel` does.
+    """
+    kernel = require_kernel()
+    folder = f"closloop/kernel/{kernel.hash}"
+    files = {f"{folder}/{BINARY}": kernel.path}
+    variables = {}
+    if kernel.manifest is None:
+        variables[OVERRIDE] = f"{folder}/{BINARY}"
+    else:
+        files[f"{folder}/{MANIFEST}"] = kernel.path.with_name(MANIFEST)
+    programs = sorted(cache_folder().glob("*.o"))
+    # the same names as here, which are made of the source's hash: a newer source is compiled there
+    files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
+    return Luggage(files, variables)

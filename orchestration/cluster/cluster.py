@@ -1,0 +1,139 @@
+"""A Ray cluster as a place where trials run, and the connection to it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from inventory.topology import Testbed
+from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.ports import Backend
+from orchestration.model.trial import REAL, TrialSpec
+from orchestration.runner.pool import Work
+
+# A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
+# Ray's workers have a niceness of 15.
+_ANSWER_S = 300.0
+# Handed out beyond the CPUs, so that a node that is done need not wait for this machine: one in so
+# many.
+_AHEAD = 8
+
+# Of the cluster that this process is connected to.
+_objects: list[Objects] = []
+
+
+def require_ray() -> None:
+    """Raise NotReadyError without Ray, which is an extra."""
+    if find_spec("ray") is None:
+        raise NotReadyError(
+            "a cluster needs Ray, which is not installed", "pip install 'closloop[cluster]'"
+        )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster by its address, HOST:PORT or `auto`. Processes that are given it connect.
+
+    As `runner.place.Place`.
+    """
+
+    address: str
+    forks = False
+
+    def slots(self) -> int:
+        """Return how many trials are handed out at once: one a CPU, and some that wait."""
+        cpus = sum(int(node["Resources"].get("CPU", 0)) for node in self._nodes())
+        return cpus + max(1, cpus // _AHEAD)
+
+    def in_words(self) -> str:
+        """Return what the cluster is, in a line."""
+        nodes = self._nodes()
+        cpus = sum(int(node["Resources"]["CPU"]) for node in nodes)
+        return f"cluster {self.address}: {len(nodes)} nodes with {cpus} CPUs for trials"
+
+    def check(
+        self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
+    ) -> None:
+        """Raise NotReadyError if some node cannot run these trials, by its name.
+
+        Raises InputError for trials that need this machine, and what the backend raises of itself.
+        """
+        if any(trial.backend == "hardware" or trial.clock == REAL for trial in trials):
+            raise InputError.single(
+                "--cluster",
+                "trials on a rack and in real time run on one machine, one at a time",
+                "leave it out",
+            )
+        backend.check(testbed, 0, trials)
+        nodes = {node["NodeID"]: _name(node) for node in self._nodes()}
+        for name, problem in ask_nodes(self._offers(backend), testbed, nodes, _ANSWER_S):
+            if problem is not None:
+                raise NotReadyError(f"node {name}: {problem.message}", problem.remedy)
+
+    def workers(self, backend: Backend, do: Work) -> ClusterWorkers:
+        """Return workers on all nodes, those included that join later."""
+        largest = max(int(node["Resources"].get("memory", 0)) for node in self._nodes())
+        return ClusterWorkers(self._offers(backend, do), largest)
+
+    def _offers(self, backend: Backend, do: Work | None = None) -> Offers:
+        put = _connected(self.address).put
+        if not _objects:
+            _objects.append(Objects(put))
+        return Offers(backend, do or _nothing, _objects[0])
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that have CPUs for trials."""
+        ray = _connected(self.address)
+        found = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
+        if not found:
+            raise NotReadyError(
+                f"no node of the cluster {self.address} has a CPU",
+                "add one: ray start --address=HOST:PORT",
+            )
+        return found
+
+
+def disconnect() -> None:
+    """Leave the cluster, if this process is connected to one."""
+    if find_spec("ray") is not None:
+        import ray
+
+        ray.shutdown()
+    _objects.clear()
+
+
+def _connected(address: str) -> Any:
+    """Return Ray, connected. Raises NotReadyError if the cluster does not answer."""
+    import ray as imported
+
+    ray: Any = imported
+    if ray.is_initialized():
+        return ray
+    # Ray takes over SIGTERM, by which a run is stopped in order
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+        raise NotReadyError(
+            f"there is no Ray cluster at {address}: {str(error).strip().splitlines()[0]}",
+            "start one: ray start --head; or give the inventory of machines to start one on",
+        ) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    # It would print what nodes log on standard output, where results go. There is no option.
+    ray._private.worker._worker_logs_enabled = False
+    return ray
+
+
+def _name(node: dict[str, Any]) -> str:
+    return str(node["NodeName"] or node["NodeManagerAddress"])
+
+
+def _nothing(job: Any, backend: Backend, pipe: Any, parent: int) -> None:
+    """Do nothing: the question whether a node is ready has no job."""

@@ -1,0 +1,117 @@
+"""The host process that runs a node's trials, by itself: Ray only brings it orders."""
+
+import dataclasses
+import pickle
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.cluster.orders import Duty, Order, described
+from orchestration.cluster.task import Host, difference
+from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.runner.worker import Failed, Finished, Progressed, work
+
+TUNER = """\
+import os
+import time
+from dataclasses import dataclass
+
+from closloop import BaseTuner
+from tuners.ecn.static import Secn1
+
+
+@dataclass(eq=False)
+class Mine(BaseTuner):
+    nap_s: float = 0.0
+
+    def reset(self, testbed, seed):
+        open(NOTE, "a").write(f"{os.getcwd()}\\n")
+        time.sleep(self.nap_s)
+        return Secn1().reset(testbed, seed)
+"""
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    made = Host()
+    yield made
+    with suppress(OSError):  # if the test has done it
+        made.end()
+
+
+def order_of(tmp_path, nap_s=0.0, pickled=b""):
+    """An order whose tuner's file is nowhere on this machine under its own path."""
+    tuner = TunerSpec("/nowhere/mine.py:Mine", {"nap_s": nap_s})
+    traffic = (IncastSpec(4, 64_000, 500_000, 0, 1_000_000),)
+    trial = TrialSpec(
+        *("own", "rlcc-7", "fluid", tuner, traffic),
+        1,
+        1,
+        duration_ns=1_000_000,
+        drain_ns=20_000_000,
+    )
+    duty = Duty(
+        *(pickled or pickle.dumps((FluidBackend(), work)), "/nowhere", described(), {}, {}), "cache"
+    )
+    text = TUNER.replace("NOTE", repr(str(tmp_path / "note")))
+    files = {"/nowhere/mine.py": text.encode()}
+    return Order(duty, load_testbed("rlcc-7"), trial, files, str(tmp_path / "cache"))
+
+
+def test_trials_run_one_after_the_other_and_leave_nothing(host, tmp_path):
+    for seed in (1, 2):
+        order = order_of(tmp_path)
+        order = dataclasses.replace(order, trial=dataclasses.replace(order.trial, seed=seed))
+        *before, (message, files) = host.said(order)
+        assert isinstance(message, Finished)
+        assert message.valid
+        assert all(isinstance(one, Progressed) for one, _ in before)
+        assert "trial.json" in files
+        assert b"/nowhere/mine.py" in files["trial.json"]
+        assert b"brought" not in files["trial.json"]
+    where = (tmp_path / "note").read_text().splitlines()
+    assert all(line.endswith("/brought/nowhere") for line in where)
+    host.end()
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_node_is_asked_whether_it_is_ready(host, tmp_path):
+    order = dataclasses.replace(order_of(tmp_path), trial=None)
+    ((message, files),) = host.said(order)
+    assert isinstance(message, Finished)
+    assert files == {}
+
+
+def test_what_the_node_cannot_load_is_a_failure_and_the_host_goes_on(host, tmp_path):
+    ((message, _),) = host.said(order_of(tmp_path, pickled=b"cnowhere\nthing\n."))
+    assert isinstance(message, Failed)
+    assert "ModuleNotFoundError" in message.message
+    *_, (message, _) = host.said(order_of(tmp_path))
+    assert isinstance(message, Finished)
+
+
+def test_a_trial_that_nobody_waits_for_is_stopped(host, tmp_path):
+    host._connection.send(order_of(tmp_path, nap_s=600.0))  # as `said` does, but without waiting
+    until = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "note").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    begin = time.monotonic()
+    host.end()
+    assert time.monotonic() - begin < PATIENCE_S
+    assert not list(Path(tmp_path / "scratch").iterdir())
+
+
+def test_a_node_that_differs_says_in_what():
+    theirs = {**described(), "files": "0123"}
+    duty = Duty(b"", "/", theirs, {}, {}, "cache")
+    problem = difference(duty)
+    assert "it has files" in problem.message
+    assert difference(dataclasses.replace(duty, versions=described())) is None
