@@ -17,7 +17,7 @@ access="openssh-server openssh-client sudo python3"
 programs="lldpd iperf3 fio"
 
 exec mmdebstrap --mode=root --variant=minbase --format=directory \
-    --aptopt='Acquire::Languages "none"' \
+    --aptopt='Acquire::Languages "none"' --aptopt='Acquire::Retries "5"' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
