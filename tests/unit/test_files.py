@@ -101,6 +101,8 @@ def test_nothing_else_renames_what_it_wrote_into_place():
         "orchestration/backends/emulated/kernel/cache.py",
         "orchestration/backends/hardware/safety/ledger.py",
         "orchestration/backends/simulated/program.py",
+        "orchestration/cluster/host.py",
+        "orchestration/cluster/orders.py",
         "orchestration/device/agent/lease.py",
         "orchestration/replay/build.py",
         "orchestration/runner/folder.py",
