@@ -22,12 +22,14 @@ from inventory.files import load_testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import Campaign
+from orchestration.model.condition import TUNER
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.run import run_campaign
 from orchestration.runner.worker import Failed, Finished, Job, Lost, enter_worker
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
+    SECN1,
     Figure,
     Outcome,
     at_most,
@@ -209,7 +211,9 @@ def _two_of_one() -> tuple[list[float], list[dict[str, float]]]:
             4 * MILLISECOND,
             backend="emulated",
             seed=seed,
+            repeat=seed,
             drain_ns=100 * MILLISECOND,
+            cell={TUNER: SECN1.name},
         )
         for seed in range(1, REAL_TRIALS + 1)
     ]
