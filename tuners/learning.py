@@ -69,16 +69,34 @@ def load_torch() -> Any:
 
 
 class TrainedNet:
-    """Named parameters as torch tensors, with the Adam optimiser that changes them."""
+    """Named parameters as torch tensors, with the Adam optimiser that changes them.
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], learning_rate: float) -> None:
+    `weight_decay` is AdamW's (Loshchilov and Hutter, 2019), of matrices and not of biases: what
+    few and noisy samples say of single states counts less, what all states share as much as before.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        learning_rate: float,
+        weight_decay: float = 0.0,
+    ) -> None:
         torch = self._torch = load_torch()
         self.tensors = {
             name: torch.tensor(np.asarray(values), requires_grad=True)
             for name, values in sorted(arrays.items())
         }
-        self._adam = torch.optim.Adam(
-            list(self.tensors.values()), lr=learning_rate, eps=_EPSILON, fused=True
+        matrices = [tensor for name, tensor in self.tensors.items() if name.endswith(".weight")]
+        others = [tensor for name, tensor in self.tensors.items() if not name.endswith(".weight")]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=learning_rate,
+            eps=_EPSILON,
+            fused=True,
         )
         self._mean = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
         self._steps = 0

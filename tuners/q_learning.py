@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from orchestration.model.records import Ints
 from orchestration.model.trial import Scalar
 from tuners.exact import exp
-from tuners.learning import TrainedNet
+from tuners.learning import State, TrainedNet
 from tuners.nets import Arrays
 
 _SENDING = 0.1  # of the port's rate
 
 
-def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
+def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: Any) -> Any:
     """Return y = r + discount * Q(s', argmax_a Q(s', a; theta); theta') (ACC, equation 3).
 
-    `reward` has shape (…); `next_online` and `next_target` are the networks' values of the next
-    state, (…, actions). All are torch tensors.
+    `reward` has shape (…), and so has `discount`, or it is a number; `next_online` and
+    `next_target` are the networks' values of the next state, (…, actions). All are torch tensors.
     """
     best = next_online.argmax(dim=-1, keepdim=True)
     return reward + discount * next_target.gather(-1, best).squeeze(-1)
@@ -38,8 +38,8 @@ def exploration(start: float, end: float, decay: float, decisions: int) -> float
 
 def explore(
     rng: np.random.Generator, choice: Ints, agents: Ints, share: float, values: NDArray[Any]
-) -> None:
-    """Replace, in place, the choice of each of `agents` with probability `share`.
+) -> Ints:
+    """Replace, in place, the choice of each of `agents` with probability `share`; return of which.
 
     `values` has one row per agent. The best action is drawn with weight 1, the second best with
     1/2, the third with 1/3 and so on: "actions resulting large reward will be prioritised" (ACC,
@@ -51,6 +51,37 @@ def explore(
     rank = np.searchsorted(edges, rng.random(len(places)) * edges[-1])
     order = np.argsort(-values[places], axis=1, kind="stable")
     choice[agents[places]] = order[np.arange(len(places)), rank]
+    return agents[places]
+
+
+class Explorer:
+    """Decides which agents explore, and how long an explored action lasts.
+
+    What a setting does shows over several decisions. Of one that is replaced at the next decision
+    nothing is learned, so an explored action is held: it goes on with probability 1 - 1 / `hold`
+    (temporally extended exploration: Dabney, Ostrovski and Barreto, 2021).
+    """
+
+    def __init__(self, rng: np.random.Generator, agents: int, hold: float) -> None:
+        self._rng = rng
+        self._goes_on = 1.0 - 1.0 / hold
+        self._exploring = np.zeros(agents, dtype=bool)
+
+    def apply(
+        self, choice: Ints, before: Ints, agents: Ints, share: float, values: NDArray[Any]
+    ) -> None:
+        """Replace, in place, the choice of those of `agents` that explore.
+
+        `share` of all decisions explore in the long run; `before` holds the last choices, and
+        `values` has one row per agent.
+        """
+        held = self._exploring[agents] & (self._rng.random(len(agents)) < self._goes_on)
+        choice[agents[held]] = before[agents[held]]
+        free = np.flatnonzero(~held)
+        begins = share * (1.0 - self._goes_on) / (1.0 - share * self._goes_on) if share > 0 else 0.0
+        began = explore(self._rng, choice, agents[free], begins, values[free])
+        self._exploring[agents] = held
+        self._exploring[began] = True
 
 
 class Kept:
@@ -89,6 +120,57 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     }
 
 
+def held_returns(
+    rows: Mapping[str, NDArray[Any]], discount: float, horizon: int
+) -> dict[str, NDArray[Any]]:
+    """Return transitions that last as long as an agent's action does, at most `horizon` decisions.
+
+    `rows` are those of `transitions`. `reward` becomes the discounted sum of the rewards while the
+    action was held, `next_x` the state in which it ended, and `weight` (steps, agents) is the power
+    of `discount` by which the value of that state counts. An action that is held is an option, and
+    this is its return (Sutton, Precup and Singh, 1999, equation 9).
+    """
+    action = rows["action"]
+    steps = len(action)
+    total = rows["reward"].astype(np.float64)
+    last = np.broadcast_to(np.arange(steps).reshape(-1, *[1] * (action.ndim - 1)), action.shape)
+    last = last.copy()
+    goes_on = np.ones(action.shape, dtype=bool)
+    for ahead in range(1, min(horizon, steps)):
+        goes_on = goes_on[:-1] & (action[ahead:] == action[:-ahead])
+        total[: steps - ahead] += np.where(goes_on, discount**ahead * rows["reward"][ahead:], 0.0)
+        last[: steps - ahead] += goes_on
+    count = last - np.arange(steps).reshape(-1, *[1] * (action.ndim - 1)) + 1
+    ends = last.reshape(*last.shape, *[1] * (rows["next_x"].ndim - last.ndim))
+    return {
+        "x": rows["x"],
+        "action": action,
+        "reward": total.astype(np.float32),
+        "next_x": np.take_along_axis(rows["next_x"], ends, axis=0),
+        "weight": (discount**count).astype(np.float32),
+    }
+
+
+def multi_step_returns(
+    rows: Mapping[str, NDArray[Any]], discount: float, horizon: int
+) -> dict[str, NDArray[Any]]:
+    """Return transitions of `horizon` decisions; the last ones of a trace, which are fewer, go.
+
+    `rows` are those of `transitions`. `reward` becomes the discounted sum of so many rewards, and
+    `next_x` the state after them.
+    """
+    steps = len(rows["x"]) - horizon + 1
+    if steps < 1:
+        return {name: values[:0] for name, values in rows.items()}
+    total = sum(discount**k * rows["reward"][k : k + steps] for k in range(horizon))
+    return {
+        "x": rows["x"][:steps],
+        "action": rows["action"][:steps],
+        "reward": np.asarray(total, dtype=np.float32),
+        "next_x": rows["next_x"][horizon - 1 :],
+    }
+
+
 def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Return which transitions (see `transitions`) are worth learning from.
 
@@ -116,6 +198,10 @@ class QSettings(Protocol):
         """Time constant of the decay of exploration, in decisions."""
 
     @property
+    def hold(self) -> float:
+        """Mean number of decisions for which an explored action is held."""
+
+    @property
     def updates_per_decision(self) -> float:
         """Number of gradient steps per decision."""
 
@@ -128,6 +214,7 @@ class QLearner(ABC):
         self._net = net
         self._target = start
         self._updates = self._decisions = 0
+        self._rewards = np.zeros(2)  # their sum, and how many
 
     @abstractmethod
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -145,7 +232,7 @@ class QLearner(ABC):
         """Return how much to explore next."""
         s = self._exploring
         share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
-        return {"explore": share}
+        return {"explore": share, "hold": s.hold}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Store an episode, and update the network for each of its decisions."""
@@ -161,6 +248,30 @@ class QLearner(ABC):
             "reward": float(trace["reward"].mean()),
             "explore": explored,
         }
+
+    def _note_rewards(self, rewards: NDArray[Any]) -> None:
+        """Count rewards of single decisions, any shape, in the mean that `_centred` subtracts."""
+        self._rewards += (float(rewards.sum(dtype=np.float64)), rewards.size)
+
+    def _centred(self, reward: Any, weight: Any, discount: float) -> Any:
+        """Return discounted sums of rewards less what a mean reward a decision comes to.
+
+        `weight` is the discount of what follows the sum. Values then begin near 0, where networks
+        do, and not at 1 / (1 - discount) times the reward: there an action that is seldom tried
+        looks bad for that alone (reward centring: Naik, Wan, Tomar and Sutton, 2024).
+        """
+        mean = self._rewards[0] / max(self._rewards[1], 1.0)
+        return reward - float(mean) * (1.0 - weight) / (1.0 - discount)
+
+    def _counters(self) -> State:
+        return {
+            "counters": np.array([self._updates, self._decisions]),
+            "rewards": self._rewards.copy(),
+        }
+
+    def _load_counters(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._updates, self._decisions = (int(value) for value in state["counters"])
+        self._rewards = state["rewards"].astype(np.float64)
 
     def _updated(self, target_every: int) -> None:
         """Count an update, and copy the network to the target after every `target_every`."""

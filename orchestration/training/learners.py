@@ -71,7 +71,11 @@ def split_settings(
 
     _check_name(tuner)
     fields = {field.name: field for field in dataclasses.fields(_LEARNERS[tuner]()[0])}
-    acts = [name for name in parameters(tuner) if name not in ("checkpoint", "explore", "collect")]
+    acts = [
+        name
+        for name in parameters(tuner)
+        if name not in ("checkpoint", "explore", "hold", "collect")
+    ]
     learns: dict[str, Scalar] = {}
     acting: dict[str, Scalar] = {}
     for name, value in given.items():
@@ -82,9 +86,9 @@ def split_settings(
                     f"--set {name}", f"{value!r} is no {kind.__name__}", "correct it"
                 )
             learns[name] = kind(value)
-        elif name in acts:
+        if name in acts:
             acting[name] = value
-        else:
+        elif name not in learns:
             known = ", ".join(sorted({*fields, *acts} - {"hidden"}))
             raise InputError.single(
                 f"--set {name}", f"{tuner} has no such setting", f"known are {known}"

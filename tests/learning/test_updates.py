@@ -7,14 +7,19 @@ import torch
 from inventory.files import load_testbed
 from tuners.ecn import graphcc, pet
 from tuners.ecn.acc import AccLearner, AccSettings
-from tuners.ecn.acc_network import PUBLISHED
 from tuners.ecn.features import size_feature
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.graphcc import HIDDEN, q_values
 from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
-from tuners.ecn.templates import acc_templates
+from tuners.ecn.templates import acc_templates, graphcc_templates
 from tuners.nets import mlp
-from tuners.q_learning import ddqn_target, exploration
+from tuners.q_learning import (
+    Explorer,
+    ddqn_target,
+    exploration,
+    held_returns,
+    multi_step_returns,
+)
 
 
 def test_double_q_target_chooses_by_one_network_and_values_by_the_other():
@@ -212,16 +217,86 @@ def test_acc_and_pet_choose_from_the_same_settings():
     assert pets == {*zip(table.kmin_bytes, table.kmax_bytes, table.pmax, strict=True)}
 
 
-def test_an_action_of_acc_is_worth_its_thresholds_and_its_pmax():
-    outputs = np.arange(65.0)[None]
-    values = PUBLISHED.values(outputs)[0]
-    table = acc_templates()
-    # the second pair of thresholds, with 15 %
-    place = 20 + 2
-    assert (table.kmin_bytes[place], table.kmax_bytes[place]) == (20_000, 80_000)
-    assert table.pmax[place] == 0.15
-    assert values[place] == 1 + (45 + 2)
-    np.testing.assert_array_equal(PUBLISHED.values(torch.from_numpy(outputs))[0].numpy(), values)
+@pytest.mark.parametrize(
+    ("table", "widths", "place", "setting", "value"),
+    [
+        # kmin 20 KB is output 0, kmax 80 KB the second of kmax, 15 % the third of pmax
+        (acc_templates(), (9, 9, 20), 20 + 2, (20_000, 80_000, 0.15), 0 + 10 + 20),
+        (graphcc_templates(), (5, 5, 5), 9, (2_000, 32_000, 1.0), 0 + 6 + 14),
+    ],
+)
+def test_a_setting_is_worth_its_kmin_its_kmax_and_its_pmax(table, widths, place, setting, value):
+    parts = table.parts()
+    assert parts.sizes == widths
+    outputs = np.arange(float(sum(widths)))[None]
+    values = parts.sums(outputs)
+    assert values.shape == (1, len(table))
+    assert tuple(column[place] for column in vars(table).values()) == setting
+    assert values[0, place] == value
+    np.testing.assert_array_equal(parts.sums(torch.from_numpy(outputs)).numpy(), values)
+
+
+def test_a_transition_lasts_as_long_as_its_action():
+    # one agent changes its action after two decisions, the other never does
+    action = np.array([[5, 7], [5, 7], [6, 7], [6, 7]])
+    reward = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]])
+    x = np.arange(8.0).reshape(4, 2, 1)
+    rows = {"x": x, "action": action, "reward": reward, "next_x": x + 2.0}
+    got = held_returns(rows, discount=0.5, horizon=3)
+    np.testing.assert_allclose(got["reward"], [[2.0, 2.75], [2.0, 4.5], [5.0, 5.0], [4.0, 4.0]])
+    np.testing.assert_allclose(
+        got["weight"], [[0.25, 0.125], [0.5, 0.125], [0.25, 0.25], [0.5, 0.5]]
+    )
+    # the state in which the action ended: after decision 1, 3 and so on
+    np.testing.assert_array_equal(got["next_x"][..., 0], [[4, 7], [4, 9], [8, 9], [8, 9]])
+    one = held_returns(rows, discount=0.5, horizon=1)
+    np.testing.assert_array_equal(one["reward"], reward)
+    np.testing.assert_array_equal(one["next_x"], rows["next_x"])
+    assert (one["weight"] == 0.5).all()
+
+
+def test_a_target_of_several_decisions_sums_their_rewards():
+    x = np.arange(4.0).reshape(4, 1, 1)
+    rows = {
+        "x": x,
+        "action": np.array([[0], [1], [2], [3]]),
+        "reward": np.array([[1.0], [2.0], [3.0], [4.0]]),
+        "next_x": x + 1.0,
+    }
+    got = multi_step_returns(rows, discount=0.5, horizon=3)
+    np.testing.assert_allclose(got["reward"][:, 0], [1 + 1 + 0.75, 2 + 1.5 + 1])
+    np.testing.assert_array_equal(got["next_x"][:, 0, 0], [3.0, 4.0])
+    np.testing.assert_array_equal(got["action"][:, 0], [0, 1])
+    assert len(multi_step_returns(rows, 0.5, 5)["x"]) == 0  # the episode is too short
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_explored_actions_last_and_have_the_share_that_is_asked_for(share):
+    explorer = Explorer(np.random.default_rng(1), agents=200, hold=8.0)
+    everyone, greedy = np.arange(200), 0
+    values = np.zeros((200, 50))
+    values[:, greedy] = 1.0
+    before = np.full(200, greedy)
+    rows = []
+    for _ in range(600):
+        choice = np.full(200, greedy)
+        explorer.apply(choice, before, everyone, share, values)
+        rows.append(choice)
+        before = choice
+    exploring = np.stack(rows[100:]) != greedy
+    # a few explore the best action itself, by its rank the likeliest of fifty
+    best = 1.0 / np.sum(1.0 / np.arange(1, 51))
+    assert exploring.mean() == pytest.approx(share * (1 - best), rel=0.1)
+    kept = (np.stack(rows[101:]) == np.stack(rows[100:-1]))[exploring[:-1]]
+    assert kept.mean() == pytest.approx(1 - 1 / 8, abs=0.04)  # or it draws the same again
+
+
+def test_values_are_of_what_an_action_earns_beyond_the_mean():
+    learner = AccLearner(1, load_testbed("rlcc-7"), AccSettings(discount=0.5))
+    learner._note_rewards(np.array([0.2, 0.6]))
+    weight = torch.tensor([0.5, 0.25])  # of one decision, and of two
+    got = learner._centred(torch.tensor([0.4, 0.4 + 0.5 * 0.6]), weight, 0.5)
+    np.testing.assert_allclose(got.numpy(), [0.0, 0.5 * 0.2], atol=1e-7)
 
 
 def test_graphcc_starts_with_values_that_depend_on_the_state():

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuners.ecn.features import ACC_FEATURES, RATE, size_feature, width
-from tuners.ecn.templates import PMAX, Templates, acc_templates, earlier_acc_templates
+from tuners.ecn.templates import Parts, Templates, acc_templates, earlier_acc_templates
 
 _QUEUE = ACC_FEATURES.index("queue")
 
@@ -19,36 +19,31 @@ _QUEUE = ACC_FEATURES.index("queue")
 class Layout:
     """Inputs and outputs of a network.
 
-    With `steps` of pmax above 0, outputs are a value for each pair of thresholds and one for each
-    pmax, and an action's is their sum. Otherwise there is one output per action.
+    With `parts` an action's value is the sum of one for its kmin, one for its kmax and one for its
+    pmax. Without there is one output per action.
     """
 
     features: tuple[str, ...]
     templates: Callable[[], Templates]
-    actions: int
-    steps: int = 0
+    parts: Parts | None = None
 
     @property
-    def width(self) -> int:
-        """Number of outputs."""
-        return self.actions // self.steps + self.steps if self.steps else self.actions
+    def outputs(self) -> tuple[int, ...]:
+        """Numbers of outputs: for kmin, kmax and pmax, or for all actions."""
+        return self.parts.sizes if self.parts else (len(self.templates()),)
 
     def inputs(self, history: int) -> int:
         """Return the number of inputs, with that many readings."""
         return width(self.features, history)
 
-    def outputs_in_card(self) -> dict[str, Any]:
+    def in_card(self) -> dict[str, Any]:
         """Return what a checkpoint's card says of the outputs."""
-        pairs = self.width - self.steps
-        return {"actions": self.actions} | ({"outputs": [pairs, self.steps]} if self.steps else {})
+        actions = {"actions": len(self.templates())}
+        return actions | ({"outputs": list(self.outputs)} if self.parts else {})
 
     def values(self, outputs: Any) -> Any:
         """Return the values of all actions (…, actions) from outputs, NumPy or torch."""
-        if not self.steps:
-            return outputs
-        pairs = self.width - self.steps
-        both = outputs[..., :pairs, None] + outputs[..., None, pairs:]
-        return both.reshape(*both.shape[:-2], self.actions)
+        return self.parts.sums(outputs) if self.parts else outputs
 
     def busy(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return which queues exceed the lowest kmin that can be set, given inputs (…, inputs).
@@ -60,8 +55,8 @@ class Layout:
         return exceeds
 
 
-PUBLISHED = Layout((*ACC_FEATURES, RATE), acc_templates, 900, len(PMAX))
-EARLIER = Layout(ACC_FEATURES, earlier_acc_templates, 225)
+PUBLISHED = Layout((*ACC_FEATURES, RATE), acc_templates, acc_templates().parts())
+EARLIER = Layout(ACC_FEATURES, earlier_acc_templates)
 LAYOUTS = (PUBLISHED, EARLIER)
 
 
@@ -71,4 +66,4 @@ def layout_of(card: Mapping[str, Any]) -> Layout:
     What is wrong with a card of another tuner is for `tuners.checkpoint.load_for` to say.
     """
     actions = card.get("architecture", {}).get("actions")
-    return next((one for one in LAYOUTS if one.actions == actions), PUBLISHED)
+    return next((one for one in LAYOUTS if len(one.templates()) == actions), PUBLISHED)

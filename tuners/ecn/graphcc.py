@@ -14,6 +14,10 @@ Where it departs from the paper, and why:
 
 - The port's rate is among the inputs (section 4.1 has 25 and 100 Gbit/s): `tuners.ecn.features`.
 - Queues that are empty while their port is idle do not count in the loss: `at_work`.
+- The value of a setting is the sum of one for its kmin, one for its kmax and one for its pmax:
+  `Templates.sums`.
+- An explored setting is held for some decisions, and a target sums the rewards of several:
+  `Explorer` and `multi_step_returns` in `tuners.q_learning`.
 - Training explores by the rank of actions, as ACC does: the paper names no exploration.
 """
 
@@ -36,13 +40,14 @@ from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product, ready
-from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
+from tuners.q_learning import Explorer, Kept, QLearner, at_work, ddqn_target, multi_step_returns
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 HIDDEN = 24
 ROUNDS = 2  # K
+PARTS = graphcc_templates().parts()
 HISTORY = 3  # this reading and p = 2 before it
 START = (32_000, 128_000, 0.01)  # until the first decision
 _FAR = 1e9
@@ -53,9 +58,11 @@ class GraphccSettings:
     """Settings of training. A sample is the whole fabric at one time."""
 
     rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
+    factored: bool = True  # outputs are for kmin, kmax and pmax; not in earlier networks either
     layer: int = 32  # width between the two layers of each module
     # Not in the paper. A mark costs a flow its rate at once, and shortens the queue over decisions.
     discount: float = 0.9
+    horizon: int = 4  # decisions whose rewards a target sums
     learning_rate: float = 1e-3
     batch: int = 16
     least_agents: int = 192  # in a batch: a small fabric contributes more samples
@@ -64,6 +71,7 @@ class GraphccSettings:
     explore_start: float = 1.0
     explore_end: float = 0.05
     explore_decay: float = 4_000.0  # time constant, in decisions; the end is reached after 12,000
+    hold: float = 8.0  # mean decisions for which an explored action lasts
     updates_per_decision: float = 1.0
 
 
@@ -82,16 +90,17 @@ def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any
         "rounds": ROUNDS,
         "layer": settings.layer,
         "actions": len(graphcc_templates()),
-    }
+    } | ({"outputs": list(PARTS.sizes)} if settings.factored else {})
 
 
 def _fresh(seed: int, settings: GraphccSettings = GraphccSettings()) -> Arrays:
     rng = np.random.default_rng([seed, 0])
-    layer, actions = settings.layer, len(graphcc_templates())
+    layer = settings.layer
+    outputs = sum(PARTS.sizes) if settings.factored else len(graphcc_templates())
     return (
         init_mlp(rng, "message", [2 * HIDDEN, layer, HIDDEN], last=1.0)
         | init_mlp(rng, "update", [3 * HIDDEN, layer, HIDDEN], last=1.0)
-        | init_mlp(rng, "readout", [HIDDEN, layer, actions])
+        | init_mlp(rng, "readout", [HIDDEN, layer, outputs])
     )
 
 
@@ -116,7 +125,8 @@ def q_values(parameters: Mapping[str, Any], x: Any, fabric: Graph, present: Any)
         smallest = amin(messages + _FAR * alone, -2)
         largest = amax(messages - _FAR * alone, -2)
         h = mlp(parameters, "update", concatenate([h, smallest * some, largest * some]))
-    return mlp(parameters, "readout", h)
+    outputs = mlp(parameters, "readout", h)
+    return PARTS.sums(outputs) if outputs.shape[-1] == sum(PARTS.sizes) else outputs
 
 
 def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
@@ -144,14 +154,16 @@ class Graphcc(LearnedTuner):
 
     checkpoint: str = "graphcc"
     explore: float = 0.0
+    hold: float = 1.0
     w_1: float = 0.7
     w_2: float = 0.3
     collect: bool = False
 
     def __post_init__(self) -> None:
-        shapes = {name: values.shape for name, values in _fresh(0).items()}
         found = load(self.checkpoint).card.get("architecture", {}).get("features")
-        self._settings = GraphccSettings(rate=found != list(PORT_FEATURES))
+        now = found != list(PORT_FEATURES)
+        self._settings = GraphccSettings(rate=now, factored=now)
+        shapes = {name: values.shape for name, values in _fresh(0, self._settings).items()}
         about = architecture(self._settings)
         self._checkpoint = load_for(self.checkpoint, "graphcc", about, shapes)
         self._templates = graphcc_templates()
@@ -175,6 +187,7 @@ class Graphcc(LearnedTuner):
         self._present = self._graph.present[..., None]
         self._all = np.arange(count, dtype=np.int64)
         self._choice = np.full(count, self._templates.nearest(*START))
+        self._explorer = Explorer(self._rng, count, self.hold)
         self._kept = Kept()
         return Setup((self._templates.settings(self._all, self._choice),))
 
@@ -190,7 +203,7 @@ class Graphcc(LearnedTuner):
         values = q_values(self._net, x, self._graph, self._present)
         self._choice = values.argmax(axis=1)
         if self.explore > 0:
-            explore(self._rng, self._choice, self._all, self.explore, values)
+            self._explorer.apply(self._choice, before, self._all, self.explore, values)
         if self.collect:
             reward = self.earned(observation, self._window.utilisation)
             self._kept.add(x, self._choice, reward)
@@ -241,7 +254,10 @@ class GraphccLearner(QLearner):
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
         self._decisions += len(rows["x"])
-        self._memory.add({**rows, "busy": at_work(rows).astype(np.float32)})
+        busy = at_work(rows).astype(np.float32)
+        self._note_rewards(rows["reward"][busy > 0])
+        rows = multi_step_returns(rows, self._settings.discount, self._settings.horizon)
+        self._memory.add({**rows, "busy": busy[: len(rows["x"])]})
 
     def update(self) -> float:
         """Draw a batch, move the network towards the double-Q target, and return the loss."""
@@ -257,11 +273,12 @@ class GraphccLearner(QLearner):
         target = {name: torch.from_numpy(values) for name, values in self._target.items()}
         fabric, present = self._graph, torch.from_numpy(self._graph.present[..., None])
         with torch.no_grad():
+            weight = settings.discount**settings.horizon
             y = ddqn_target(
-                rows["reward"],
+                self._centred(rows["reward"], weight, settings.discount),
                 q_values(online, rows["next_x"], fabric, present),
                 q_values(target, rows["next_x"], fabric, present),
-                settings.discount,
+                weight,
             )
         values = q_values(online, rows["x"], fabric, present)
         error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
@@ -276,7 +293,7 @@ class GraphccLearner(QLearner):
             named("online", self._net.state())
             | named("target", self._target)
             | named("memory", self._memory.state())
-            | {"counters": np.array([self._updates, self._decisions])}
+            | self._counters()
         )
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -284,4 +301,4 @@ class GraphccLearner(QLearner):
         self._net.load(part("online", state))
         self._target = part("target", state)
         self._memory.load(part("memory", state))
-        self._updates, self._decisions = (int(value) for value in state["counters"])
+        self._load_counters(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,30 @@ from orchestration.model.knobs import ECN
 from orchestration.model.records import Change, Floats, Ints
 
 KB = 1_000
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where the kmin and kmax of each pair of settings stand among all; pmax varies fastest.
+
+    `sizes` are the numbers of values of kmin, kmax and pmax; `kmin` and `kmax` have shape (pairs,).
+    """
+
+    sizes: tuple[int, int, int]
+    kmin: Ints
+    kmax: Ints
+
+    def sums(self, outputs: Any) -> Any:
+        """Return the values of all settings (…, settings) as sums, NumPy or torch.
+
+        `outputs` (…, sum of `sizes`) has a value for each kmin, each kmax and each pmax. An output
+        for each setting would learn from the few decisions that chose just that one, and the
+        largest of hundreds of such estimates is the luckiest, not the best.
+        """
+        first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
+        pairs = outputs[..., self.kmin] + outputs[..., first + self.kmax]
+        both = pairs[..., :, None] + outputs[..., None, second:]
+        return both.reshape(*both.shape[:-2], both.shape[-2] * both.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -28,6 +53,15 @@ class Templates:
         """Return the change that gives `queues` the templates `choice`, of the same shape."""
         columns = (self.kmin_bytes, self.kmax_bytes, self.pmax)
         return ECN.change(queues, *(column[choice] for column in columns))
+
+    def parts(self) -> Parts:
+        """Return the settings taken apart."""
+        kmin, kmax, pmax = (len(np.unique(one)) for one in vars(self).values())
+        places = [
+            np.unique(one, return_inverse=True)[1][::pmax]
+            for one in (self.kmin_bytes, self.kmax_bytes)
+        ]
+        return Parts((kmin, kmax, pmax), *places)
 
     def nearest(self, kmin_bytes: float, kmax_bytes: float, pmax: float) -> int:
         """Return the template nearest to a setting, by octaves of the thresholds and by pmax."""

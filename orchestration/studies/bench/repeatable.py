@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
@@ -24,9 +25,11 @@ from orchestration.model.trial import (
 from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
 
 _MILLISECOND = 1_000_000
+_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
 _NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
 # Environments that make OpenBLAS, NumPy and the C library believe in another CPU model.
-# GLIBC_TUNABLES has no effect if the C library does not support it.
+# GLIBC_TUNABLES has no effect if the C library does not support it. A newer CPU than this machine's
+# cannot be stood in for.
 OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
     "2004, SSE3": {
         "OPENBLAS_CORETYPE": "Prescott",
@@ -34,8 +37,7 @@ OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-FMA,-AVX",
     },
     "2013, AVX2": {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": _NO_AVX512},
-    "2017, AVX-512": {"OPENBLAS_CORETYPE": "SkylakeX"},
-}
+} | ({"2017, AVX-512": {"OPENBLAS_CORETYPE": "SkylakeX"}} if _AVX512 else {})
 
 
 def repeated_trial() -> Outcome:

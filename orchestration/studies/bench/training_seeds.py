@@ -146,13 +146,14 @@ class SmallProblem:
     def train(self, tuner: str, seed: int) -> Trained:
         """Train with a seed, then play with the resulting network."""
         rule = load_protocol().rule(tuner, str(self._folder / "held-out.yml"), DECISIONS)
-        request = TrainRequest(tuner, self._scenario, _ON, seed=seed, rule=rule)
+        # ACC's idle rule would leave a queue below the lowest kmin as it is, for better or worse
+        own: dict[str, Scalar] = {"idle_rule": False} if tuner == "acc" else {}
+        request = TrainRequest(
+            tuner, self._scenario, _ON, seed=seed, settings=own, params=own, rule=rule
+        )
         folder = self._folder / f"{tuner}-{seed}"
         checkpoint = train(request, self._backend, folder, 1, lambda round_, total: None)
-        params: dict[str, Scalar] = {"checkpoint": str(checkpoint)}
-        if tuner == "acc":
-            params["idle_rule"] = False  # the rule would leave a queue below its kmin unchanged
-        record = self._play(TunerSpec(tuner, params))
+        record = self._play(TunerSpec(tuner, {**own, "checkpoint": str(checkpoint)}))
         changes = record.changes[ECN.name]
         last = np.flatnonzero(changes.targets == _BOTTLENECK)[-1]
         kmin, kmax = (int(changes.values[name][last]) for name in ("kmin_bytes", "kmax_bytes"))
