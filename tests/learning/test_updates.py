@@ -34,9 +34,15 @@ def test_advantages_by_hand():
     # delta_0 = 1 + 0.5*4 - 2 = 1; delta_1 = 0 + 0.5*6 - 4 = -1; delta_2 = 2 + 0.5*0 - 6 = -4
     reward = np.array([[1.0], [0.0], [2.0]])
     value = np.array([[2.0], [4.0], [6.0], [0.0]])
-    got = pet.advantages(reward, value, discount=0.5, gae_lambda=0.2)
+    every = np.ones((3, 1), dtype=bool)
+    got = pet.advantages(reward, value, every, discount=0.5, gae_lambda=0.2)
     # A_2 = -4; A_1 = -1 + 0.1*-4 = -1.4; A_0 = 1 + 0.1*-1.4 = 0.86
     np.testing.assert_allclose(got[:, 0], [0.86, -1.4, -4.0])
+    # the action of 0 goes on at 1: delta_0 = (1 + 0.5*0) + 0.25*6 - 2 = 0.5
+    lasting = np.array([[True], [False], [True]])
+    got = pet.advantages(reward, value, lasting, discount=0.5, gae_lambda=0.2)
+    # A_0 = 0.5 + 0.25*0.2*-4
+    np.testing.assert_allclose(got[:, 0], [0.3, 0.0, -4.0])
 
 
 def test_rewards_to_go_end_with_the_value_of_the_last_state():

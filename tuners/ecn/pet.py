@@ -14,6 +14,10 @@ Where it departs from the paper, and why:
 - A step t of equation 13 is one of the optimiser, which the paper leaves open. Counted in
   episodes, epsilon would still be 0.19 after 200 of them.
 - Queues that are empty while their port is idle are left out of the updates: `at_work`.
+- A policy is run as it is learned, by drawing from it (algorithm 1, line 5), and not by its
+  likeliest action, which is anything as long as the policy is nearly even.
+- Offline, a drawn action lasts for some decisions, and so does a step of equations 9 and 10: what a
+  threshold does to a queue is not seen in 100 us (docs/tuners.md).
 - Lambda of equation 9 is 0.95, not section 5.2's 0.01. With that an action is judged by the next
   100 us alone, in which a mark costs utilisation and shortens no queue yet: under DCTCP policies
   then preferred thresholds that mark nothing, with a discount of 0.2 and of 0.9 (docs/tuners.md).
@@ -75,7 +79,8 @@ class PetSettings:
     discount: float = 0.9  # as for GraphCC here
     gae_lambda: float = 0.95  # not section 5.2's 0.01: see this module
     epochs: int = 10
-    minibatch: int = 2_048
+    hold: float = 8.0  # mean decisions for which a drawn action lasts, offline
+    minibatch: int = 256
     max_norm: float = 0.5
     rollout: int = 50  # decisions between two updates online
 
@@ -106,15 +111,16 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
 
 @dataclass(eq=False)
 class Pet(LearnedTuner):
-    """Takes the likeliest action of a trained policy; with `online`, continues to learn.
+    """Draws its actions from a trained policy; with `online`, continues to learn.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
     WebSearch, 0.7 and 0.3 for DataMining: section 5.2). They affect learning only. `explore` is the
-    probability of a uniform action; above 0, or with `collect`, actions are drawn from the policy.
+    probability of a uniform action. A drawn action goes on with probability 1 - 1 / `hold`.
     """
 
     checkpoint: str = "pet"
     explore: float = 0.0
+    hold: float = 1.0
     beta_1: float = 0.3
     beta_2: float = 0.7
     online: bool = False
@@ -143,7 +149,7 @@ class Pet(LearnedTuner):
         self._all = np.arange(len(queues), dtype=np.int64)
         self._heads = np.tile(np.array(START_HEADS), (len(queues), 1))
         self._rows: dict[str, list[NDArray[Any]]] = {
-            name: [] for name in ("x", "heads", "log_probability", "reward")
+            name: [] for name in ("x", "heads", "log_probability", "reward", "drawn")
         }
         self._learner: PetLearner | None = None
         if self.online:
@@ -177,12 +183,13 @@ class Pet(LearnedTuner):
             explore = float(self._learner.acting()["explore"])
         logits = mlp_by_group(self._net, "actor", x, self._switch)
         before = thresholds(self._all, self._heads)
-        if self.collect or explore > 0:
-            self._heads, log_probability = choose(logits, explore, self._rng)
-        else:
-            self._heads, log_probability = likeliest(logits), np.zeros(len(logits))
+        heads, log_probability = choose(logits, explore, self._rng)
+        drawn = np.ones(len(logits), dtype=bool)
+        if self.hold > 1.0:  # a drawn action goes on with probability 1 - 1 / hold
+            drawn = self._rng.random(len(logits)) * self.hold < 1.0
+        self._heads = np.where(drawn[:, None], heads, self._heads)
         if self.collect or self.online:
-            kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward)
+            kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward, drawn)
             for name, row in zip(self._rows, kept, strict=True):
                 self._rows[name].append(row)
             self._learn_online()
@@ -283,11 +290,6 @@ def choose(
     return np.stack(heads, axis=1), log((1 - explore) * policy + explore / _ACTIONS)
 
 
-def likeliest(logits: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the heads (n, 3) of highest probability."""
-    return np.stack([part_logits.argmax(axis=1) for part_logits in _split(logits)], axis=1)
-
-
 def _split(logits: Any) -> list[Any]:
     first, second = HEADS[0], HEADS[0] + HEADS[1]
     return [logits[..., :first], logits[..., first:second], logits[..., second:]]
@@ -302,18 +304,30 @@ def exploration(settings: PetSettings, step: int) -> float:
 
 
 def advantages(
-    reward: NDArray[Any], value: NDArray[Any], discount: float, gae_lambda: float
+    reward: NDArray[Any],
+    value: NDArray[Any],
+    drawn: NDArray[np.bool_],
+    discount: float,
+    gae_lambda: float,
 ) -> NDArray[np.float64]:
     """Return the advantages of equations 9 and 10 over the first axis, shape (T, …).
 
-    `reward[t]` is the reward of the action at t, shape (T, …); `value` has T + 1 rows.
+    `reward[t]` is the reward of the action at t, shape (T, …); `value` has T + 1 rows. An action
+    that was `drawn` at t, shape (T, …), lasts until the next one that was: delta has its rewards
+    until then, and the value of the state then. Others have an advantage of 0.
     """
-    delta = reward + discount * value[1:] - value[:-1]
-    result = np.zeros_like(delta, dtype=np.float64)
-    running: NDArray[Any] = np.zeros_like(delta[0], dtype=np.float64)
-    for t in range(len(delta) - 1, -1, -1):
-        running = delta[t] + discount * gae_lambda * running
-        result[t] = running
+    result = np.zeros(reward.shape, dtype=np.float64)
+    earned, following = np.zeros(reward.shape[1:]), np.zeros(reward.shape[1:])
+    later, weight = value[-1].astype(np.float64), np.ones(reward.shape[1:])
+    for t in range(len(reward) - 1, -1, -1):
+        earned = reward[t] + discount * earned
+        weight = discount * weight
+        whole = earned + weight * later - value[t] + weight * gae_lambda * following
+        result[t] = np.where(drawn[t], whole, 0.0)
+        following = np.where(drawn[t], whole, following)
+        later = np.where(drawn[t], value[t], later)
+        earned = np.where(drawn[t], 0.0, earned)
+        weight = np.where(drawn[t], 1.0, weight)
     return result
 
 
@@ -371,7 +385,8 @@ class PetLearner:
 
     def acting(self) -> dict[str, Scalar]:
         """Return epsilon of equation 13: the share of exploring actions, and the clip range."""
-        return {"explore": exploration(self._settings, self._updates)}
+        explore = exploration(self._settings, self._updates)
+        return {"explore": explore, "hold": self._settings.hold}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Learn N epochs from an episode, or part of one (algorithm 1, lines 5 to 12)."""
@@ -386,8 +401,9 @@ class PetLearner:
         critic = {name: t.detach().numpy() for name, t in self._nets["critic"].tensors.items()}
         value = np.stack([mlp_by_group(critic, "critic", row, self._switch)[:, 0] for row in x])
         reward = trace["reward"][1:]
-        advantage = advantages(reward, value, settings.discount, settings.gae_lambda)
-        busy = at_work({"x": x[:-1], "next_x": x[1:]})
+        drawn = trace["drawn"][:-1]
+        advantage = advantages(reward, value, drawn, settings.discount, settings.gae_lambda)
+        busy = at_work({"x": x[:-1], "next_x": x[1:]}) & drawn
         if not busy.any():
             return {}
         advantage = (advantage - advantage[busy].mean()) / (advantage[busy].std() + 1e-8)
