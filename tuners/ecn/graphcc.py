@@ -64,6 +64,7 @@ class GraphccSettings:
     discount: float = 0.9
     horizon: int = 4  # decisions whose rewards a target sums
     learning_rate: float = 1e-3
+    weight_decay: float = 0.3
     batch: int = 16
     least_agents: int = 192  # in a batch: a small fabric contributes more samples
     target_every: int = 100
@@ -244,7 +245,8 @@ class GraphccLearner(QLearner):
         self._seed = seed
         self._graph = graph(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
-        super().__init__(settings, TrainedNet(start, settings.learning_rate), dict(start))
+        net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
+        super().__init__(settings, net, dict(start))
         self._memory = Replay(settings.capacity)
 
     def architecture(self) -> dict[str, Any]:

@@ -14,8 +14,6 @@ Where it departs from the paper, and why:
 - A step t of equation 13 is one of the optimiser, which the paper leaves open. Counted in
   episodes, epsilon would still be 0.19 after 200 of them.
 - Queues that are empty while their port is idle are left out of the updates: `at_work`.
-- A policy is run as it is learned, by drawing from it (algorithm 1, line 5), and not by its
-  likeliest action, which is anything as long as the policy is nearly even.
 - Offline, a drawn action lasts for some decisions, and so does a step of equations 9 and 10: what a
   threshold does to a queue is not seen in 100 us (docs/tuners.md).
 - Lambda of equation 9 is 0.95, not section 5.2's 0.01. With that an action is judged by the next
@@ -111,11 +109,12 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
 
 @dataclass(eq=False)
 class Pet(LearnedTuner):
-    """Draws its actions from a trained policy; with `online`, continues to learn.
+    """Takes the likeliest action of a trained policy; with `online`, continues to learn.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
     WebSearch, 0.7 and 0.3 for DataMining: section 5.2). They affect learning only. `explore` is the
-    probability of a uniform action. A drawn action goes on with probability 1 - 1 / `hold`.
+    probability of a uniform action; above 0, or with `collect`, actions are drawn from the policy,
+    and a drawn one goes on with probability 1 - 1 / `hold`.
     """
 
     checkpoint: str = "pet"
@@ -183,11 +182,14 @@ class Pet(LearnedTuner):
             explore = float(self._learner.acting()["explore"])
         logits = mlp_by_group(self._net, "actor", x, self._switch)
         before = thresholds(self._all, self._heads)
-        heads, log_probability = choose(logits, explore, self._rng)
         drawn = np.ones(len(logits), dtype=bool)
-        if self.hold > 1.0:  # a drawn action goes on with probability 1 - 1 / hold
-            drawn = self._rng.random(len(logits)) * self.hold < 1.0
-        self._heads = np.where(drawn[:, None], heads, self._heads)
+        if self.collect or explore > 0:
+            heads, log_probability = choose(logits, explore, self._rng)
+            if self.hold > 1.0:
+                drawn = self._rng.random(len(logits)) * self.hold < 1.0
+            self._heads = np.where(drawn[:, None], heads, self._heads)
+        else:
+            self._heads, log_probability = likeliest(logits), np.zeros(len(logits))
         if self.collect or self.online:
             kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward, drawn)
             for name, row in zip(self._rows, kept, strict=True):
@@ -288,6 +290,11 @@ def choose(
         heads.append(head)
         policy = policy * share[np.arange(len(share)), head]
     return np.stack(heads, axis=1), log((1 - explore) * policy + explore / _ACTIONS)
+
+
+def likeliest(logits: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the heads (n, 3) of highest probability."""
+    return np.stack([part_logits.argmax(axis=1) for part_logits in _split(logits)], axis=1)
 
 
 def _split(logits: Any) -> list[Any]:
