@@ -80,6 +80,7 @@ for name, features in (("acc", 19), ("graphcc", 10), ("pet", 25)):
         "action": rng.integers(0, 100, (20, count)),
         "heads": rng.integers(0, 10, (20, count, 3)),
         "log_probability": rng.random((20, count)) - 6.0,
+        "drawn": rng.random((20, count)) < 0.5,
     }
     learner = make_learner(name, 1, testbed, {})
     learner.learn(trace)
