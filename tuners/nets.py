@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,21 @@ class Weight:
 
 def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Return the parameters with their matrices rounded, once rather than at every decision."""
+    _first_product()
     return {
         name: Weight.of(values) if name.endswith(".weight") else values.astype(np.float64)
         for name, values in parameters.items()
     }
+
+
+@cache
+def _first_product() -> None:
+    """Let the BLAS take its memory before a trial begins.
+
+    It asks for it at its first large product, on some CPUs in ways that the kernel refuses, and in
+    virtual time a refusal takes a microsecond: of the first decision, and of no repeated one.
+    """
+    np.ones((512, 72)) @ np.ones((72, 64))
 
 
 def product(x: Any, weight: Any) -> Any:
