@@ -202,3 +202,15 @@ def test_a_shipped_network_marks_early_at_a_congested_queue(name):
             kmax[change.targets] = change["kmax_bytes"]
     to_hosts = [testbed.peer_device(queue).kind == "host" for queue in testbed.queues]
     assert np.median(kmax[to_hosts]) <= 64_000
+
+
+def test_earlier_networks_of_acc_go_on_as_they_were_trained():
+    earlier, now = (
+        registry.create(TunerSpec("acc", given)) for given in ({}, {"checkpoint": "acc-dcqcn-1"})
+    )
+    assert (earlier.discount, now.discount) == (0.2, 0.9)
+    testbed = load_testbed("rlcc-7")
+    online = registry.create(TunerSpec("acc", {"online": True}))
+    online.reset(testbed, 1)
+    assert not online._learner._settings.centred
+    assert online._learner._settings.discount == 0.2

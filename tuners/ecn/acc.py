@@ -9,7 +9,7 @@ network's width was not available. Actions are those of PET, which takes them fr
 Where it departs from the paper, and why:
 
 - The value of an action is the sum of one for its kmin, one for its kmax and one for its pmax:
-  `Templates.sums`. Of one output for each of 900 actions a training would try each some 30 times.
+  `Parts.sums`. Of one output for each of 900 actions a training would try each some 30 times.
 - An explored action is held for some decisions, and a transition lasts as long as its action is
   held: `Explorer` and `held_returns` in `tuners.q_learning`. What a threshold does to a queue of 25
   Gbit/s is not seen in the next 100 us; it is after half a millisecond (docs/tuners.md).
@@ -26,6 +26,7 @@ Where it departs from the paper, and why:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,10 +58,11 @@ START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 class AccSettings:
     """Settings of training. Times are in decisions."""
 
-    # Wider, or without decay, it fits the noise (docs/tuners.md).
+    # Wider, or without decay, it fits the noise (docs/decisions/0095-what-is-explored-lasts.md).
     hidden: tuple[int, ...] = (32, 32)
     weight_decay: float = 1.0
     discount: float = 0.9  # not in the paper; as for PET and GraphCC here
+    centred: bool = True  # values are of what is earned beyond the mean
     horizon: int = 24  # decisions that an action is followed while it is held
     learning_rate: float = 1e-3
     batch: int = 48  # per switch
@@ -91,6 +93,10 @@ def architecture(
     }
 
 
+# What networks of the earlier layout were trained with, and go on with online.
+_EARLIER: dict[str, Any] = {"discount": 0.2, "weight_decay": 0.0, "centred": False}
+
+
 @dataclass(eq=False)
 class Acc(LearnedTuner):
     """Acts by a trained network; with `online`, continues to learn from its observations.
@@ -115,7 +121,9 @@ class Acc(LearnedTuner):
         card = load(self.checkpoint).card
         self._layout = layout_of(card)
         widths = card.get("architecture", {}).get("hidden", AccSettings.hidden)
-        settings = AccSettings(hidden=tuple(int(width) for width in widths))
+        before = {} if self._layout is PUBLISHED else _EARLIER
+        settings = AccSettings(hidden=tuple(int(width) for width in widths), **before)
+        self._settings = settings
         shapes = {
             name: (-1, *values.shape[1:])
             for name, values in _fresh(0, settings, self._layout).items()
@@ -147,8 +155,11 @@ class Acc(LearnedTuner):
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             # online learning starts with little exploration, which soon ends
-            settings = AccSettings(
-                explore_start=max(self.explore, 0.1), explore_end=0.02, explore_decay=50.0
+            settings = dataclasses.replace(
+                self._settings,
+                explore_start=max(self.explore, 0.1),
+                explore_end=0.02,
+                explore_decay=50.0,
             )
             self._learner = AccLearner(seed, testbed, settings, own)
             self._net = ready(own)
@@ -197,7 +208,7 @@ class Acc(LearnedTuner):
     @property
     def discount(self) -> float:
         """That of training."""
-        return AccSettings().discount
+        return self._settings.discount
 
     def choices(self) -> Mapping[str, NDArray[Any]]:
         """Return the settings that it chooses from, an array (actions,) for each column."""
@@ -311,7 +322,9 @@ class AccLearner(QLearner):
         values_of = self._layout.values
         with torch.no_grad():
             later = values_of(mlp(target, "q", rows["next_x"]))
-            reward = self._centred(rows["reward"], rows["weight"], settings.discount)
+            reward = rows["reward"]
+            if settings.centred:
+                reward = self._centred(reward, rows["weight"], settings.discount)
             y = ddqn_target(
                 reward, values_of(mlp(online, "q", rows["next_x"])), later, rows["weight"]
             )

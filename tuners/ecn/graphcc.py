@@ -15,7 +15,7 @@ Where it departs from the paper, and why:
 - The port's rate is among the inputs (section 4.1 has 25 and 100 Gbit/s): `tuners.ecn.features`.
 - Queues that are empty while their port is idle do not count in the loss: `at_work`.
 - The value of a setting is the sum of one for its kmin, one for its kmax and one for its pmax:
-  `Templates.sums`.
+  `Parts.sums`.
 - An explored setting is held for some decisions, and a target sums the rewards of several:
   `Explorer` and `multi_step_returns` in `tuners.q_learning`.
 - Training explores by the rank of actions, as ACC does: the paper names no exploration.
