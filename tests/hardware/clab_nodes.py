@@ -35,7 +35,9 @@ BRIDGE = "clab"
 
 def main(file, command):
     """Do all of it in namespaces of its own, which the kernel ends; control groups are outside."""
-    group, words = groups.own_group(), [__file__, "inside", str(file), *command]
+    # built here, where mirrors are reached
+    tree = require_image()
+    group, words = groups.own_group(), [__file__, "inside", str(file), str(tree), *command]
     known = {containers.GROUP: group, containers.RUNTIME: containers.require_runtime()}
     try:
         argv = [*own_namespaces_argv(Path(sys.executable)), *words]
@@ -44,7 +46,7 @@ def main(file, command):
         groups.remove(group)
 
 
-def inside(file, command):
+def inside(file, tree, command):
     containers.mount_with_groups()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     lab = YAML(typ="safe", pure=True).load(file.read_text())
@@ -59,7 +61,6 @@ def inside(file, command):
         ],
     )
     nodes = lab["topology"]["nodes"]
-    tree = require_image()
     pids = {}
     for number, name in enumerate(nodes):
         pids[name] = start(lab, name, file.parent, tree)
@@ -117,5 +118,5 @@ def within(pid, lines):
 
 if __name__ == "__main__":
     if sys.argv[1] == "inside":
-        sys.exit(inside(Path(sys.argv[2]), sys.argv[3:]))
+        sys.exit(inside(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))
