@@ -9,7 +9,7 @@ Never pickle: a checkpoint from a stranger may hold wrong numbers, but cannot ru
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,28 @@ def find(name: str) -> Path:
     own = name.endswith(".safetensors")
     path = Path(here(name)) if own else PRETRAINED / f"{name}.safetensors"
     if not path.is_file():
-        known = ", ".join(pretrained()) or "none"
+        known = ", ".join(_in_ranges(pretrained())) or "none"
         raise CheckpointError(
             f"no checkpoint {name!r}: name a pretrained one ({known}) or a .safetensors file"
         )
     return path
+
+
+def _in_ranges(names: Sequence[str]) -> list[str]:
+    """Return the names with `a-1`, `a-2`, `a-3` as `a-1..3`: a family's training seeds."""
+    seeds: dict[str, list[int]] = {}
+    plain = []
+    for name in names:
+        family, _, seed = name.rpartition("-")
+        if family and seed.isdecimal():
+            seeds.setdefault(family, []).append(int(seed))
+        else:
+            plain.append(name)
+    for family, found in seeds.items():
+        low, high = min(found), max(found)
+        whole = len(found) > 1 and len(found) == high - low + 1
+        plain += [f"{family}-{low}..{high}"] if whole else [f"{family}-{seed}" for seed in found]
+    return sorted(plain)
 
 
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], card: Mapping[str, Any]) -> None:

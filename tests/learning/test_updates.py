@@ -30,6 +30,21 @@ def test_double_q_target_chooses_by_one_network_and_values_by_the_other():
     np.testing.assert_allclose(y.numpy(), [0.5 + 0.9 * 10.0, 1.0 + 0.9 * -2.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("relative", [True, False])
+def test_what_all_actions_earn_alike_does_not_move_a_relative_learner(relative):
+    testbed = load_testbed("rlcc-7")
+    settings = AccSettings(weight_decay=0.0, relative=relative)
+    learner = AccLearner(1, testbed, settings)
+    inputs = learner.parameters()["q.0.weight"].shape[1]
+    x = np.ones((1, len(testbed.queues), inputs), dtype=np.float32)
+    action = np.zeros(x.shape[:2], dtype=np.int64)
+    learner.add({"x": x, "action": action, "reward": action + 0.7, "next_x": x})
+    before = learner.parameters()["q.0.weight"]
+    learner.update()
+    moved = np.abs(learner.parameters()["q.0.weight"] - before).max()
+    assert (moved < 1e-6) == relative
+
+
 def test_advantages_by_hand():
     # delta_0 = 1 + 0.5*4 - 2 = 1; delta_1 = 0 + 0.5*6 - 4 = -1; delta_2 = 2 + 0.5*0 - 6 = -4
     reward = np.array([[1.0], [0.0], [2.0]])

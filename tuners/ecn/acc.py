@@ -22,6 +22,11 @@ Where it departs from the paper, and why:
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
   few seconds of the fabric's time.
 - Exploration prefers actions of high value, offline too (section 4.3 says so of online training).
+- Online, the batch's mean error is taken from each error: what is earned here differs from what was
+  earned in training by more than actions differ, and a network that learned the level first would
+  lower the actions that it takes, and no others. (Differential Q-learning moves the mean reward by
+  the same error: Wan, Naik and Sutton, "Learning and planning in average-reward Markov decision
+  processes", ICML 2021.)
 """
 
 from __future__ import annotations
@@ -77,6 +82,7 @@ class AccSettings:
     explore_decay: float = 4_000.0  # time constant; the end is reached after 12,000
     hold: float = 8.0  # mean decisions for which an explored action lasts
     updates_per_decision: float = 1.0
+    relative: bool = False  # learns differences of values, not their level
     idle_rule: bool = True  # as the tuner's; without it, queues below 20 KB are learned from too
 
 
@@ -157,6 +163,7 @@ class Acc(LearnedTuner):
             # online learning starts with little exploration, which soon ends
             settings = dataclasses.replace(
                 self._settings,
+                relative=self._settings.centred,
                 explore_start=max(self.explore, 0.1),
                 explore_end=0.02,
                 explore_decay=50.0,
@@ -333,6 +340,8 @@ class AccLearner(QLearner):
             y = torch.where(rows["idle"] > 0, reward + rows["weight"] * same, y)
         values = values_of(mlp(online, "q", rows["x"]))
         error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
+        if settings.relative:
+            error = error - error.detach().mean(-1, keepdim=True)
         mine = torch.from_numpy(weight.astype(np.float32))[:, None]
         loss = self._net.step((mine * error**2).mean() / mine.mean(), max_norm=10.0)  # equation 4
         self._updated(settings.target_every)
