@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import zip_longest
 
 
 class ClosloopError(Exception):
@@ -50,7 +51,12 @@ class InputError(ClosloopError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        told = [
+            # what several in a row ask for is said once, after the last
+            str(Problem(one.where, one.what) if later and later.remedy == one.remedy else one)
+            for one, later in zip_longest(self.problems, self.problems[1:])
+        ]
+        super().__init__("\n".join(told))
 
     @classmethod
     def single(cls, where: str, what: str, remedy: str = "") -> InputError:

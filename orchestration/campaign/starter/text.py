@@ -179,7 +179,7 @@ def _arms(draft: Draft) -> Iterator[str]:
     if draft.chosen.others:
         yield "  # further ones, ready to be taken in:"
         for arm in draft.chosen.others:
-            yield f"  # - {arm.entry}"
+            yield from _item(arm.entry, "  # ")
     if draft.comparison.several_paths:
         yield from _comment(
             f"best-static, the arm to beat: closloop search {draft.command} --over timeouts, then",
@@ -198,8 +198,21 @@ def _listed(arm: Arm, room: int) -> Iterator[str]:
     line = f"  - {arm.entry:<{room}}   # {arm.comment}"
     if len(line) > _WIDTH:
         yield from _comment(arm.comment, indent=2)
-        line = f"  - {arm.entry}"
-    yield line
+        yield from _item(arm.entry, "  ")
+    else:
+        yield line
+
+
+def _item(entry: str, indent: str) -> Iterator[str]:
+    """Yield an item of a list, over several lines if it is too long for one."""
+    yield from textwrap.wrap(
+        entry,
+        _WIDTH,
+        initial_indent=f"{indent}- ",
+        subsequent_indent=f"{indent}   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _traffic(draft: Draft) -> Iterator[str]:
