@@ -137,13 +137,13 @@ def test_levels_of_a_factor_are_compared_if_a_section_says_so(campaign: Path) ->
 def test_the_sections_of_one_paper_are_renewed() -> None:
     def page(word: str) -> str:
         return (
-            f"# Results\n{word}\n\n## How to read it\n\n{word}\n"
+            f"# Results: what\n{word}\n\n## How to read it\n\n{word}\n"
             f"\n## A: one\n\n{word}\n\n## B: two\n\n{word}\n"
         )
 
     old, new = page("old"), page("new")
     text = renewed(old, new, "B")
-    assert text.startswith("# Results\nnew\n")
+    assert text.startswith("# Results: what\nnew\n")
     assert text.endswith("## How to read it\n\nnew\n\n## A: one\n\nold\n\n## B: two\n\nnew\n")
     # a section that the former page did not have
     assert "## B: two\n\nnew" in renewed(old.replace("B: two", "C: two"), new, "A")
@@ -184,6 +184,7 @@ def test_classes_at_the_receivers_port() -> None:
     assert figures["class_share"] == pytest.approx(0.8)
     assert figures["class_shortfall"] == pytest.approx(1 - 0.8 / 0.7)
     assert figures["class_unfairness"] == pytest.approx(0.8 / 0.7 - 1)
+    assert figures["class_fairness"] == pytest.approx(0.7 / 0.8)
     assert figures["receiver_queue_mean"] == 3
     assert load_figures(SharedPort())["offered_load"] == 0.6  # type: ignore[arg-type]
     assert math.isnan(load_figures(SharedPort())["delivered_load"])  # type: ignore[arg-type]

@@ -152,14 +152,15 @@ def test_one_papers_rows_are_renewed_in_the_papers_order() -> None:
     assert [(row.paper, row.text) for row in merged] == [("A", "old"), ("B", "new")]
 
 
-def test_a_page_of_an_older_version_keeps_its_verdicts(tmp_path: Path) -> None:
+def test_a_page_of_an_older_version_keeps_its_verdicts_and_says_so(tmp_path: Path) -> None:
     page = (
         "# Results\n\n## The answer\n\n| paper | claim | the paper | measured | verdict |\n"
         "| --- | --- | --- | --- | --- |\n| A | text | says | -1.0% | **partly** |\n\n## A: one\n\n"
         "| B | text | says | x | **partly** |\n"
     )
     (row,) = read_data(tmp_path / "results.json", page).headlines
-    assert row == Headline("A", "text", "says", {"": Cell("partly", "-1.0%")})
+    by = "judged by the protocol's first version"
+    assert row == Headline("A", "text", "says", {"": Cell("partly", "-1.0%", by)})
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 7}', '{"version": 1, "headlines": [1]}'])

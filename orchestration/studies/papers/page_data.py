@@ -20,6 +20,7 @@ from orchestration.model.errors import InputError
 from orchestration.studies.papers.headroom import Headroom
 
 VERSION = 1
+_BY_FORMER_RULE = "judged by the protocol's first version"
 _LEGACY_ROW = re.compile(
     r"^\| (?!paper \||--- \|)(?P<paper>[^|]*) \| (?P<text>[^|]*) \| (?P<says>[^|]*) \| "
     r"(?P<measured>[^|]*) \| \*\*(?P<verdict>[^|*]*)\*\* \|$",
@@ -128,7 +129,10 @@ def _of_older(page: str) -> PageData:
     return PageData(
         headlines=tuple(
             Headline(
-                row["paper"], row["text"], row["says"], {"": Cell(row["verdict"], row["measured"])}
+                row["paper"],
+                row["text"],
+                row["says"],
+                {"": Cell(row["verdict"], row["measured"], _BY_FORMER_RULE)},
             )
             for row in _LEGACY_ROW.finditer(answer)
         )

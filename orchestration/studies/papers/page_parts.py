@@ -12,13 +12,14 @@ _BLOCK = "\n## "
 def renewed(former: str, fresh: str, paper: str) -> str:
     """Return `fresh` with the former page's sections of all papers but one.
 
-    A section that the former page does not have is that of `fresh`.
+    A section that the former page does not have is that of `fresh`; so is what the page begins with.
     """
     kept = _blocks(former)
     parts = []
     for title, block in _blocks(fresh).items():
         owner, of_paper, _ = title.partition(": ")
-        chosen = bool(of_paper) and owner != paper and title in kept
+        head = title.startswith("# ")
+        chosen = bool(of_paper) and not head and owner != paper and title in kept
         parts.append(kept[title] if chosen else block)
     return _BLOCK.join(parts)
 
