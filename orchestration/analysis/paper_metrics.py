@@ -96,11 +96,14 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         _flow_metric("slowdown_mean", "mean FCT slowdown", "ratio", slowdown=True),
         _flow_metric("slowdown_p99", "p99 FCT slowdown", "ratio", tail=0.99, slowdown=True),
         _flow_metric("fct_mean", "mean FCT"),
+        _flow_metric("fct_p90", "p90 FCT", tail=0.9),
         _flow_metric("fct_p99", "p99 FCT", tail=0.99),
         _flow_metric("short_mean", "mean FCT, up to 10 KB", most_bytes=_SHORT),
+        _flow_metric("short_p90", "p90 FCT, up to 10 KB", most_bytes=_SHORT, tail=0.9),
         _flow_metric("short_p99", "p99 FCT, up to 10 KB", most_bytes=_SHORT, tail=0.99),
         _flow_metric("short_p999", "p99.9 FCT, up to 10 KB", most_bytes=_SHORT, tail=0.999),
         _flow_metric("mice_mean", "mean FCT, up to 100 KB", most_bytes=_MICE),
+        _flow_metric("mice_p90", "p90 FCT, up to 100 KB", most_bytes=_MICE, tail=0.9),
         _flow_metric("mice_p95", "p95 FCT, up to 100 KB", most_bytes=_MICE, tail=0.95),
         _flow_metric("mice_p99", "p99 FCT, up to 100 KB", most_bytes=_MICE, tail=0.99),
         _flow_metric("above_mice_mean", "mean FCT, above 100 KB", least_bytes=_MICE + 1),
@@ -132,6 +135,7 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         PaperMetric("class_share", "RDMA's share", "share", "higher"),
         PaperMetric("class_shortfall", "RDMA below its weight", "share"),
         PaperMetric("class_unfairness", "RDMA off its weight", "share"),
+        PaperMetric("class_fairness", "RDMA's nearness to its weight", "ratio", "higher"),
         PaperMetric("offered_load", "offered load", "share"),
         PaperMetric("delivered_load", "delivered load", "share", "higher"),
     )
@@ -144,7 +148,8 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
     Throughput is payload: bytes sent minus the headers of all packets, so acknowledgements count 0.
     The receiver is the host to which most bytes are sent. The class share is the first traffic
     class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
-    1 - share / (the class's part of the weights); unfairness is its absolute value.
+    1 - share / (the class's part of the weights); unfairness is its absolute value. Fairness, by
+    which a search can choose, is the lesser of share / part and its inverse: 1 at best.
     """
     testbed, ports = result.testbed, arrivals(result.ports, result.spec.measured_ns)
     figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_ports}
@@ -176,6 +181,7 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
             "class_share": share,
             "class_shortfall": shortfall,
             "class_unfairness": abs(shortfall),
+            "class_fairness": min(1 - shortfall, 1 / (1 - shortfall)) if share else 0.0,
         }
     return figures
 
