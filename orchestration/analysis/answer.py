@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
+from orchestration.analysis.metrics import HEADLINES, METRIC
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Arm, Condition, Summary
-from orchestration.analysis.tuner_differences import REAL
+from orchestration.analysis.tuner_differences import REAL, Comparison
 from orchestration.analysis.words import interval, quantity
 
 # The number of real differences to name besides the headline metrics.
 _OTHERS = 3
-_HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 
 
 def answers(summary: Summary) -> list[str]:
@@ -40,29 +40,31 @@ def _condition(condition: Condition) -> list[str]:
     if not condition.comparisons:
         sentences = []
         for arm in measured:
-            figures = [_figure(METRIC[key].label, arm.estimates[key], key) for key in _HEADLINES]
+            figures = [_figure(METRIC[key].label, arm.estimates[key], key) for key in HEADLINES]
             sentences.append(f"{arm.tuner}: {', '.join(figures)}.")
         return sentences
-    tuners = dict.fromkeys(comparison.tuner for comparison in condition.comparisons)
-    return [_against(condition, tuner) for tuner in tuners]
+    found = (*condition.comparisons, *condition.yardsticks)
+    pairs: dict[tuple[str, str], list[Comparison]] = {}
+    for one in found:
+        pairs.setdefault((one.baseline, one.tuner), []).append(one)
+    return [_against(mine) for mine in pairs.values()]
 
 
-def _against(condition: Condition, tuner: str) -> str:
+def _against(mine: Sequence[Comparison]) -> str:
     """Return the results for FCT and slowdown, then the other real differences."""
-    mine = [item for item in condition.comparisons if item.tuner == tuner]
     pairs = max(item.difference.n for item in mine)
     clauses = [
-        f"{METRIC[item.metric].label} {item.verdict}" for item in mine if item.metric in _HEADLINES
+        f"{METRIC[item.metric].label} {item.verdict}" for item in mine if item.metric in HEADLINES
     ]
     others = [
         f"{METRIC[item.metric].label} {item.verdict.removesuffix(REAL)}"
         for item in mine
-        if item.real and item.metric not in _HEADLINES
+        if item.real and item.metric not in HEADLINES
     ]
     if others:
         clauses.append(f"also real: {', '.join(others[:_OTHERS])}")
     count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
-    return f"{tuner} against {mine[0].baseline} ({count}): {'; '.join(clauses)}."
+    return f"{mine[0].tuner} against {mine[0].baseline} ({count}): {'; '.join(clauses)}."
 
 
 def _figure(label: str, estimate: Estimate, key: str) -> str:

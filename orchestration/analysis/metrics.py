@@ -90,6 +90,9 @@ def fct_key(klass: str) -> str:
     return f"fct_mean_ns_{klass}"
 
 
+# What a campaign's answer says of each tuner.
+HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
+
 METRICS: tuple[Metric, ...] = (
     Metric(fct_key("all"), "mean FCT", "ns", compared=True),
     *(

@@ -7,13 +7,14 @@ compared on their common seeds. Invalid trials are listed, but never averaged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from orchestration.analysis.metrics import (
+    HEADLINES,
     METRICS,
     QUANTILES,
     SIZE_CLASSES,
@@ -24,7 +25,7 @@ from orchestration.analysis.metrics import (
 from orchestration.analysis.queue_histogram import queue_span
 from orchestration.analysis.sequential import PLAIN, Look, Looks
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
-from orchestration.analysis.tuner_differences import Comparison, compare
+from orchestration.analysis.tuner_differences import Comparison, compare, compare_pairs
 from orchestration.artifacts.found import campaign_below, trial_folders
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import read_trial
@@ -46,6 +47,8 @@ from orchestration.model.turns import place_of, turns
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
+# What campaigns call the setting that a search found.
+_BEST_STATIC = "best-static"
 # Problems of one kind to print: a lost disk causes hundreds.
 _PROBLEMS_TOLD = 5
 
@@ -98,7 +101,8 @@ class Arm:
 class Condition:
     """A condition: the factors that its tuners share, their results, and their comparisons.
 
-    `looks` are those that its campaign plans, if its repeats are adaptive.
+    `yardsticks` are the learned tuners against what they have to beat. `looks` are those that its
+    campaign plans, if its repeats are adaptive.
     """
 
     label: str
@@ -106,6 +110,7 @@ class Condition:
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
     looks: Looks = PLAIN
+    yardsticks: tuple[Comparison, ...] = ()
 
     @property
     def look(self) -> Look:
@@ -159,22 +164,26 @@ def summarise(
 ) -> Summary:
     """Read the finished trials at and below a folder and summarise them.
 
-    `baseline` names the tuner to compare the others with. If "", it is the first by name among
-    tuners with fixed settings or, without any, among all. `progress` is called with trials read and
-    trials in all. Raises InputError if there are no finished trials, a file cannot be read, or no
-    tuner has that name.
+    `baseline` names the tuner to compare the others with. If "", it is the first of tuners with
+    fixed settings, published ones before others or, without any, the first of all. `progress` is
+    called with trials read and trials in all. Raises InputError if there are no finished trials, a
+    file cannot be read, or no tuner has that name.
     """
     folders = trial_folders(folder)
     if not folders:
         raise InputError([_no_trials(folder)])
-    trials = _in_turns(_load_all(sorted([*folders, *_headless(folder, folders)]), progress))
+    trials = _by_label(_load_all(sorted([*folders, *_headless(folder, folders)]), progress))
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
             "--baseline", f"no tuner {baseline!r} here", f"use one of: {', '.join(known)}"
         )
-    fixed = {trial.tuner for trial in trials if trial.spec.tuner.name in FIXED_TUNERS}
-    baseline = baseline or (sorted(fixed) or known)[0]
+    fixed = {
+        (FIXED_TUNERS.index(trial.spec.tuner.name), trial.tuner)
+        for trial in trials
+        if trial.spec.tuner.name in FIXED_TUNERS
+    }
+    baseline = baseline or ([name for _, name in sorted(fixed)] or known)[0]
     campaigns = {campaign_below(folder, trial.folder) for trial in trials}
     return Summary(
         campaign=trials[0].spec.campaign if len(campaigns) == 1 else folder.resolve().name,
@@ -248,16 +257,23 @@ def _load(folder: Path) -> Trial:
     )
 
 
-def _in_turns(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the trials, those whose checkpoints take turns under the label of their campaign.
+def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials under their campaign's label, if it gives one that stands for one tuner.
 
-    Repeats of one tuner with several networks are one arm.
+    Repeats of one tuner with several networks, which take turns, are one arm.
     """
     taking = turns(trial.spec for trial in trials)
+    meant: dict[str, set[str]] = {}
+    for trial in trials:
+        meant.setdefault(tuner_called(trial.spec), set()).add(trial.tuner)
+
+    def known(trial: Trial) -> bool:
+        called = tuner_called(trial.spec)
+        labelled = called != trial.spec.tuner.name and len(meant[called]) == 1
+        return labelled or place_of(trial.spec) in taking
+
     return tuple(
-        dataclasses.replace(trial, tuner=tuner_called(trial.spec))
-        if place_of(trial.spec) in taking
-        else trial
+        dataclasses.replace(trial, tuner=tuner_called(trial.spec)) if known(trial) else trial
         for trial in trials
     )
 
@@ -321,8 +337,9 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         looks = Looks(planned.sizes) if planned else PLAIN
         look = looks.at(_repeats(group))
         arms = _arms(group, baseline, look)
-        comparisons = _comparisons(arms, look)
-        conditions.append(Condition(label, factors_of(cell), arms, comparisons, looks))
+        comparisons, yardsticks = _comparisons(arms, look), _yardsticks(arms, look)
+        factors = factors_of(cell)
+        conditions.append(Condition(label, factors, arms, comparisons, looks, yardsticks))
     return conditions
 
 
@@ -355,10 +372,29 @@ def _count(trial: Trial, klass: str) -> int:
 
 
 def _comparisons(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:
-    values = {
+    return compare(_values(arms), look)
+
+
+def _yardsticks(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:
+    """Compare tuners that have a placebo here with it, and with the best static setting."""
+    baseline = arms[0].tuner
+    tuners = {arm.tuner: arm.trials[0].spec.tuner for arm in arms}
+    placebos = [
+        (placebo, name)
+        for placebo, spec in tuners.items()
+        for name, other in tuners.items()
+        if "of" in spec.params and spec.params["of"] == other.name
+    ]
+    learned = [name for _, name in placebos]
+    best = [(_BEST_STATIC, name) for name in learned if _BEST_STATIC in tuners]
+    pairs = [pair for pair in (*best, *placebos) if pair[0] != baseline]
+    return compare_pairs(_values(arms), pairs, HEADLINES, look)
+
+
+def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:
+    return {
         arm.tuner: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms
     }
-    return compare(values, look)
 
 
 def size_edges(sizes: Floats) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestration.analysis.metrics import METRIC, METRICS
@@ -44,23 +44,33 @@ def compare(
     form one family for Holm's correction. `look` is the one at which they are read.
     """
     baseline, *others = values
+    keys = [metric.key for metric in METRICS if metric.compared]
+    return compare_pairs(values, [(baseline, tuner) for tuner in others], keys, look)
+
+
+def compare_pairs(
+    values: Mapping[str, Mapping[int, Mapping[str, float]]],
+    pairs: Sequence[tuple[str, str]],
+    keys: Sequence[str],
+    look: Look = FIXED,
+) -> tuple[Comparison, ...]:
+    """Compare the second tuner of each pair with the first on some metrics, as one family."""
     drafts = []
-    for tuner in others:
+    for baseline, tuner in pairs:
         seeds = sorted(set(values[baseline]) & set(values[tuner]))
-        for metric in METRICS:
-            if metric.compared:
-                difference = paired_difference(
-                    [values[baseline][seed][metric.key] for seed in seeds],
-                    [values[tuner][seed][metric.key] for seed in seeds],
-                    look,
-                )
-                if difference.n:
-                    drafts.append((metric.key, tuner, difference))
-    corrected = holm([difference.p_t for _, _, difference in drafts])
+        for key in keys:
+            difference = paired_difference(
+                [values[baseline][seed][key] for seed in seeds],
+                [values[tuner][seed][key] for seed in seeds],
+                look,
+            )
+            if difference.n:
+                drafts.append((key, baseline, tuner, difference))
+    corrected = holm([difference.p_t for *_, difference in drafts])
     family = sum(not math.isnan(p) for p in corrected)
     return tuple(
         _judged(Comparison(key, baseline, tuner, difference, p, family, p < SIGNIFICANCE, ""))
-        for (key, tuner, difference), p in zip(drafts, corrected, strict=True)
+        for (key, baseline, tuner, difference), p in zip(drafts, corrected, strict=True)
     )
 
 

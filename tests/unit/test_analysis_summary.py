@@ -119,7 +119,9 @@ def test_trials_of_an_edited_campaign_are_kept_apart(tmp_path, cases):
 
 def test_a_fixed_setting_is_the_baseline_and_a_network_makes_no_condition(tmp_path, cases):
     networks = {"checkpoint acc": "0" * 64, "mine.safetensors": "1" * 64}
-    write(tmp_path, cases("secn2", 1, 1_000_000), tuner=TunerSpec("acc"), files=networks)
+    case = cases("secn2", 1, 1_000_000)
+    cell = {**case.trial.cell, "tuner": "acc"}
+    write(tmp_path, case, tuner=TunerSpec("acc"), files=networks, cell=cell)
     write(tmp_path, cases("secn1", 1, 1_000_000))
     summary = summarise(tmp_path)
     assert summary.baseline == "secn1"
@@ -140,6 +142,34 @@ def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
     assert page.count("network <code>acc-2</code>") == 1
     rows = Runs(tmp_path).sql("select distinct repeat, checkpoint from trials where tuner = 'acc'")
     assert sorted(rows.fetchall()) == [(1, "acc-1"), (2, "acc-2"), (3, "acc-1")]
+
+
+def test_a_learned_tuner_is_told_beside_what_it_has_to_beat(tmp_path, cases):
+    arms = {
+        "secn1": TunerSpec("secn1"),
+        "best-static": TunerSpec("static", {"kmin_bytes": 5_000}),
+        "acc": TunerSpec("acc"),
+        "placebo-acc": TunerSpec("random", {"of": "acc"}),
+    }
+    for repeat in (1, 2, 3):
+        for label, tuner in arms.items():
+            case = cases("secn2", repeat, 1_000_000)
+            cell = {**case.trial.cell, "tuner": label}
+            write(tmp_path, case, tuner=tuner, cell=cell, repeat=repeat)
+    found = summarise(tmp_path)
+    assert found.tuners == ("secn1", *sorted(set(arms) - {"secn1"}))
+    pairs = [(one.tuner, one.baseline) for one in found.conditions[0].yardsticks]
+    assert list(dict.fromkeys(pairs)) == [("acc", "best-static"), ("acc", "placebo-acc")]
+    assert any(said.startswith("acc against placebo-acc (3 paired") for said in answers(found))
+
+
+def test_a_label_that_stands_for_two_settings_is_not_taken(tmp_path, cases):
+    for repeat, kmin in ((1, 5_000), (2, 9_000)):
+        case = cases("secn2", repeat, 1_000_000)
+        cell = {**case.trial.cell, "tuner": "mine"}
+        tuner = TunerSpec("static", {"kmin_bytes": kmin})
+        write(tmp_path, case, tuner=tuner, cell=cell, repeat=repeat)
+    assert summarise(tmp_path).tuners == ("static(kmin_bytes=5000)", "static(kmin_bytes=9000)")
 
 
 def test_what_stamps_say_of_every_trial_is_said_once(tmp_path, cases):
