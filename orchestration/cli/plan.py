@@ -53,7 +53,7 @@ def plan(
 
     Examples: closloop plan examples/quickstart.yml
 
-    closloop plan examples/quickstart.yml --on fluid --json
+    closloop plan examples/thresholds.yml --on fluid --json
     """
     from orchestration.campaign.expand import load_campaign
 

@@ -145,9 +145,9 @@ def run(
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
 
-    Examples: closloop run examples/quickstart.yml --on fluid
+    Examples: closloop run examples/thresholds.yml --on fluid
 
-    closloop run examples/quickstart.yml --on hardware --inventory rack.yml
+    closloop run examples/thresholds.yml --on hardware --inventory rack.yml
 
     closloop run examples/quickstart.yml --cluster machines.yml
     """

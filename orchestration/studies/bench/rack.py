@@ -22,7 +22,7 @@ from orchestration.virtual_rack.forwarding import fitting, known_or_measured
 from orchestration.virtual_rack.image import require_image
 
 ROOT = Path(__file__).resolve().parents[3]
-QUICKSTART = ROOT / "examples" / "quickstart.yml"
+THRESHOLDS = ROOT / "examples" / "thresholds.yml"
 # Two spines, two leaves, four hosts.
 EIGHT_DEVICES = """
 name: eight
@@ -210,8 +210,8 @@ def ssh_loop() -> Outcome:
     )
 
 
-def same_answer(campaign: Path = QUICKSTART, testbed: str = "graphcc") -> Outcome:
-    """The quickstart emulated directly and over SSH on a virtual rack: the same answer?"""
+def same_answer(campaign: Path = THRESHOLDS, testbed: str = "graphcc") -> Outcome:
+    """examples/thresholds.yml emulated directly and over SSH on a virtual rack: the same answer?"""
     sonic = load_testbed(testbed).switches[-1:]
     with bench_folder() as folder, a_rack(folder, testbed, sonic) as rack:
         return compare_backends(rack, folder, campaign)

@@ -32,23 +32,23 @@ from orchestration.studies.bench.outcome import (
 DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS["hpcc"].items())))
 _NS3 = "DCQCN, ns-3"
 _COARSE, _PET = "DCQCN, sampled every 5 ms", "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms"
-_QUICKSTART = Path(__file__).resolve().parents[3] / "examples" / "quickstart.yml"
+_THRESHOLDS = Path(__file__).resolve().parents[3] / "examples" / "thresholds.yml"
 
 
 def start_up() -> Outcome:
-    """`closloop --help`, and the quickstart campaign on the fluid backend."""
+    """`closloop --help`, and the campaign examples/thresholds.yml on the fluid backend."""
     closloop = [str(Path(sys.executable).with_name("closloop"))]
     help_s = statistics.median(_seconds([*closloop, "--help"]) for _ in range(7))
     figures = [at_most("closloop --help, median of 7", help_s, 0.3, 2, " s")]
     notes: tuple[str, ...] = ()
-    if _QUICKSTART.exists():
-        command = [*closloop, "run", str(_QUICKSTART), "--on", "fluid", "--out"]
+    if _THRESHOLDS.exists():
+        command = [*closloop, "run", str(_THRESHOLDS), "--on", "fluid", "--out"]
         with bench_folder() as folder:
             fluid_s = statistics.median(_seconds([*command, f"{folder}/{n}"]) for n in range(3))
-        what = "quickstart on the fluid backend, report included, median of 3"
+        what = "examples/thresholds.yml on the fluid backend, report included, median of 3"
         figures.append(at_most(what, fluid_s, 2, 2, " s"))
     else:
-        notes = (f"no {_QUICKSTART}: the quickstart is measured in a checkout only",)
+        notes = (f"no {_THRESHOLDS}: it is measured in a checkout only",)
     return Outcome("The program", tuple(figures), notes)
 
 
