@@ -12,7 +12,7 @@ _BLOCK = "\n## "
 def renewed(former: str, fresh: str, paper: str) -> str:
     """Return `fresh` with the former page's sections of all papers but one.
 
-    A section that the former page does not have is that of `fresh`; so is what the page begins with.
+    Sections that the former page does not have are those of `fresh`, as is what it begins with.
     """
     kept = _blocks(former)
     parts = []
