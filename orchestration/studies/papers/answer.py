@@ -149,13 +149,18 @@ def tally_text(rows: Sequence[Headline]) -> str:
 def yardsticks(paper: str, results: Iterable[SectionResult]) -> list[Yardstick]:
     """Return how each learned arm fares against the best static setting and its own placebo.
 
-    Each condition of these sections counts once, by the first metric of its section. A condition
-    with too few flows for that does not count.
+    Each condition counts once, by the first metric of its section, which other sections of the same
+    trials may share. A condition with too few flows for that does not count.
     """
     counts: dict[tuple[str, str, str], Counter[str]] = {}
+    counted = set()
     for result in results:
         metric = PAPER_METRICS[result.section.metrics[0]]
         for condition in result.conditions:
+            known = (result.section.campaign, metric.key, condition.label)
+            if known in counted:
+                continue
+            counted.add(known)
             ran = tuple(condition.repeats)
             for arm in result.section.learned:
                 for rival in (*STATIC_RIVALS, placebo_of(result.section, arm, ran)):
