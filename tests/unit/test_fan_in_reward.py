@@ -85,6 +85,10 @@ def test_the_oracle_changes_a_port_when_its_phase_begins_and_the_clock_all_ports
     for one in found:
         wanted = "20000" if one.crowded else "640000"
         assert (one.begin_ns, episodes.testbed.queues[one.queue].name, wanted) in rows
+    late = {row[:2] for row in written(Arm(few, many, late_ns=MS))}
+    for one in found:
+        port = episodes.testbed.queues[one.queue].name
+        assert (one.begin_ns and one.begin_ns + MS, port) in late
     # each queue has one setting at a time, also those that receive nothing
     assert len({row[:2] for row in rows}) == len(rows) == len(found) + ports - 8
     assert len(written(held(few))) == ports
@@ -94,7 +98,7 @@ def test_the_oracle_changes_a_port_when_its_phase_begins_and_the_clock_all_ports
 
 
 def test_a_share_is_of_the_way_from_the_best_static_setting_to_the_oracle():
-    known = Headroom(static=6.0, oracle=3.0, clock=5.7, placebo=9.0)
+    known = Headroom(static=6.0, oracle=3.0, late=3.6, clock=5.7, placebo=9.0)
     assert (known.size, known.share(4.5), known.share(9.0)) == (0.5, 0.5, -1.0)
 
 

@@ -4,7 +4,8 @@ In the scenario `fan-in` few hosts send to a port, then many, then few again. Fe
 thresholds, many need shallow ones, and no single setting is good for both. The references are the
 best static setting of a grid, the best one for each phase (the oracle), the best sequence by the
 clock, which knows the time but not the phase, and random settings. What each tuner's reward prefers
-in each phase is played too: no learner can be asked for more than its reward tells.
+in each phase is played too, and the oracle two decisions late: no learner can be asked for more
+than its reward tells, or before it can know.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _SEEDS = range(1, 11)
 # No training draws them; nothing was looked at on them while the condition was chosen, which was
 # done on 7101. (Those of its first version were 9001 to 9105.)
 _EVALUATED = (9201, 9202, 9203)
+_LATE = 2  # decisions: a reading that shows the change, and one that is sure of it
 _FINALISTS = 8  # settings of the grid that are played on all seeds
 _SLOT_NS = 2_000_000
 
@@ -135,6 +137,7 @@ class Headroom:
 
     static: float
     oracle: float
+    late: float
     clock: float
     placebo: float
 
@@ -231,6 +234,8 @@ def references(space: Space, pool: Executor) -> tuple[dict[str, Headroom], dict[
     slow_few, slow_many = arms.play(with_few), arms.play(with_many)
     pair = Arm(with_few[int(np.argmin(slow_few))].few, with_many[int(np.argmin(slow_many))].many)
     oracle = min(*slow_few, *slow_many, *arms.play([pair]))
+    late_ns = _LATE * scenario()[0].action_period_ns
+    (late,) = arms.play([dataclasses.replace(pair, late_ns=late_ns)])
     arms.play([held(shallow), held(deep)])
     ends = list(dict.fromkeys((*finalists, shallow, deep)))
     (clock,) = arms.play([arms.by_clock(ends, scenario()[0].duration_ns)])
@@ -238,7 +243,7 @@ def references(space: Space, pool: Executor) -> tuple[dict[str, Headroom], dict[
     for name in space.tuners:
         spec = TunerSpec("random", {"of": name})
         placebo = _mean(list(pool.map(partial(play, spec), _EVALUATED)))
-        known[name] = Headroom(static, oracle, clock, placebo)
+        known[name] = Headroom(static, oracle, late, clock, placebo)
         few = max(with_few, key=lambda arm: arms.reward(arm, name, crowded=False)).few
         many = max(with_many, key=lambda arm: arms.reward(arm, name, crowded=True)).many
         (rewarded[name],) = arms.play([Arm(few, many)])
@@ -300,6 +305,12 @@ def _figures(
             f"oracle, {known.placebo:.2f} at random)",
             f"{LEAST:.0%} or more",
             known.size >= LEAST,
+        ),
+        Figure(
+            f"{tuner}: share of the oracle, {_LATE} decisions late",
+            f"{known.share(known.late):.2f}",
+            f"{BAR:g} or more",
+            known.share(known.late) >= BAR,
         ),
         Figure(
             f"{tuner}: share of the best sequence by the clock",

@@ -31,12 +31,16 @@ Setting = tuple[int, int, float]  # kmin and kmax in KB, pmax
 
 @dataclass(frozen=True)
 class Arm:
-    """`few` and `many` are held in the phases of that name, or `slots` in turn, each `slot_ns`."""
+    """`few` and `many` are held in the phases of that name, or `slots` in turn, each `slot_ns`.
+
+    Phases' settings come `late_ns` after their phases begin, the first ones at once.
+    """
 
     few: Setting
     many: Setting
     slots: tuple[Setting, ...] = ()
     slot_ns: int = 0
+    late_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,8 @@ def _write(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:
         rows |= {(number * arm.slot_ns, queue): setting for queue in everywhere}
     if not arm.slots and arm.few != arm.many:
         for one in stretches(trial, testbed):
-            rows[one.begin_ns, one.queue] = arm.many if one.crowded else arm.few
+            begin_ns = one.begin_ns and one.begin_ns + arm.late_ns
+            rows[begin_ns, one.queue] = arm.many if one.crowded else arm.few
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
         out.writerow(["t_ns", "device", "port", "queue", "kmin_bytes", "kmax_bytes", "pmax"])
