@@ -119,8 +119,8 @@ WEIGHTS: Mapping[str, dict[str, Scalar]] = {
     "graphcc": {"w_1": 0.15, "w_2": 0.85},
     "pet": {"beta_1": 0.85, "beta_2": 0.15},
 }
-# A training has some 18,000 readings, so exploration must end sooner than in a real one. None of this
-# has been tried to the end: docs/tuners.md.
+# A training has some 18,000 readings, so exploration must end sooner than in a real one. None of
+# this has been tried to the end: docs/tuners.md.
 _FEW: dict[str, Scalar] = {"explore_decay": 4_000.0, "updates_per_decision": 0.5, "discount": 0.9}
 SETTINGS: Mapping[str, dict[str, Scalar]] = {
     "acc": {**_FEW, "weight_decay": 0.1, "idle_rule": False},
