@@ -33,6 +33,7 @@ from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.condition import (
+    BEST_STATIC,
     IMPORTED,
     SCHEDULE,
     condition_key,
@@ -47,8 +48,6 @@ from orchestration.model.turns import place_of, turns
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
-# What campaigns call the setting that a search found.
-_BEST_STATIC = "best-static"
 # Problems of one kind to print: a lost disk causes hundreds.
 _PROBLEMS_TOLD = 5
 
@@ -386,7 +385,7 @@ def _yardsticks(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:
         if "of" in spec.params and spec.params["of"] == other.name
     ]
     learned = [name for _, name in placebos]
-    best = [(_BEST_STATIC, name) for name in learned if _BEST_STATIC in tuners]
+    best = [(BEST_STATIC, name) for name in learned if BEST_STATIC in tuners]
     pairs = [pair for pair in (*best, *placebos) if pair[0] != baseline]
     return compare_pairs(_values(arms), pairs, HEADLINES, look)
 

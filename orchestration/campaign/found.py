@@ -24,12 +24,12 @@ from pydantic import Field
 from inventory.strictyaml import Document, Loc, StrictModel, read
 from inventory.topology import Testbed
 from orchestration.campaign.fields import beside, file_beside
+from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.model.errors import InputError, Problem
 
 FOUND_FORMAT: Literal[1] = 1
 # In a campaign file: where a setting comes from, and that it is the one of the trial's condition.
 FROM, OF, CONDITION = "from", "of", "condition"
-BEST_STATIC, ORACLE = "best-static", "oracle"
 
 Value = bool | int | float | str
 Params = dict[str, Value]

@@ -14,6 +14,8 @@ from orchestration.model.trial import Scalar, TrialSpec
 
 # The factor that every campaign has: its levels are the campaign's tuners.
 TUNER = "tuner"
+# What arms are called whose setting a search found, for all conditions or for each.
+BEST_STATIC, ORACLE = "best-static", "oracle"
 # The backend of imported results, and the name of their flows' digest in the spec.
 IMPORTED, SCHEDULE = "imported", "schedule"
 # Trials of a condition may differ in these. How often a tuner acts is part of the tuner. The names

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.studies.papers.condition import Condition, Repeat
-from orchestration.studies.papers.results import BEST_STATIC, ORACLE
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.statistics import PairedDifference
+from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.studies.papers.causes import likely_cause
 from orchestration.studies.papers.condition import in_order
 from orchestration.studies.papers.figure_texts import amount, difference_text, estimate_text
 from orchestration.studies.papers.page_data import Arm, Cell, Headline, Yardstick
 from orchestration.studies.papers.results import (
     BEST_DCQCN,
-    BEST_STATIC,
-    ORACLE,
     RULES,
     SectionResult,
     is_placebo,

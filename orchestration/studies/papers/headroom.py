@@ -20,11 +20,10 @@ from orchestration.analysis.hierarchical import DRAWS, draw_counts, pooled_diffe
 from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.statistics import PairedDifference, t_interval
 from orchestration.analysis.tails import drawn_tails
+from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.studies.papers.claims import Section, When
 from orchestration.studies.papers.condition import TRANSPORT, Condition, Repeat, in_order
 from orchestration.studies.papers.results import (
-    BEST_STATIC,
-    ORACLE,
     RULES,
     Measured,
     SectionResult,

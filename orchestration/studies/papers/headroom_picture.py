@@ -121,9 +121,15 @@ class _Drawing:
             f'<text x="{x:.1f}" y="{bottom + 34}" text-anchor="middle" fill="{readable(FAINT)}">'
             f"below {100 * LEAST:.0f}%: nothing to learn</text>"
         )
-        for row in self.rows:
-            if row.transport == transport:
-                yield from self._row(left, row)
+        rows = {(row.paper, row.place): row for row in self.rows if row.transport == transport}
+        for key in self.places:
+            if key in rows:
+                yield from self._row(left, rows[key])
+            else:
+                yield (
+                    f'<text x="{self._x(left, 0) + 8:.1f}" y="{self._y(key) + 4:.1f}" '
+                    f'fill="{readable(FAINT)}">not run</text>'
+                )
 
     def _row(self, left: int, row: Headroom) -> Iterator[str]:
         y = self._y((row.paper, row.place))

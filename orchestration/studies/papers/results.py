@@ -17,12 +17,18 @@ from orchestration.analysis.paper_metrics import PAPER_METRICS, load_figures, po
 from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.model.condition import TUNER, factors_of, tuner_called
+from orchestration.model.condition import (
+    BEST_STATIC,
+    ORACLE,
+    TUNER,
+    factors_of,
+    tuner_called,
+)
 from orchestration.model.trial import Scalar
 from orchestration.studies.papers.claims import Section, When
 from orchestration.studies.papers.condition import Condition, Repeat, Repeats, in_order
 
-BEST_STATIC, BEST_DCQCN, PLACEBO, ORACLE = "best-static", "best-dcqcn", "placebo", "oracle"
+BEST_DCQCN, PLACEBO = "best-dcqcn", "placebo"
 # Tuners by rule that need no learning: with the others the yardsticks that every section shows.
 RULES = ("amt", "qaecn")
 

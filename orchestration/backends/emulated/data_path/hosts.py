@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,16 +22,16 @@ HOST_STATE = np.dtype(
 )
 
 
-class KeptHosts:
+class KeptHosts(ABC):
     """The readings of all hosts, in the order of `Testbed.hosts`, that are kept for the record."""
 
     def __init__(self) -> None:
         self._t_ns: list[int] = []
         self._rows: list[dict[str, Ints]] = []
 
+    @abstractmethod
     def read(self) -> dict[str, Ints]:
         """Return the signals by name, arrays (hosts,), now."""
-        raise NotImplementedError
 
     def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
         """Keep the signals of one moment for the trial's record."""
