@@ -127,7 +127,7 @@ class _Drawing:
                 yield from self._row(left, rows[key])
             else:
                 yield (
-                    f'<text x="{self._x(left, 0) + 8:.1f}" y="{self._y(key) + 4:.1f}" '
+                    f'<text x="{self._x(left, LEAST) + 8:.1f}" y="{self._y(key) + 4:.1f}" '
                     f'fill="{readable(FAINT)}">not run</text>'
                 )
 
