@@ -10,8 +10,8 @@ import select
 import signal
 import struct
 import termios
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from orchestration.virtual_rack.messages import PIECE_BYTES, Message
@@ -19,6 +19,7 @@ from orchestration.virtual_rack.messages import PIECE_BYTES, Message
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 # The numbers of standard output and standard error in messages.
 STDOUT, STDERR = 1, 2
+_DEFAULT_IN_PROGRAMS = (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT)
 
 Say = Callable[[Message], None]
 
@@ -43,9 +44,10 @@ class Command:
             os.set_blocking(fd, False)
 
     def _on_terminal(self, request: Message) -> int:
-        pid, master = pty.fork()
-        if pid == 0:
-            _become(request)
+        with _signals_held() as mask:
+            pid, master = pty.fork()
+            if pid == 0:
+                _become(request, mask)
         # one descriptor per direction, so that each is watched and closed by itself
         self.outputs, self.input = {master: STDOUT}, os.dup(master)
         self._resize(request["terminal"])
@@ -53,12 +55,13 @@ class Command:
 
     def _on_pipes(self, request: Message) -> int:
         (stdin, self.input), (out, stdout), (err, stderr) = (os.pipe() for _ in range(3))
-        pid = os.fork()
-        if pid == 0:
-            os.setsid()
-            for fd, number in ((stdin, 0), (stdout, STDOUT), (stderr, STDERR)):
-                os.dup2(fd, number, inheritable=True)
-            _become(request)
+        with _signals_held() as mask:
+            pid = os.fork()
+            if pid == 0:
+                os.setsid()
+                for fd, number in ((stdin, 0), (stdout, STDOUT), (stderr, STDERR)):
+                    os.dup2(fd, number, inheritable=True)
+                _become(request, mask)
         for fd in (stdin, stdout, stderr):
             os.close(fd)
         self.outputs = {out: STDOUT, err: STDERR}
@@ -139,12 +142,28 @@ class Command:
             self.input = -1
 
 
-def _become(request: Message) -> NoReturn:
-    """In the child: execute the program, or report why that fails."""
+@contextmanager
+def _signals_held() -> Iterator[set[int]]:
+    """Hold back signals; give the mask to return to.
+
+    Between fork and exec a child still has this process's handlers, which would swallow a signal
+    that is meant for the program.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _become(request: Message, mask: set[int]) -> NoReturn:
+    """In the child: execute the program with this signal mask, or report why that fails."""
     argv = request["argv"]
     try:
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)) or number in _DEFAULT_IN_PROGRAMS:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.chdir(request["cwd"])
     except OSError as error:
         _complain(request["cwd"], os.strerror(error.errno or 0))
