@@ -52,8 +52,9 @@ def alternating(
             start = (rng.random(spec.many) * spread_ns).astype(np.int64)
             size = np.full(spec.many, max(1, round(offered / spec.many)), dtype=np.int64)
             rows.append((phase.start_ns + start, order[: spec.many], size))
-            count = round(bytes_per_ns * spec.short_load * lasts_ns / spec.short_bytes)
-            start = (rng.random(count) * lasts_ns).astype(np.int64)
+            crowded_ns = lasts_ns - spread_ns
+            count = round(bytes_per_ns * spec.short_load * crowded_ns / spec.short_bytes)
+            start = (spread_ns + rng.random(count) * crowded_ns).astype(np.int64)
             src = others[rng.integers(len(others), size=count)]
             size = np.full(count, spec.short_bytes, dtype=np.int64)
         else:

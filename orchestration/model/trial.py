@@ -168,8 +168,8 @@ class AlternatingSpec:
     A phase lasts `phase_ns` on average, half of it at least and half as much again at most. The
     trial's seed draws who begins, lengths and senders. In either phase long messages offer `load`
     of the receiver's rate: few hosts send `size_bytes` each, together, again and again; many send
-    one message each that lasts the phase, and begin within `spread_ns`. With them come short
-    messages of `short_bytes` from any host, which offer `short_load` more.
+    one message each that lasts the phase, and begin within `spread_ns`. Once all have begun, short
+    messages of `short_bytes` come from any host, which offer `short_load` more.
     """
 
     receiver: str

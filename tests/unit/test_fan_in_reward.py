@@ -15,7 +15,7 @@ from orchestration.studies.bench import fan_in_arms
 from orchestration.studies.bench.fan_in import SPACES, Headroom
 from orchestration.studies.bench.fan_in_arms import Arm, Stretch, held, scenario, stretches
 from orchestration.studies.bench.fan_in_reward import mean_rewards
-from tuners.ecn.templates import acc_templates, graphcc_templates
+from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
 from tuners.registry import create
 
 MS = 1_000_000
@@ -98,13 +98,14 @@ def test_the_oracle_changes_a_port_when_its_phase_begins_and_the_clock_all_ports
 
 
 def test_a_share_is_of_the_way_from_the_best_static_setting_to_the_oracle():
-    known = Headroom(static=6.0, oracle=3.0, late=3.6, clock=5.7, placebo=9.0)
+    known = Headroom(static=6.0, oracle=3.0, late=3.6, clock=5.7, placebo=9.0, rewarded=3.1)
     assert (known.size, known.share(4.5), known.share(9.0)) == (0.5, 0.5, -1.0)
 
 
-@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.tuners[0])
-def test_grids_hold_only_settings_that_their_tuners_have(space):
-    table = {"acc": acc_templates, "graphcc": graphcc_templates}[space.tuners[0]]()
+@pytest.mark.parametrize("tuner", SPACES)
+def test_grids_hold_only_settings_that_their_tuners_have(tuner):
+    templates = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
+    space, table = SPACES[tuner], templates[tuner]()
     columns = (table.kmin_bytes // 1_000, table.kmax_bytes // 1_000, table.pmax)
     own = set(zip(*(column.tolist() for column in columns), strict=True))
     assert set(space.grid) | set(space.ladder) <= own

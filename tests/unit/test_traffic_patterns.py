@@ -340,8 +340,11 @@ def test_few_and_many_alternate_at_times_that_the_seed_draws():
             assert flows.size_bytes[long].sum() == pytest.approx(
                 0.8 * rate * (lasts - MS // 2), 1e-4
             )
-            short = flows.size_bytes[inside & ~long].sum()
-            assert short == pytest.approx(0.02 * rate * lasts, abs=2_500)
+            short = inside & ~long
+            assert flows.size_bytes[short].sum() == pytest.approx(
+                0.02 * rate * (lasts - MS // 2), abs=2_500
+            )
+            assert flows.start_ns[short].min() >= phase.start_ns + MS // 2
         else:
             assert set(flows.size_bytes[inside]) == {500_000}
             # whole messages: half a pair more or less
