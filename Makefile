@@ -9,10 +9,12 @@ DEV := $(VENV)/.dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup test fast check format clean built-in-trees
+.PHONY: help quickstart kernel-wheel setup test fast check format clean built-in-trees
 
 help:
 	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
+	@echo "make quickstart KERNEL=FILE.whl  the same with a kernel that make kernel-wheel packed: nothing is built"
+	@echo "make kernel-wheel  pack the kernel for other machines, into dist/"
 	@echo "make test        formatter, linter, types, import contracts, every test"
 	@echo "make fast        the same with the tests that take no kernel, in under a minute"
 	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
@@ -21,9 +23,15 @@ help:
 	@echo "make clean       remove $(VENV) and caches; runs/ and the built kernel stay"
 
 quickstart: $(BASE)
+	$(if $(KERNEL),$(PIP) --force-reinstall $(KERNEL))
 	@echo "the virtual-time kernel: built once, then kept in ~/.cache/closloop"
 	$(BIN)/closloop kernel build
 	$(BIN)/closloop run examples/quickstart.yml
+
+kernel-wheel: $(BASE)
+	$(PIP) wheel
+	$(BIN)/closloop kernel build
+	$(BIN)/closloop kernel wheel
 
 setup: $(DEV)
 

@@ -1,5 +1,7 @@
 """Compiles the BPF programs on the host, once, into the user's cache.
 
+Those that the package closloop-kernel brings are not compiled.
+
 ~/.cache/closloop/bpf/<source>-<hash>.o      or under $XDG_CACHE_HOME; of source and flags
 """
 
@@ -13,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from orchestration.model.errors import NotReadyError
+from orchestration.model.packaged import BPF, packaged
 
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
@@ -56,7 +59,11 @@ def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
     """
     flags = (*_FLAGS, *more)
     text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()
-    target = cache_folder() / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
+    name = f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
+    brought = packaged(BPF)
+    if brought is not None and (brought / name).is_file():
+        return brought / name
+    target = cache_folder() / name
     if not target.is_file():
         _compile(source, flags, target)
     return target

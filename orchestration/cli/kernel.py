@@ -1,4 +1,4 @@
-"""`closloop kernel`: build, show and check the virtual-time kernel."""
+"""`closloop kernel`: build, pack, show and check the virtual-time kernel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _EPILOG = (
     "Examples:  closloop kernel build  |  closloop kernel build --source linux-7.3.tar.xz  |  "
-    "closloop kernel check"
+    "closloop kernel check  |  closloop kernel wheel"
 )
-app = Group("Build, show and check the virtual-time kernel.", _EPILOG)
+app = Group("Build, pack, show and check the virtual-time kernel.", _EPILOG)
 
 
 @app.command(epilog=_EPILOG)
@@ -45,6 +45,21 @@ def build(
         phases.phase("compiling the flow table")
         flow_table_object()
     typer.echo(f"{'built' if built else 'already there'}: {_line(kernel)}")
+
+
+@app.command(epilog="Then, elsewhere: pip install dist/closloop_kernel-*.whl")
+def wheel(
+    out: Annotated[Path, "The folder to write it to."] = Path("dist"),
+) -> None:
+    """Pack the kernel as a wheel: machines that install it build and compile nothing.
+
+    In it are the BPF programs of flow tables, the sources of the patches, and their licence.
+    """
+    from orchestration.backends.emulated.kernel.cache import require_kernel
+    from orchestration.backends.emulated.kernel.wheel import make_wheel
+
+    path = make_wheel(require_kernel(), out)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from orchestration.backends.emulated.kernel.cache import (
     OVERRIDE,
     require_kernel,
 )
+from orchestration.model.packaged import BPF, packaged
 from orchestration.model.ports import Luggage
 
 
@@ -27,7 +28,8 @@ def cached_luggage() -> Luggage:
         variables[OVERRIDE] = f"{folder}/{BINARY}"
     else:
         files[f"{folder}/{MANIFEST}"] = kernel.path.with_name(MANIFEST)
-    programs = sorted(cache_folder().glob("*.o"))
+    folders = [folder for folder in (packaged(BPF), cache_folder()) if folder]
+    programs = sorted(path for folder in folders for path in folder.glob("*.o"))
     # the same names as here, which are made of the source's hash: a newer source is compiled there
     files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
     return Luggage(files, variables)

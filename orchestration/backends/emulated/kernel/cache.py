@@ -1,5 +1,7 @@
 """Built kernels in the user's cache: where they are, which one fits, how one is installed.
 
+One that the package closloop-kernel brings is as good as one of the cache.
+
 ~/.cache/closloop/kernel/           or under $XDG_CACHE_HOME
   <hash>/linux kernel.json build.log
   download/ work/ build.log lock    while one is being built
@@ -21,6 +23,7 @@ from pathlib import Path
 from orchestration.backends.emulated.kernel.config import config_hash
 from orchestration.backends.emulated.kernel.source import version_key
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.packaged import KERNEL, packaged
 
 OVERRIDE = "CLOSLOOP_KERNEL"
 BINARY = "linux"
@@ -70,7 +73,7 @@ def kernel_folder() -> Path:
 def find_kernel() -> Kernel | None:
     """Return the kernel to boot, or None if there is none.
 
-    That is $CLOSLOOP_KERNEL if set. Otherwise it is the cached kernel of the newest source that has
+    That is $CLOSLOOP_KERNEL if set. Otherwise it is the kernel of the newest source that has
     the configuration of this version of the program.
 
     Raises:
@@ -99,10 +102,11 @@ def require_kernel() -> Kernel:
 
 
 def built_kernels() -> list[Kernel]:
-    """Return the cached kernels with the wanted configuration, the newest source last."""
+    """Return the kernels with the wanted configuration, the newest source last."""
     wanted = config_hash()
     kernels = []
-    for path in kernel_folder().glob(f"*/{MANIFEST}"):
+    folders = [folder for folder in (packaged(KERNEL), kernel_folder()) if folder]
+    for path in (found for folder in folders for found in folder.glob(f"*/{MANIFEST}")):
         manifest = _read_manifest(path)
         binary = path.with_name(BINARY)
         if manifest and manifest.config_hash == wanted and binary.is_file():
