@@ -34,6 +34,7 @@ _COLUMNS = {
     "back_packets": ("opkt",),
     "back_bytes": ("obyt",),
 }
+_IF_BOTH_WAYS = ("back_packets", "back_bytes")
 _UDP_IP_HEADER_BYTES = 28
 _IP6_MORE_BYTES = 20
 _PROTOCOLS = {"6": "tcp", "TCP": "tcp", "17": "udp", "UDP": "udp"}
@@ -61,6 +62,8 @@ def read_nfdump(path: Path, idle_ns: int) -> Recorded:
             refuse(path, 1, "is not the header of `nfdump -o csv`", "write it with -o csv")
         called = {name: names[version] for name, names in _COLUMNS.items() if names[version:]}
         place = {name: header.index(own) for name, own in called.items() if own in header}
+        if absent := [called[name] for name in called if name not in (*place, *_IF_BOTH_WAYS)]:
+            refuse(path, 1, f"has no column {', '.join(absent)}", _WRITE_AGAIN)
         for line, row in enumerate(reader, start=2):
             if not row or row[0].strip() in ("Summary", "No matching flows"):
                 break

@@ -149,7 +149,7 @@ class OmnetppQueues(StrictModel):
     marked: str | None = None
     dropped: str | None = None
     ports: dict[str, str] = Field(default_factory=dict)
-    sample_period: Duration = 100_000
+    sample_period: Annotated[Duration, Field(gt=0)] = 100_000
 
 
 class OmnetppMapping(_Placed):

@@ -6,6 +6,7 @@ only the standard library. Each command names its Redis database by number.
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ ANSWER_TIMEOUT_S = 10.0
 _RETRY_S = 0.05
 _READ_BYTES = 1 << 18
 _CRLF = b"\r\n"
+_INTEGER = re.compile(rb"-?[0-9]{1,19}")
+_DEEPEST = 32  # arrays in arrays
 
 # Devices may run Python 3.9, which has no `|` between types at run time.
 Word = Union[str, bytes, int]  # noqa: UP007
@@ -249,7 +252,7 @@ class _Stream:
             del self._pending[: self._at]
             self._at = 0
 
-    def _parse(self) -> Any:
+    def _parse(self, depth: int = 0) -> Any:
         """Take one reply from the received bytes. Raises IndexError if it is incomplete."""
         end = self._pending.find(_CRLF, self._at)
         if end < 0:
@@ -260,13 +263,13 @@ class _Stream:
             return text.decode(errors="replace")
         if kind == ord("-"):
             return _Refusal(text.decode(errors="replace"))
-        if kind == ord(":"):
-            return int(text)
-        if kind == ord("$"):
-            return self._bulk(int(text))
-        if kind == ord("*"):
-            count = int(text)
-            return None if count < 0 else [self._parse() for _ in range(count)]
+        if kind in b":$*" and depth < _DEEPEST and _INTEGER.fullmatch(text):
+            number = int(text)
+            if kind == ord(":"):
+                return number
+            if kind == ord("$"):
+                return self._bulk(number)
+            return None if number < 0 else [self._parse(depth + 1) for _ in range(number)]
         raise _Closed(f"this is no Redis: it says {bytes([kind]) + text[:40]!r}")
 
     def _bulk(self, length: int) -> str | None:
