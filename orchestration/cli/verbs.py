@@ -128,7 +128,7 @@ VERBS = (
         "Write a run's or campaign's flows in others' formats, or a testbed as a containerlab lab.",
         "exchange:exporter",
     ),
-    Verb("kernel", "Build, show and check the virtual-time kernel.", "kernel:app"),
+    Verb("kernel", "Build, pack, show and check the virtual-time kernel.", "kernel:app"),
     Verb("bench", "Measure what the project claims.", "studies"),
     Verb("papers", "Run the papers' campaigns and compare.", "studies"),
 )
