@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 help:
 	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
-	@echo "make quickstart KERNEL=FILE.whl  the same with a kernel that make kernel-wheel packed: nothing is built"
+	@echo "make quickstart KERNEL_WHEEL=FILE.whl  the same with a kernel that make kernel-wheel packed: nothing is built"
 	@echo "make kernel-wheel  pack the kernel for other machines, into dist/"
 	@echo "make test        formatter, linter, types, import contracts, every test"
 	@echo "make fast        the same with the tests that take no kernel, in under a minute"
@@ -24,7 +24,7 @@ help:
 	@echo "make clean       remove $(VENV) and caches; runs/ and the built kernel stay"
 
 quickstart: $(BASE)
-	$(if $(KERNEL),$(PIP) --force-reinstall $(KERNEL))
+	$(if $(KERNEL_WHEEL),$(PIP) --force-reinstall $(KERNEL_WHEEL))
 	@echo "the virtual-time kernel: built once, then kept in ~/.cache/closloop"
 	$(BIN)/closloop kernel build
 	$(BIN)/closloop run examples/quickstart.yml

@@ -120,7 +120,7 @@ WEIGHTS: Mapping[str, dict[str, Scalar]] = {
     "pet": {"beta_1": 0.7, "beta_2": 0.3},
 }
 SETTINGS: Mapping[str, dict[str, Scalar]] = {
-    # its memory keeps what it tried first: what it tries last is hardly ever bad
+    # a memory of all decisions: exploration ends early, and what it showed is forgotten else
     "acc": {"idle_rule": False, "local_capacity": 200_000, "weight_decay": 0.1},
     "graphcc": {},
     "pet": {"hold": 12.0, "minibatch": 32},

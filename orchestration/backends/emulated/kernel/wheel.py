@@ -1,7 +1,7 @@
 """Packs a built kernel as a wheel, `closloop-kernel`: where it is installed, nothing is built.
 
-With the kernel go the BPF programs that campaigns load, what the kernel was patched with, and the
-licence of both (GPL-2.0). The rest of its source is Debian's; the manifest has its digest.
+With the kernel go the BPF programs of flow tables, what the kernel was patched with, and its
+licence (GPL-2.0). The rest of its source is Debian's; the manifest has its digest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from collectors.bpf.compile import FLOW_TABLE, flow_table_object, rack_flow_table_object
 from orchestration.artifacts.provenance import versions
 from orchestration.backends.emulated.kernel import patches
-from orchestration.backends.emulated.kernel.cache import MANIFEST, Kernel
+from orchestration.backends.emulated.kernel.cache import BINARY, MANIFEST, Kernel, Manifest
 from orchestration.backends.emulated.kernel.config import FRAGMENT
 from orchestration.model.errors import NotReadyError
 from orchestration.model.packaged import BPF, KERNEL, PACKAGE, SOURCES
@@ -56,7 +56,7 @@ def make_wheel(kernel: Kernel, folder: Path) -> Path:
     path = folder / f"{PACKAGE}-{version}-{tag}.whl"
     path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        _fill(Path(work) / PACKAGE, kernel, closloop)
+        _fill(Path(work) / PACKAGE, kernel.path, kernel.manifest, closloop)
         info = Path(work) / f"{PACKAGE}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
@@ -72,14 +72,12 @@ def make_wheel(kernel: Kernel, folder: Path) -> Path:
     return path
 
 
-def _fill(package: Path, kernel: Kernel, closloop: str) -> None:
-    manifest = kernel.manifest
-    assert manifest is not None
-    built = package / KERNEL / kernel.hash
+def _fill(package: Path, binary: Path, manifest: Manifest, closloop: str) -> None:
+    built = package / KERNEL / manifest.key
     built.mkdir(parents=True)
     (package / "__init__.py").write_text('"""The virtual-time kernel of closloop."""\n')
-    for name in (kernel.path.name, MANIFEST, "build.log"):
-        shutil.copy(kernel.path.with_name(name), built)
+    for name in (BINARY, MANIFEST, "build.log"):
+        shutil.copy(binary.with_name(name), built)
     programs = package / BPF
     programs.mkdir()
     for program in (flow_table_object(), rack_flow_table_object()):
@@ -92,7 +90,7 @@ def _fill(package: Path, kernel: Kernel, closloop: str) -> None:
         shutil.copy(source, sources)
     (sources / "README.md").write_text(
         _ABOUT.format(
-            key=kernel.hash,
+            key=manifest.key,
             version=manifest.version,
             origin=manifest.origin,
             compiler=manifest.compiler,
