@@ -74,7 +74,7 @@ def contents(folder):
     """Return the files of finished trials, without what is of the clock alone."""
     return {
         str(path.relative_to(folder)): _content(path)
-        for path in sorted(folder.glob("*/*"))
+        for path in sorted(folder.glob("[!.]*/*"))
         if path.is_file()
     }
 
