@@ -6,7 +6,7 @@ best static setting of a grid, the best one for each phase (the oracle), the bes
 clock, which knows the time but not the phase, and random settings. What the tuner's reward prefers
 in each phase is played too, and the oracle two decisions late: no learner can be asked for more
 than its reward tells, or before it can know. Trainings have the protocol's budget and its way of
-choosing on held-out seeds, but all of the budget and more of those seeds: `_RULE`.
+choosing on held-out seeds, but all of the budget, and more of those seeds: `_train`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SEEDS = range(1, 11)
 _EVALUATED = (9301, 9302, 9303)
 # Where this differs from the protocol's rule. Values are learned from the end of exploration on, at
 # half of the budget, and get better until its end: two worse evaluations in a row say nothing yet.
-_RULE = {"evaluations": 10, "patience": 10, "choosing_seeds": 2}
+_EVALUATIONS, _CHOOSING_SEEDS = 10, 2
 _LATE = 2  # decisions: a reading that shows the change, and one that is sure of it
 _FINALISTS = 8  # settings of the grid that are played on all seeds
 _SLOT_NS = 2_000_000
@@ -245,7 +245,12 @@ def references(tuner: str, pool: Executor) -> Headroom:
 def _train(tuner: str, folder: Path, note: Callable[[str], None]) -> list[TunerSpec]:
     """Train from every seed, and return the tuner with each network."""
     held_out = find_scenario(SCENARIO)  # its own seeds, which neither train nor are evaluated
-    rule = dataclasses.replace(load_protocol().rule(tuner, held_out), **_RULE)
+    rule = dataclasses.replace(
+        load_protocol().rule(tuner, held_out),
+        evaluations=_EVALUATIONS,
+        patience=_EVALUATIONS,
+        choosing_seeds=_CHOOSING_SEEDS,
+    )
     requests = {
         f"{tuner}-{seed}": TrainRequest(
             tuner,
