@@ -1,4 +1,4 @@
-"""Campaigns that a seed draws: small, of any backend, transport, tuner and fault that go together."""
+"""Small campaigns that a seed draws: any transport, tuner and fault that go together."""
 
 from __future__ import annotations
 
@@ -71,7 +71,16 @@ def _testbed(dice: random.Random, *, lossless: bool) -> dict[str, Any]:
 def _tuners(dice: random.Random) -> list[Any]:
     kmin = dice.choice([5, 20, 80])
     static = {"name": "static", "kmin_bytes": f"{kmin}KB", "kmax_bytes": f"{4 * kmin}KB"}
-    known = ["secn1", "secn2", "amt", "qaecn", "acc", "pet", "graphcc", {"name": "random", "of": "acc"}]
+    known = [
+        "secn1",
+        "secn2",
+        "amt",
+        "qaecn",
+        "acc",
+        "pet",
+        "graphcc",
+        {"name": "random", "of": "acc"},
+    ]
     return [static, *dice.sample(known, dice.randint(1, 2))]
 
 

@@ -22,7 +22,15 @@ def be_alone(program: Path) -> None:
     if unshare is None:
         raise RuntimeError("there is no unshare (Debian: util-linux)")
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    words = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+    words = [
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--propagation",
+        "private",
+    ]
     os.environ[_INSIDE] = "1"
     os.execv(unshare, [unshare, *user, *words, sys.executable, str(program), *sys.argv[1:]])
 

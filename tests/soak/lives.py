@@ -170,7 +170,11 @@ def disturbed(
     for _ in range(kills):
         before = campaign.finished()
         rest_s = max(takes_s - LOADS_S, 0.0) * (1 - len(names(before)) / trials)
-        row = Row(life, dice.choice((*around.common, *around.victims)), round(LOADS_S + dice.random() * rest_s, 2))
+        row = Row(
+            life,
+            dice.choice((*around.common, *around.victims)),
+            round(LOADS_S + dice.random() * rest_s, 2),
+        )
         command = campaign.begin()
         with suppress(subprocess.TimeoutExpired):
             command.wait(row.after_s)

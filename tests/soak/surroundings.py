@@ -24,7 +24,7 @@ _CALM = ("controller", "interrupt", "terminate", "worker")
 
 
 def beside_a_server(name: str, folder: Path, kills: int, dice: random.Random) -> Iterator[Row]:
-    """Records go to a server, which stops and comes back; at the end it has what the archive has."""
+    """Records go to a server, which stops and starts; at the end it has what the archive has."""
     from agreement import agree
     from test_server import write_campaign
     from victoria import TOKEN, Victoria
@@ -94,7 +94,11 @@ def on_nodes(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
         return processes() - {pid for pid in processes() if _is_run(pid)}
 
     around = Around(
-        ("--cluster", nodes.address), ("controller", "interrupt", "terminate"), {"node": lose}, own, ("ray",)
+        ("--cluster", nodes.address),
+        ("controller", "interrupt", "terminate"),
+        {"node": lose},
+        own,
+        ("ray",),
     )
     campaign = Campaign(file, folder / "runs", around)
     try:
@@ -121,4 +125,6 @@ def on_racks(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
         for row in disturb(Path(short), kills, dice.randrange(10**6)):
             wrong = [f"left: {line}" for line in row.get("differs", ())]
             wrong += ["hangs"] * row["hung"]
-            yield Row(f"{name} {row['during']}", str(row["victim"]), float(row["after_s"]), wrong=wrong)
+            yield Row(
+                f"{name} {row['during']}", str(row["victim"]), float(row["after_s"]), wrong=wrong
+            )

@@ -10,7 +10,7 @@ from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.statistics import PairedDifference
 from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.studies.papers.causes import likely_cause
-from orchestration.studies.papers.condition import in_order
+from orchestration.studies.papers.condition import base_of, in_order
 from orchestration.studies.papers.figure_texts import amount, difference_text, estimate_text
 from orchestration.studies.papers.page_data import Arm, Cell, Headline, Yardstick
 from orchestration.studies.papers.results import (
@@ -59,16 +59,24 @@ def claim_text(result: ClaimResult, transport: str) -> str:
 
 
 def detectable_text(result: ClaimResult, transport: str) -> str:
-    """Return the smallest differences that could have been shown: `3.1%`, `2.0% to 9.4%`."""
+    """Return the smallest differences that could have been shown: `3.1%`, `2.00 points`."""
     claim = result.claim
     unit = PAPER_METRICS[claim.metric].unit
     rows = result.by_transport[transport].rows
-    known = sorted(row.detectable for row in rows if math.isfinite(row.detectable))
+    in_unit = claim.direction == "value" or unit == "share"  # as the differences themselves are
+    found = [
+        row.detectable
+        / (1.0 if in_unit or row.difference is None else abs(base_of(row.difference)))
+        for row in rows
+    ]
+    known = sorted(value for value in found if math.isfinite(value))
     if not known:
         return "–"
 
     def told(value: float) -> str:
-        return amount(value, unit) if claim.direction == "value" else f"{100 * value:.1f}%"
+        if claim.direction == "value":
+            return amount(value, unit)
+        return f"{100 * value:.2f} points" if unit == "share" else f"{100 * value:.1f}%"
 
     ends = dict.fromkeys((told(known[0]), told(known[-1])))
     return " to ".join(ends)

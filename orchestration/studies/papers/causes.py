@@ -3,8 +3,9 @@
 The rules are tried in this order, and the first that holds is named:
 
 - `sample`: under every condition where the claim fails, the smallest detectable difference is
-  larger than the claimed one, so that nothing else can be told. That is by the spread of repeats;
-  the spread between an arm's networks is training's.
+  larger than the claimed one, so that nothing else can be told, and the whole interval does not
+  speak against the claim. That is by the spread of repeats; the spread between an arm's networks is
+  training's.
 - `transport`: another transport's verdict on the same claim is better.
 - `training`: the claim passes with the best of the arm's networks alone, at a confidence corrected
   for having chosen it (Bonferroni), or it passes if the spread between networks is left out.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.studies.papers.claims import Claim
 from orchestration.studies.papers.verdicts import (
     ClaimResult,
@@ -32,7 +34,7 @@ _RANK: dict[Verdict, int] = {"reproduced": 2, "not by learning": 2, "partly": 1}
 CAUSES = """\
 The *likely cause* of what is not reproduced follows from a rule, not from an opinion; the first
 that holds is named. *sample*: wherever the claim fails, the smallest difference that its repeats
-could have shown is larger than the claimed one. *transport*: under the other transport the verdict
+could have shown is larger than the claimed one, and the opposite is not beyond chance. *transport*: under the other transport the verdict
 is better. *training*: the best of the tuner's networks passes alone (at a confidence corrected for
 the choice), or the claim passes if the spread between networks is left out. Else *none found*.
 """
@@ -68,7 +70,19 @@ def _hidden(claim: Claim, row: Row) -> bool:
         claimed = ((claim.high or 0.0) - (claim.low or 0.0)) / 2
     else:
         least = row.condition.detectable_by_repeats(claim.arm, claim.against, claim.metric)
-    return claimed > 0 and math.isfinite(least) and least > claimed
+    return claimed > 0 and math.isfinite(least) and least > claimed and not _opposite(claim, row)
+
+
+def _opposite(claim: Claim, row: Row) -> bool:
+    """Return whether the whole interval speaks against a claim."""
+    match claim.direction, row.difference, row.estimate:
+        case "value", _, Estimate(low=low, high=high):
+            return low > (claim.high or 0.0) or high < (claim.low or 0.0)
+        case "lower", PairedDifference(low=low), _:
+            return low > 0
+        case "higher", PairedDifference(high=high), _:
+            return high < 0
+    return False
 
 
 def _training(claim: Claim, judged: Judgement) -> bool:

@@ -170,17 +170,16 @@ class Condition:
         return seeds, [[side[seed].checkpoint for seed in seeds] for side in (mine, others)]
 
     def detectable(self, arm: str, against: str, difference: PairedDifference) -> float:
-        """Return the smallest difference, as a share, that these repeats could have shown."""
+        """Return the smallest difference, in its unit, that these repeats could have shown."""
         _, groupings = self.pairs(arm, against)
         if difference.n < 2 or difference.n != len(groupings[0]):
             groupings = [[0] * difference.n]
         freedom = min(units(groups) for groups in groupings) - 1
         half = (difference.high - difference.low) / 2
-        base = difference.mean / difference.relative if difference.relative else math.nan
-        return abs(detectable(half, freedom, self.confidence) / base)
+        return detectable(half, freedom, self.confidence)
 
     def detectable_by_repeats(self, arm: str, against: str, metric: str) -> float:
-        """Return `detectable` by the spread of an arm's repeats within each of its networks.
+        """Return `detectable`, as a share, by the spread of an arm's repeats within each network.
 
         It is what more repeats would make smaller; the networks' own spread takes more networks.
         Where networks have one repeat each, and for tails, networks are not told apart.
@@ -190,7 +189,8 @@ class Condition:
         freedom = len(seeds) - len(set(labels))
         if PAPER_METRICS[metric].tail is not None or freedom < 1 or len(set(labels)) < 2:
             alike = self.as_one_network()
-            return alike.detectable(arm, against, alike.difference(arm, against, metric))
+            difference = alike.difference(arm, against, metric)
+            return abs(alike.detectable(arm, against, difference) / base_of(difference))
         by_network: dict[Hashable, list[float]] = {}
         for seed, label in zip(seeds, labels, strict=True):
             by_network.setdefault(label, []).append(mine[seed] - others[seed])
@@ -198,6 +198,11 @@ class Condition:
         error = math.sqrt(squares / freedom / len(seeds))
         base = float(np.mean([others[seed] for seed in seeds]))
         return abs(noncentrality(freedom, 1 - self.confidence) * error / base)
+
+
+def base_of(difference: PairedDifference) -> float:
+    """Return the mean that a difference is from; NaN if there is none."""
+    return difference.mean / difference.relative if difference.relative else math.nan
 
 
 def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:

@@ -69,8 +69,7 @@ class Row:
     """A claim under one condition.
 
     `difference` is None for a claim about a value, `estimate` is None for a comparison.
-    `detectable` is the smallest difference, as a share, that could have been shown; for a value in
-    its unit.
+    `detectable` is the smallest difference, in the metric's unit, that could have been shown.
     """
 
     condition: Condition
