@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart kernel-wheel setup test fast fuzz check format clean built-in-trees
+.PHONY: help quickstart kernel-wheel setup test fast fuzz soak check format clean built-in-trees
 
 help:
 	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
@@ -18,6 +18,7 @@ help:
 	@echo "make test        formatter, linter, types, import contracts, every test"
 	@echo "make fast        the same with the tests that take no kernel, in under a minute"
 	@echo "make fuzz INPUTS=100000  gives each reader of files and streams so many made-up inputs"
+	@echo "make soak HOURS=1  runs drawn campaigns, kills what runs at random moments, and says what was lost or left"
 	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
 	@echo "make format      format the code"
 	@echo "make built-in-trees  write the congestion control rlcc anew, of tuners/pretrained/rl-cc-trees.json"
@@ -65,6 +66,11 @@ INPUTS ?= 10000
 fuzz: setup
 	$(PIP) atheris
 	$(BIN)/python tests/fuzz/fuzz.py --inputs $(INPUTS)
+
+HOURS ?= 1
+
+soak: setup
+	$(BIN)/python tests/soak/soak.py --hours $(HOURS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -114,8 +114,10 @@ def _connected(address: str) -> Any:
     ray: Any = imported
     if ray.is_initialized():
         return ray
-    # Ray takes over SIGTERM, by which a run is stopped in order
+    # Ray takes over SIGTERM, by which a run is stopped in order, and dies of a signal while it
+    # connects: those that come meanwhile wait
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
@@ -126,6 +128,7 @@ def _connected(address: str) -> Any:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # It would print what nodes log on standard output, where results go. There is no option.
     ray._private.worker._worker_logs_enabled = False
     return ray

@@ -265,7 +265,8 @@ def ask_nodes(
 ) -> Iterator[tuple[str, Failed | None]]:
     """Yield each node's name, and what is wrong there if it cannot run trials.
 
-    `nodes` are names by Ray's ids. Raises TrialError if a node does not answer.
+    `nodes` are names by Ray's ids. One that is lost meanwhile is left out. Raises TrialError if a
+    node does not answer.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -285,6 +286,8 @@ def ask_nodes(
             raise TrialError(f"node {nodes[node]} does not answer", "see `ray status` there")
         try:
             message, _ = ray.get(next(stream))
+        except (ray.exceptions.NodeDiedError, ray.exceptions.TaskUnschedulableError):
+            continue
         except ray.exceptions.RayError as error:
             message = Failed(str(error).strip().splitlines()[-1], "", "", 0.0)
         if isinstance(message, Failed) and "No module named" in message.message:

@@ -60,10 +60,19 @@ class Nodes:
         about = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **about})
         self.address = self._cluster.address
-        self.others = [
-            self._cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES) for _ in range(2)
-        ]
-        self._nodes = [self._cluster.head_node, *self.others]
+        self.others = [self._added() for _ in range(2)]
+
+    @property
+    def _nodes(self):
+        return [self._cluster.head_node, *self.others]
+
+    def _added(self):
+        return self._cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+    def replace(self, place):
+        """Lose one of the two others, and let a new one join."""
+        self.kill(self.others[place])
+        self.others[place] = self._added()
 
     def kill(self, node):
         """SIGKILL a node's raylet, and its workers: they go with a machine that is lost.

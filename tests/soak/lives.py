@@ -25,8 +25,7 @@ HANGS_S = 240.0
 # Whoever runs trials here shares the processors by these files, which stay.
 _LOCKS = "closloop-cpu-"
 _SETTLES_S = 15.0
-# A command loads its program first.
-LOADS_S = 0.8
+_TOLD = 4_000  # characters of what a command has said
 # Files of finished trials by name: see `cluster_trials.contents`.
 Files = Mapping[str, object]
 # `worker` runs a trial, `guest` is its virtual-time kernel.
@@ -35,7 +34,10 @@ VICTIMS = ("controller", "interrupt", "terminate", "worker", "guest", "disk", "m
 
 @dataclass
 class Row:
-    """One disturbance, and what was found after it; `wrong` is empty if all is well."""
+    """One disturbance, and what was found after it; `wrong` is empty if all is well.
+
+    `said` is the end of what the command said, if not.
+    """
 
     life: str
     victim: str
@@ -43,6 +45,7 @@ class Row:
     exit_code: int = 0
     finished: int = 0
     wrong: list[str] = field(default_factory=list)
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Around:
     victims: Mapping[str, Callable[[subprocess.Popen[bytes]], None]] = field(default_factory=dict)
     own: Callable[[], set[int]] = set
     files: tuple[str, ...] = ()
+    loads_s: float = 0.8  # before it, a command loads its program
 
 
 NOTHING = Around()
@@ -75,10 +79,10 @@ class Campaign:
         return next(iter(self.runs.glob("*/")), self.runs / "none")
 
     def begin(self) -> subprocess.Popen[bytes]:
-        """Start the run; what it says is appended to `log`."""
+        """Start the run; what it says is in `log`."""
         words = ["run", str(self.file), "--out", str(self.runs), "--no-report"]
         words += self.around.options
-        with self.log.open("ab") as log:
+        with self.log.open("wb") as log:
             return begin(words, log)
 
     def finished(self) -> Files:
@@ -96,10 +100,13 @@ class Campaign:
             if entry["event"] == "trial-failed"
         ]
 
+    def said(self) -> str:
+        """Return what the last command has said."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
     def tracebacks(self) -> int:
-        """Return how many tracebacks the command has printed, not those that it quotes."""
-        said = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return sum(line.startswith("Traceback") for line in said.splitlines())
+        """Return how many tracebacks the last command has printed, not those that it quotes."""
+        return sum(line.startswith("Traceback") for line in self.said().splitlines())
 
 
 def begin(words: list[str], log: object) -> subprocess.Popen[bytes]:
@@ -169,11 +176,11 @@ def disturbed(
     trials, around = len(names(reference)), campaign.around
     for _ in range(kills):
         before = campaign.finished()
-        rest_s = max(takes_s - LOADS_S, 0.0) * (1 - len(names(before)) / trials)
+        rest_s = max(takes_s - NOTHING.loads_s, 0.0) * (1 - len(names(before)) / trials)
         row = Row(
             life,
             dice.choice((*around.common, *around.victims)),
-            round(LOADS_S + dice.random() * rest_s, 2),
+            round(around.loads_s + dice.random() * rest_s, 2),
         )
         command = campaign.begin()
         with suppress(subprocess.TimeoutExpired):
@@ -194,6 +201,8 @@ def disturbed(
             row.wrong.append(f"ends with exit code {row.exit_code}")
         if campaign.tracebacks():
             row.wrong.append("prints a traceback")
+        if row.wrong:
+            row.said = campaign.said()[-_TOLD:]
         if met or row.wrong:
             yield row
         if len(names(now)) == trials:

@@ -115,6 +115,8 @@ def tell(row: Row) -> None:
     """Say how one disturbance ended."""
     what = f"{row.life}: {row.victim} after {row.after_s:.1f} s, exit code {row.exit_code}"
     print(f"{what}, {row.finished} finished: {'; '.join(row.wrong) or 'well'}", flush=True)
+    if row.said:
+        print("  | " + row.said.replace("\n", "\n  | "), flush=True)
 
 
 def say(rows: list[Row], file: Path | None) -> int:

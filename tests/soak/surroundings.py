@@ -83,11 +83,12 @@ def on_nodes(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
 
     os.environ.update(PYTHONPATH=str(ROOT), RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     file = write_campaign(folder, repeats=8, nap_s=0.3)
-    reference, takes_s, wrong = undisturbed(Campaign(file, folder / "undisturbed"))
+    alone = Around(files=("ray",))
+    reference, takes_s, wrong = undisturbed(Campaign(file, folder / "undisturbed", alone))
     nodes = Nodes()
 
     def lose(command: subprocess.Popen[bytes]) -> None:
-        nodes.lose(dice.randrange(2))
+        nodes.replace(dice.randrange(2))
 
     def own() -> set[int]:
         """Return Ray's processes, and closloop's hosts on its nodes while they are idle."""
@@ -99,6 +100,7 @@ def on_nodes(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
         {"node": lose},
         own,
         ("ray",),
+        loads_s=4.0,
     )
     campaign = Campaign(file, folder / "runs", around)
     try:

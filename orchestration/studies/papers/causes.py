@@ -34,9 +34,10 @@ _RANK: dict[Verdict, int] = {"reproduced": 2, "not by learning": 2, "partly": 1}
 CAUSES = """\
 The *likely cause* of what is not reproduced follows from a rule, not from an opinion; the first
 that holds is named. *sample*: wherever the claim fails, the smallest difference that its repeats
-could have shown is larger than the claimed one, and the opposite is not beyond chance. *transport*: under the other transport the verdict
-is better. *training*: the best of the tuner's networks passes alone (at a confidence corrected for
-the choice), or the claim passes if the spread between networks is left out. Else *none found*.
+could have shown is larger than the claimed one, and the opposite is not beyond chance.
+*transport*: under the other transport the verdict is better. *training*: the best of the tuner's
+networks passes alone (at a confidence corrected for the choice), or the claim passes if the spread
+between networks is left out. Else *none found*.
 """
 
 
