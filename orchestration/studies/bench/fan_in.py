@@ -12,10 +12,12 @@ choosing on held-out seeds, but all of the budget, and more of those seeds: `_tr
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
+import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestration.artifacts.provenance import versions
 from orchestration.model.trial import Scalar, TunerSpec
 from orchestration.studies.bench.fan_in_arms import (
     ON,
@@ -242,8 +245,8 @@ def references(tuner: str, pool: Executor) -> Headroom:
     return Headroom(static, oracle, late, clock, placebo, rewarded)
 
 
-def _train(tuner: str, folder: Path, note: Callable[[str], None]) -> list[TunerSpec]:
-    """Train from every seed, and return the tuner with each network."""
+def _requests(tuner: str) -> dict[str, TrainRequest]:
+    """Return the trainings by name."""
     held_out = find_scenario(SCENARIO)  # its own seeds, which neither train nor are evaluated
     rule = dataclasses.replace(
         load_protocol().rule(tuner, held_out),
@@ -251,7 +254,7 @@ def _train(tuner: str, folder: Path, note: Callable[[str], None]) -> list[TunerS
         patience=_EVALUATIONS,
         choosing_seeds=_CHOOSING_SEEDS,
     )
-    requests = {
+    return {
         f"{tuner}-{seed}": TrainRequest(
             tuner,
             held_out,
@@ -263,23 +266,42 @@ def _train(tuner: str, folder: Path, note: Callable[[str], None]) -> list[TunerS
         )
         for seed in _SEEDS
     }
+
+
+def _folder_of(requests: Mapping[str, TrainRequest]) -> Path:
+    """Return the folder of these trainings by this version: a benchmark of an hour can go on."""
+    said = [[request.to_json() for request in requests.values()], versions()]
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return Path("runs") / "bench" / f"{next(iter(requests.values())).tuner}-{digest[:10]}"
+
+
+def _train(requests: Mapping[str, TrainRequest], folder: Path) -> list[TunerSpec]:
+    """Train what is not trained yet, and return the tuner with each network."""
     listener = Listener(
-        lambda name, round_, budget: None, lambda name, text: note(f"{name} {text}")
+        lambda name, round_, budget: None,
+        lambda name, text: print(name, text, file=sys.stderr),
     )
     train_seeds(requests, folder, os.cpu_count() or 1, listener)
-    kept = [Folder(folder / name, by_rule=True).checkpoint for name in requests]
-    return [TunerSpec(tuner, {"checkpoint": str(one), **WEIGHTS[tuner]}) for one in kept]
+    return [
+        TunerSpec(
+            one.tuner,
+            {"checkpoint": str(Folder(folder / name, by_rule=True).checkpoint), **one.params},
+        )
+        for name, one in requests.items()
+    ]
 
 
 def _fan_in(tuner: str) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        networks = _train(tuner, Path(folder), lambda text: print(text, file=sys.stderr))
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            played = pool.map(play, *zip(*product(networks, _EVALUATED), strict=True))
-            found = np.mean(
-                np.reshape([one.slowdown.mean() for one in played], (len(networks), -1)), axis=1
-            ).tolist()
-            known = references(tuner, pool)
+    requests = _requests(tuner)
+    folder = _folder_of(requests)
+    networks = _train(requests, folder)
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        played = pool.map(play, *zip(*product(networks, _EVALUATED), strict=True))
+        found = np.mean(
+            np.reshape([one.slowdown.mean() for one in played], (len(networks), -1)), axis=1
+        ).tolist()
+        known = references(tuner, pool)
+    shutil.rmtree(folder)
     return Outcome(
         f"A condition whose best thresholds follow the fan-in: what {tuner} takes of it",
         _figures(known, found),
