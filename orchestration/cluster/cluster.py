@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
 from orchestration.model.trial import REAL, TrialSpec
 from orchestration.runner.pool import Work
+from orchestration.runner.signals import noted_signals
 
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.
@@ -114,21 +114,18 @@ def _connected(address: str) -> Any:
     ray: Any = imported
     if ray.is_initialized():
         return ray
-    # Ray takes over SIGTERM, by which a run is stopped in order, and dies of a signal while it
-    # connects: those that come meanwhile wait
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
+    # Ray takes over SIGTERM, by which a run is stopped in order, and a Ctrl-C while it connects
+    # comes out of it as any error
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with noted_signals(lambda: None) as seen:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
         raise NotReadyError(
             f"there is no Ray cluster at {address}: {str(error).strip().splitlines()[0]}",
             "start one: ray start --head; or give the inventory of machines to start one on",
         ) from error
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if seen:
+        raise KeyboardInterrupt
     # It would print what nodes log on standard output, where results go. There is no option.
     ray._private.worker._worker_logs_enabled = False
     return ray

@@ -147,6 +147,39 @@ def test_a_node_that_answers_otherwise_is_refused_by_its_name(place, tmp_path, m
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_node_that_is_lost_while_nodes_are_asked_is_left_out(nodes, place, tmp_path, monkeypatch):
+    from inventory.files import load_testbed
+    from orchestration.cluster.cluster import Cluster
+
+    campaign = load_campaign(trials.write_campaign(tmp_path))
+    known = place._nodes()
+    monkeypatch.setattr(Cluster, "_nodes", lambda self: known)
+    nodes.replace(1)
+    place.check(FluidBackend(), load_testbed(campaign.trials[0].testbed), 1, campaign.trials)
+
+
+def test_ctrl_c_while_ray_connects_is_an_interrupt_and_no_error_of_rays(monkeypatch):
+    import ray
+
+    from orchestration.cluster import cluster
+
+    before = signal.getsignal(signal.SIGTERM)
+    connected = []
+
+    def connect(**_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray takes it over
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        connected.append(True)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", connect)
+    with pytest.raises(KeyboardInterrupt):
+        cluster._connected("127.0.0.1:1")
+    assert connected
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_what_needs_this_machine_is_refused(place, tmp_path):
     import dataclasses
 

@@ -7,7 +7,6 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from cluster_trials import contents
 from left import commands_of, processes
 
 from orchestration.runner.journal import read_journal
+from orchestration.studies.bench.rack import program
 
 ROOT = Path(__file__).resolve().parents[2]
 # Longer than any of these campaigns takes: who has not ended by then hangs.
@@ -89,16 +89,18 @@ class Campaign:
         """Return the files of finished trials by name: see `cluster_trials.contents`."""
         return contents(self.folder) if self.folder.exists() else {}
 
+    def entries(self) -> int:
+        """Return how many entries the journal has."""
+        return len(self._journal())
+
     def failures(self) -> list[str]:
         """Return why trials have failed so far."""
+        failed = [entry for entry in self._journal() if entry["event"] == "trial-failed"]
+        return [str(entry.get("message")) for entry in failed]
+
+    def _journal(self) -> list[dict[str, object]]:
         journal = self.folder / "journal.jsonl"
-        if not journal.exists():
-            return []
-        return [
-            str(entry.get("message"))
-            for entry in read_journal(journal)
-            if entry["event"] == "trial-failed"
-        ]
+        return list(read_journal(journal)) if journal.exists() else []
 
     def said(self) -> str:
         """Return what the last command has said."""
@@ -111,9 +113,8 @@ class Campaign:
 
 def begin(words: list[str], log: object) -> subprocess.Popen[bytes]:
     """Start `closloop WORDS` in a session of its own."""
-    main = "from orchestration.cli.main import main; main()"
     return subprocess.Popen(
-        [sys.executable, "-c", main, *words],
+        program(*words),
         stdin=subprocess.DEVNULL,
         stdout=log,  # type: ignore[arg-type]
         stderr=log,  # type: ignore[arg-type]
@@ -175,7 +176,7 @@ def disturbed(
     """Run a campaign until it is done, disturbed each time; yield what was found each time."""
     trials, around = len(names(reference)), campaign.around
     for _ in range(kills):
-        before = campaign.finished()
+        before, entries = campaign.finished(), campaign.entries()
         rest_s = max(takes_s - NOTHING.loads_s, 0.0) * (1 - len(names(before)) / trials)
         row = Row(
             life,
@@ -186,7 +187,7 @@ def disturbed(
         with suppress(subprocess.TimeoutExpired):
             command.wait(row.after_s)
         had = campaign.finished()
-        busy = bool(_others(command, around))
+        busy = bool(_others(command, around)) and campaign.entries() > entries
         met = command.poll() is None
         if met:
             row.victim = _disturb(row.victim, command, dice, disk, around)
@@ -221,7 +222,7 @@ _EXPECTED = {
 
 
 def _expected(victim: str, busy: bool) -> tuple[int, ...]:
-    """Return the exit codes that are right. Python handles no signal before and after all work."""
+    """Return the exit codes that are right. Before and after all work a signal just ends it."""
     idle = () if busy else (-signal.SIGINT, -signal.SIGTERM)
     return (*_EXPECTED.get(victim, (0, 1)), *idle)
 

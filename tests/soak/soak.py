@@ -46,6 +46,8 @@ def main() -> int:
     parser.add_argument("--lives", default=",".join(LIVES), help="their kinds, in turn")
     parser.add_argument("--json", type=Path, help="write every disturbance to this file")
     asked = parser.parse_args()
+    if unknown := [name for name in asked.lives.split(",") if name not in LIVES]:
+        parser.error(f"there are no lives {unknown[0]!r}; known are {', '.join(LIVES)}")
     try:
         be_alone(Path(__file__).resolve())
     except (OSError, RuntimeError) as error:

@@ -21,6 +21,8 @@ for place in (TESTS, TESTS / "telemetry"):
 from left import commands_of, processes  # noqa: E402
 from lives import ROOT, Around, Campaign, Disk, Row, completed, disturbed, undisturbed  # noqa: E402
 
+from orchestration.studies.bench.rack import program  # noqa: E402
+
 _CALM = ("controller", "interrupt", "terminate", "worker")
 
 
@@ -60,10 +62,12 @@ def beside_a_server(name: str, folder: Path, kills: int, dice: random.Random) ->
         yield from disturbed(name, campaign, reference, takes_s, kills, dice, Disk(folder.parent))
         wrong += completed(campaign, reference)
         pushed = subprocess.run(
-            [sys.executable, "-c", "from orchestration.cli.main import main; main()", "push",
-             str(campaign.folder)],
-            capture_output=True, text=True, check=False, cwd=ROOT,
-        )  # fmt: skip
+            program("push", str(campaign.folder)),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+        )
         if pushed.returncode:
             wrong.append(f"push ends with {pushed.returncode}: {pushed.stderr}")
         try:
@@ -92,8 +96,8 @@ def on_nodes(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
         nodes.replace(dice.randrange(2))
 
     def own() -> set[int]:
-        """Return Ray's processes, and closloop's hosts on its nodes while they are idle."""
-        return processes() - {pid for pid in processes() if _is_run(pid)}
+        """Return Ray's processes; those that run trials on nodes are the run's."""
+        return {pid for pid in processes() if not _is_of_a_run(pid)}
 
     around = Around(
         ("--cluster", nodes.address),
@@ -115,9 +119,9 @@ def on_nodes(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
         yield Row(name, "nobody: the last run", 0.0, wrong=wrong)
 
 
-def _is_run(pid: int) -> bool:
+def _is_of_a_run(pid: int) -> bool:
     words = commands_of(pid)
-    return "run" in words and "--cluster" in words
+    return "--cluster" in words or any("orchestration.cluster.host" in word for word in words)
 
 
 def on_racks(name: str, folder: Path, kills: int, dice: random.Random) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from orchestration.analysis.detectable import noncentrality
 from orchestration.analysis.metrics import DoneFlows
 from orchestration.studies.papers.answer import (
     claim_text,
+    detectable_text,
     headline,
     headline_tables,
     sentence,
@@ -247,6 +248,23 @@ def test_what_more_repeats_would_show_leaves_the_networks_spread_out() -> None:
     (alike,) = conditions_of(arms)
     whole = alike.detectable("new", "old", alike.difference("new", "old", "slowdown_mean"))
     assert alike.detectable_by_repeats("new", "old", "slowdown_mean") == pytest.approx(whole / 10)
+
+
+def test_what_could_have_been_shown_of_a_share_is_in_points_as_the_difference_is() -> None:
+    old, more = [0.010, 0.011, 0.012, 0.010], [0.001, 0.002, 0.001, 0.003]
+    new = [share + one for share, one in zip(old, more, strict=True)]
+    found = {}
+    for metric in ("lost_share", "slowdown_mean"):
+        arms = {
+            arm: {seed: Repeat({metric: value}) for seed, value in enumerate(values)}
+            for arm, values in (("old", old), ("new", new))
+        }
+        result = evaluate_claim(claim("higher", metric=metric), result_of(Condition({}, arms)))
+        found[metric] = detectable_text(result, "")
+    # of four pairs, three degrees of freedom
+    least = noncentrality(3, 0.05) * float(np.std(more, ddof=1)) / 2
+    assert found["lost_share"] == f"{100 * least:.2f} points"
+    assert found["slowdown_mean"] == f"{100 * least / np.mean(old):.1f}%"
 
 
 def test_a_headline_has_a_column_for_each_transport() -> None:

@@ -6,7 +6,8 @@ best static setting of a grid, the best one for each phase (the oracle), the bes
 clock, which knows the time but not the phase, and random settings. What the tuner's reward prefers
 in each phase is played too, and the oracle two decisions late: no learner can be asked for more
 than its reward tells, or before it can know. Trainings have the protocol's budget and its way of
-choosing on held-out seeds, but all of the budget, and more of those seeds: `_train`.
+choosing on held-out seeds, but all of the budget, and more of those seeds: `_requests`. They are in
+runs/bench until the benchmark is through: given again, it goes on where it was.
 """
 
 from __future__ import annotations
