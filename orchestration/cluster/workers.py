@@ -254,7 +254,9 @@ class ClusterWorkers:
     def _has_ended(self, task: _Task) -> bool:
         """Return whether a cancelled task has ended, or else said something before that."""
         try:
-            self._ray.get(next(task.stream))
+            self._ray.get(next(task.stream), timeout=_TICK_S)
+        except self._ray.exceptions.GetTimeoutError:  # what it said is on a node that is lost
+            return False
         except (StopIteration, self._ray.exceptions.RayError):
             return True
         return False

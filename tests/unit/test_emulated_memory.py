@@ -1,6 +1,7 @@
 """The memory that a guest is planned: enough for what a trial leaves in it, or a clear refusal."""
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from orchestration.model.codec import flattened
 from orchestration.model.errors import NotReadyError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Applied, Observation, Schedule
+from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import names
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import HostSpec, TrialSpec, TunerSpec
 
 MS = 1_000_000
 READINGS = 640
@@ -56,6 +58,15 @@ def kept_bytes(testbed, tell, table):
 
 def planned_bytes(testbed, readings, decisions):
     return guest_memory_bytes(testbed, 0, readings, decisions) - guest_memory_bytes(testbed)
+
+
+def test_a_host_whose_nic_makes_the_packets_is_planned_less_and_one_with_sockets_is_not():
+    plain = trial(20 * MS, MS)
+    roce = replace(plain, host=HostSpec("dcqcn", roce=RoceSpec()))
+    mixed = replace(plain, host=HostSpec("dctcp", roce=RoceSpec()))
+    planned = [backend.trial_memory_bytes(one, TESTBED, 0) for one in (plain, roce, mixed)]
+    assert planned[0] - planned[1] == len(TESTBED.hosts) * 6 << 20
+    assert planned[2] == planned[0]
 
 
 @pytest.mark.parametrize("name", ["rlcc-7", "graphcc"])

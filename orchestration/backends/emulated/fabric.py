@@ -21,8 +21,10 @@ has no delay: netem would orphan the packets, and TCP would lose the NIC queue's
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from inventory.addressing import attachments, emulated_addresses
@@ -316,6 +318,8 @@ def _own_port(
 # Below: routing, link and address requests, encoded with pyroute2's message classes.
 
 _RTNH_ONLINK = 4
+# Of a route's destination, its first attribute: behind struct nlmsghdr, rtmsg and rtattr.
+_RTA_DST_AT = 16 + 12 + 4
 _CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 _REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
 
@@ -385,19 +389,28 @@ def _rule(source: str, table: int) -> bytes:
 def _route(
     prefix: str, length: int, ports: Collection[Port], *, replace: bool, table: int = 254
 ) -> bytes:
+    if not length:
+        return _route_by(0, tuple(map(ifindex, ports)), replace, table)
+    # Of the tens of thousands of routes of a large fabric, most differ in their prefixes alone.
+    request = _route_by(length, tuple(map(ifindex, ports)), replace, table)
+    return request[:_RTA_DST_AT] + socket.inet_aton(prefix) + request[_RTA_DST_AT + 4 :]
+
+
+@lru_cache(maxsize=4096)
+def _route_by(length: int, ports: tuple[int, ...], replace: bool, table: int) -> bytes:
+    """Return a request for a route by ports, given by their interfaces, to 0.0.0.0."""
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
     header = {"family": 2, "dst_len": length, "table": table, "proto": 4, "scope": 0, "type": 1}
-    attrs: list[tuple[str, Any]] = [("RTA_DST", prefix)] if length else []
+    attrs: list[tuple[str, Any]] = [("RTA_DST", "0.0.0.0")] if length else []
     if len(ports) == 1:
-        (port,) = ports
         header["flags"] = _RTNH_ONLINK
-        attrs += [("RTA_GATEWAY", GATEWAY), ("RTA_OIF", ifindex(port))]
+        attrs += [("RTA_GATEWAY", GATEWAY), ("RTA_OIF", ports[0])]
     else:
         hops = [
             {
                 "hops": 0,
-                "oif": ifindex(port),
+                "oif": port,
                 "flags": _RTNH_ONLINK,
                 "attrs": [("RTA_GATEWAY", GATEWAY)],
             }

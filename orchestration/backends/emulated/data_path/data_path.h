@@ -28,12 +28,18 @@
 #define CL_MOST_QUEUES 65536
 #define CL_MOST_PORTS 1024 /* of a switch */
 
-/* Something that happens at a time. `place` is 1 + its index in the heap, 0 while not scheduled. */
+/* Something that happens at a time. `slot` is its number among those that are scheduled, 0 while it is
+ * not one of them.
+ */
 struct cl_event {
 	u64 at_ns;
 	u64 number; /* of equal times, the one scheduled first is first */
-	u32 place;
+	u32 slot;
 	void (*happen)(struct cl_event *event);
+	/* Ask the memory for what it will touch, if it knows; it changes nothing. It happens `next`, or
+	 * after what is next.
+	 */
+	void (*warm)(const struct cl_event *event, bool next);
 };
 
 void cl_schedule(struct cl_event *event, u64 at_ns);
@@ -117,6 +123,8 @@ struct cl_host_options {
 };
 
 extern struct Qdisc_ops cl_port_ops;
+/* Ask the memory for what a packet that enters touches. */
+void cl_port_warm(const struct Qdisc *port);
 void cl_port_settle(struct Qdisc *port);
 void cl_port_set(struct Qdisc *port, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p);
 void cl_port_state(struct Qdisc *port, u32 klass, struct cl_queue_state *state);

@@ -8,6 +8,7 @@
 #include <linux/etherdevice.h>
 #include <linux/ip.h>
 #include <linux/jhash.h>
+#include <linux/prefetch.h>
 #include <linux/slab.h>
 #include <net/arp.h>
 #include <net/inet_dscp.h>
@@ -19,24 +20,33 @@
 #include "pairs.h"
 #include "paths.h"
 #include "pfc.h"
+#include "wire.h"
 
-#define TABLE_BITS 14
+#define FIRST_BITS 6 /* of a switch's table of flows, which grows with them */
 
 struct flow {
-	struct flow *next; /* with the same hash */
+	struct flow *next; /* in the same place of the table */
+	const struct switch_flows *of;
+	void *onward; /* the same flow as the next switch knows it, NULL: not known */
+	u32 hash;
 	__be32 saddr, daddr;
 	u32 ports; /* both, as they are in the packet */
-	u8 protocol;
 	int generation; /* of the routes that the answer is from */
+	u8 protocol;
 	bool paired; /* `pair` is known */
-	u64 *pair; /* where its bytes are counted, NULL if nowhere: see pairs.c */
 	struct cl_way way;
+	u64 *pair; /* where its bytes are counted, NULL if nowhere: see pairs.c */
 	struct cl_path_flow paths; /* of a switch that balances its load */
 };
 
+struct cl_known cl_known;
+/* Once a switch has gone, what others know of its flows leads nowhere. */
+static bool forgotten;
+
 /* Of one switch, made with its first port. */
 struct switch_flows {
-	struct flow **flow;
+	struct flow **flow; /* by the first bits of their hashes */
+	u32 bits, count;
 	struct cl_flow_table *table; /* NULL unless user space asks for it */
 	struct cl_paths *paths;      /* likewise */
 };
@@ -79,23 +89,61 @@ static bool route(struct flow *flow, struct sk_buff *skb, struct net *net, struc
 	return found;
 }
 
-static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct net *net)
+/* Twice as many places: a small table stays in the caches. Without memory it stays as it is. */
+static void grow(struct switch_flows *flows)
+{
+	u32 bits = flows->bits + 1;
+	struct flow **grown = kcalloc(1 << bits, sizeof(*grown), GFP_ATOMIC | __GFP_NOWARN);
+
+	if (!grown)
+		return;
+	for (u32 i = 0; i < 1 << flows->bits; i++)
+		while (flows->flow[i]) {
+			struct flow *flow = flows->flow[i];
+
+			flows->flow[i] = flow->next;
+			flow->next = grown[flow->hash >> (32 - bits)];
+			grown[flow->hash >> (32 - bits)] = flow;
+		}
+	kfree(flows->flow);
+	flows->flow = grown;
+	flows->bits = bits;
+}
+
+static bool is_of(const struct flow *flow, const struct iphdr *ip, u32 ports)
+{
+	return flow->ports == ports && flow->saddr == ip->saddr && flow->daddr == ip->daddr &&
+	       flow->protocol == ip->protocol;
+}
+
+static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct net *net,
+			 struct flow *known)
 {
 	const struct iphdr *ip = ip_hdr(skb);
 	u32 ports = get_unaligned((const u32 *)(skb->data + ip->ihl * 4));
-	u32 hash = jhash_3words((__force u32)ip->saddr, (__force u32)ip->daddr, ports, ip->protocol);
-	struct flow **head = &flows->flow[hash >> (32 - TABLE_BITS)], *flow;
+	struct flow *flow;
+	u32 hash;
 
-	for (flow = *head; flow; flow = flow->next)
-		if (flow->ports == ports && flow->saddr == ip->saddr && flow->daddr == ip->daddr &&
-		    flow->protocol == ip->protocol)
+	if (likely(known && known->of == flows && is_of(known, ip, ports) &&
+		   known->generation == rt_genid_ipv4(net)))
+		return known;
+	hash = jhash_3words((__force u32)ip->saddr, (__force u32)ip->daddr, ports, ip->protocol);
+	for (flow = flows->flow[hash >> (32 - flows->bits)]; flow; flow = flow->next)
+		if (flow->hash == hash && is_of(flow, ip, ports))
 			break;
 	if (likely(flow && flow->generation == rt_genid_ipv4(net)))
 		return flow;
 	if (!flow) {
+		struct flow **head;
+
 		flow = kmem_cache_zalloc(flow_cache, GFP_ATOMIC);
 		if (!flow)
 			return NULL;
+		if (flows->count++ >> flows->bits)
+			grow(flows);
+		head = &flows->flow[hash >> (32 - flows->bits)];
+		flow->hash = hash;
+		flow->of = flows;
 		flow->saddr = ip->saddr;
 		flow->daddr = ip->daddr;
 		flow->ports = ports;
@@ -109,11 +157,12 @@ static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct
 	return NULL;
 }
 
-static void send(struct sk_buff *skb, const struct cl_way *way)
+static void send(struct sk_buff *skb, struct flow *flow, struct cl_way *way)
 {
 	struct Qdisc *sch = rcu_dereference_bh(way->queue->qdisc);
 	struct sk_buff *dropped = NULL;
 
+	way->port = sch;
 	/* the port is down, or a program is to see the packet first */
 	if (unlikely(sch->ops != &cl_port_ops || way->watched)) {
 		dev_queue_xmit(skb);
@@ -121,7 +170,10 @@ static void send(struct sk_buff *skb, const struct cl_way *way)
 	}
 	qdisc_skb_cb(skb)->pkt_len = skb->len;
 	qdisc_skb_cb(skb)->pkt_segs = 1; /* else the port counts no packets */
+	if (likely(!forgotten))
+		cl_known = (struct cl_known){ flow->onward, &flow->onward };
 	sch->ops->enqueue(skb, sch, &dropped);
+	cl_known = (struct cl_known){};
 	if (unlikely(dropped))
 		kfree_skb_list(dropped);
 }
@@ -141,10 +193,12 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	struct sk_buff *skb = *pskb;
 	struct switch_flows *flows = rcu_dereference(skb->dev->rx_handler_data);
 	struct net *net = dev_net(skb->dev);
-	const struct cl_way *way;
+	struct cl_known known = cl_known;
+	struct cl_way *way;
 	struct flow *flow;
 	struct iphdr *ip;
 
+	cl_known = (struct cl_known){};
 	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
 		struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(skb->dev, 0)->qdisc);
 		struct cl_share *share = cl_port_share(sch);
@@ -160,13 +214,17 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	ip = ip_hdr(skb);
 	if (ip->ttl <= 1 || ip_is_fragment(ip) || !pskb_may_pull(skb, ip->ihl * 4 + 4))
 		return RX_HANDLER_PASS;
-	flow = find(flows, skb, net);
+	flow = find(flows, skb, net, known.flow);
 	if (unlikely(!flow))
 		return RX_HANDLER_PASS;
+	if (known.learn && flow != known.flow)
+		*known.learn = flow;
 	if (unlikely(!flow->way.out)) {
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
+	prefetch(flow->way.queue);
+	cl_port_warm(flow->way.port);
 	/* as ip_rcv does: else a switch's queue counts against what TCP may have below it */
 	skb_orphan(skb);
 	if (skb_cow_head(skb, ETH_HLEN)) {
@@ -183,7 +241,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	skb->dev = way->out;
 	memcpy(skb_push(skb, ETH_HLEN), way->addresses, sizeof(way->addresses));
 	skb_reset_mac_header(skb);
-	send(skb, way);
+	send(skb, flow, way);
 	return RX_HANDLER_CONSUMED;
 }
 
@@ -196,7 +254,8 @@ int cl_forward_begin(struct net_device *dev)
 
 		if (error)
 			return error;
-		flows->flow = kvcalloc(1 << TABLE_BITS, sizeof(*flows->flow), GFP_KERNEL);
+		flows->bits = FIRST_BITS;
+		flows->flow = kcalloc(1 << FIRST_BITS, sizeof(*flows->flow), GFP_KERNEL);
 	}
 	if (!flows->flow)
 		return -ENOMEM;
@@ -231,14 +290,15 @@ static void __net_exit forget(struct net *net)
 {
 	struct switch_flows *flows = net_generic(net, flows_id);
 
-	for (u32 i = 0; flows->flow && i < 1 << TABLE_BITS; i++)
+	forgotten |= !!flows->flow;
+	for (u32 i = 0; flows->flow && i < 1 << flows->bits; i++)
 		while (flows->flow[i]) {
 			struct flow *flow = flows->flow[i];
 
 			flows->flow[i] = flow->next;
 			kmem_cache_free(flow_cache, flow);
 		}
-	kvfree(flows->flow);
+	kfree(flows->flow);
 	cl_flow_table_remove(&flows->table);
 }
 
@@ -250,7 +310,7 @@ static struct pernet_operations switches = {
 
 static int __init begin(void)
 {
-	flow_cache = KMEM_CACHE(flow, 0);
+	flow_cache = KMEM_CACHE(flow, SLAB_HWCACHE_ALIGN);
 	return flow_cache ? register_pernet_subsys(&switches) : -ENOMEM;
 }
 subsys_initcall(begin);

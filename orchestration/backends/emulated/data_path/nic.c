@@ -122,7 +122,7 @@ static void begin_turns(struct nic *nic, u64 at_ps)
 		cl_flow_begin(flow);
 		flow->progress_ns = flow->posted.start_ns;
 		list_add_tail(&flow->unfinished, &nic->unfinished);
-		if (!nic->patience.place)
+		if (!nic->patience.slot)
 			cl_schedule(&nic->patience, flow->posted.start_ns + cl_roce.timeout_ns);
 		cl_nic_wait(nic, flow, flow->posted.start_ns * CL_PS_PER_NS);
 	}
@@ -227,6 +227,16 @@ static void arrive(struct cl_event *event)
 		cl_deliver(cl_take(&nic->wire), nic->dev, nic->peer);
 	}
 	cl_nic_expect(nic);
+}
+
+static void warm(const struct cl_event *event, bool next)
+{
+	const struct nic *nic = container_of(event, struct nic, event);
+
+	if (next)
+		return;
+	cl_warm_wire(&nic->wire);
+	cl_warm_delivery(nic->dev, nic->peer);
 }
 
 static void be_patient(struct cl_event *event)
@@ -343,6 +353,7 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->dev = qdisc_dev(sch);
 	nic->sch = sch;
 	nic->event.happen = arrive;
+	nic->event.warm = warm;
 	nic->patience.happen = be_patient;
 	cl_decisions_begin(nic);
 	nic->address = options.address;

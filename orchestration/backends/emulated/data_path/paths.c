@@ -225,7 +225,7 @@ static struct cl_exit *by_packet(struct cl_paths *paths, struct cl_path_flow *fl
 	return exit;
 }
 
-const struct cl_way *cl_paths_take(struct cl_paths *paths, struct cl_path_flow *flow,
+struct cl_way *cl_paths_take(struct cl_paths *paths, struct cl_path_flow *flow,
 				   struct sk_buff *skb)
 {
 	const struct iphdr *ip = (const struct iphdr *)skb->data;

@@ -16,6 +16,7 @@
 struct cl_way {
 	struct net_device *out; /* NULL: there is no route */
 	struct netdev_queue *queue; /* of `out` */
+	const struct Qdisc *port; /* as it was last; it may be gone */
 	u32 ifindex;
 	bool watched; /* a program looks at what leaves there */
 	u8 addresses[2 * ETH_ALEN];
@@ -107,7 +108,7 @@ void cl_paths_state(u32 number, struct cl_paths_state *state);
 void cl_paths_route(struct cl_paths *paths, struct cl_path_flow *flow, const struct cl_way *way,
 		    const struct sk_buff *skb, struct net *net, int generation);
 /* The port by which a packet leaves. Its data begins with the IP header. */
-const struct cl_way *cl_paths_take(struct cl_paths *paths, struct cl_path_flow *flow,
+struct cl_way *cl_paths_take(struct cl_paths *paths, struct cl_path_flow *flow,
 				   struct sk_buff *skb);
 struct cl_exit *cl_paths_exit(u32 ifindex);
 

@@ -10,6 +10,7 @@
  * worked out when somebody looks: everything here first calls `settle`, which sends what has begun
  * to be sent by now. This is exact, because nothing can change between two looks.
  */
+#include <linux/prefetch.h>
 #include <net/dsfield.h>
 #include <net/inet_ecn.h>
 #include <net/pkt_sched.h>
@@ -35,8 +36,8 @@ struct port {
 	bool listed, forwards, marks_departures;
 	struct list_head turns; /* queues that have packets and are not stopped */
 	struct cl_fifo wire, control; /* pause frames go before all packets */
-	struct cl_share share;
 	struct queue queue[CL_MOST_CLASSES];
+	struct cl_share share;
 };
 
 /* SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. */
@@ -184,9 +185,25 @@ static void arrive(struct cl_event *event)
 		qdisc_qlen_dec(port->sch);
 		if (!cl_forwards(port->peer))
 			cl_hosts_received(dev_net(port->peer), skb);
+		cl_known = *cl_known_of(skb);
 		cl_deliver(skb, qdisc_dev(port->sch), port->peer);
+		cl_known = (struct cl_known){};
 	}
 	expect(port);
+}
+
+static void warm(const struct cl_event *event, bool next)
+{
+	const struct port *port = container_of(event, struct port, arrival);
+	const struct sk_buff *skb = port->wire.first;
+
+	if (next) {
+		cl_warm_packet(skb);
+		return;
+	}
+	cl_warm_wire(&port->wire);
+	cl_warm_delivery(qdisc_dev(port->sch), port->peer);
+	prefetch(&port->queue[0].state);
 }
 
 static u32 class_of(const struct port *port, struct sk_buff *skb)
@@ -231,6 +248,7 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 	queue->state.backlog_bytes += bytes;
 	sch->qstats.backlog += bytes;
 	qdisc_qlen_inc(sch);
+	*cl_known_of(skb) = cl_known;
 	cl_append(&queue->packets, skb);
 	settle(port, now_ns);
 	expect(port);
@@ -289,6 +307,7 @@ void cl_port_control(struct Qdisc *sch, struct sk_buff *skb, u64 now_ns)
 	struct port *port = qdisc_priv(sch);
 
 	cl_on_wire(skb)->at_ns = now_ns;
+	*cl_known_of(skb) = (struct cl_known){};
 	cl_append(&port->control, skb);
 	qdisc_qlen_inc(sch);
 	cl_schedule(&port->arrival, now_ns);
@@ -329,6 +348,21 @@ bool cl_port_holds(struct Qdisc *sch, u32 klass, const struct cl_share *from)
 	return skb;
 }
 
+void cl_port_warm(const struct Qdisc *sch)
+{
+	const struct port *port = (const struct port *)sch->privdata;
+
+	prefetch(&sch->ops);
+	prefetch(&sch->q);
+	prefetch(&sch->qstats);
+	prefetch(&port->arrival);
+	prefetch(&port->line);
+	prefetch(&port->turns);
+	prefetch(&port->queue[0]);
+	prefetch(&port->queue[0].state);
+	prefetch(&port->share);
+}
+
 void cl_port_settle(struct Qdisc *sch)
 {
 	settle(qdisc_priv(sch), cl_now_ns());
@@ -363,6 +397,7 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 	}
 	port->sch = sch;
 	port->arrival.happen = arrive;
+	port->arrival.warm = warm;
 	cl_line_init(&port->line, options.rate_bps, options.delay_ns, options.framing_bytes);
 	port->stream = options.seed;
 	port->first_queue = options.first_queue;

@@ -4,8 +4,10 @@
 #define CLOSLOOP_WIRE_H
 
 #include <linux/etherdevice.h>
+#include <linux/ip.h>
 #include <linux/math64.h>
 #include <linux/netdevice.h>
+#include <linux/prefetch.h>
 #include <net/netlink.h>
 #include <net/sch_generic.h>
 #include "data_path.h"
@@ -117,6 +119,54 @@ static inline void cl_deliver(struct sk_buff *skb, struct net_device *dev, struc
 		dev_sw_netstats_tx_add(dev, 1, bytes);
 		netif_receive_skb(skb);
 	}
+}
+
+/* What a switch tells the next one of a packet's flow, so that it need not be looked for. */
+struct cl_known {
+	void *flow;   /* as the next switch knows it, NULL: not known */
+	void **learn; /* where it is to be written then, NULL: nowhere */
+};
+
+/* Of the packet that is being handed over; empty at any other time. */
+extern struct cl_known cl_known;
+
+static inline struct cl_known *cl_known_of(struct sk_buff *skb)
+{
+	BUILD_BUG_ON(sizeof(struct qdisc_skb_cb) % sizeof(void *) ||
+		     sizeof(struct qdisc_skb_cb) + sizeof(struct cl_known) > sizeof(skb->cb));
+	return (struct cl_known *)(skb->cb + sizeof(struct qdisc_skb_cb));
+}
+
+/* Ask for what the first packet of a list leads to, once it is there itself. */
+static inline void cl_warm_packet(const struct sk_buff *skb)
+{
+	const struct cl_known *known;
+
+	if (!skb)
+		return;
+	known = cl_known_of((struct sk_buff *)skb);
+	prefetch(skb->data);
+	prefetch(skb->data + ETH_HLEN + sizeof(struct iphdr) + 4);
+	prefetch(known->flow);
+	prefetch((const char *)known->flow + SMP_CACHE_BYTES);
+}
+
+/* Ask for the first packet of a list: its place in lists and its times, and where its data is. */
+static inline void cl_warm_wire(const struct cl_fifo *wire)
+{
+	prefetch(wire->first);
+	prefetch((const char *)wire->first + offsetof(struct sk_buff, cb) + 32);
+	prefetch((const char *)wire->first + offsetof(struct sk_buff, protocol));
+	prefetch((const char *)wire->first + offsetof(struct sk_buff, data));
+}
+
+/* Ask for what `cl_deliver` looks at. */
+static inline void cl_warm_delivery(const struct net_device *dev, const struct net_device *peer)
+{
+	prefetch(dev->tstats);
+	prefetch(&peer->flags);
+	prefetch(&peer->rx_handler);
+	prefetch(&peer->ptype_all);
 }
 
 /* Read what user space says when it makes a port or a NIC, attribute CL_OPTIONS of `bytes`, and
