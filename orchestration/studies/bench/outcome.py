@@ -61,12 +61,13 @@ def zero(what: str, count: int) -> Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A benchmark's figures, notes, and raw data."""
+    """A benchmark's figures, notes, raw data, and on a page a picture, as Mermaid draws it."""
 
     title: str
     figures: tuple[Figure, ...]
     notes: tuple[str, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
+    picture: str = ""
 
     @property
     def holds(self) -> bool:
@@ -109,7 +110,8 @@ def _section(named: tuple[str, Outcome]) -> tuple[str, str]:
         f"| {figure.what} | {figure.measured} | {figure.wanted} | {_verdict(figure)} |"
         for figure in outcome.figures
     ]
-    return name, "\n".join([*lines, *(f"\n{note}" for note in outcome.notes), ""])
+    picture = ["", "```mermaid", outcome.picture, "```"] if outcome.picture else []
+    return name, "\n".join([*lines, *picture, *(f"\n{note}" for note in outcome.notes), ""])
 
 
 def as_json(outcomes: Outcomes) -> str:
