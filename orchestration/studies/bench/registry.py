@@ -52,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "build": speed.build_speed,
     "large-fat-tree": speed.large_fat_tree,
     "fabric-size": fabric_size.fabric_size,
+    "long-trial": fabric_size.long_trial,
     "sampling": speed.sampling_cost,
     "flow-table": speed.flow_table_cost,
     "decision": decision.decision_time,
