@@ -11,3 +11,11 @@ def test_a_section_is_replaced_and_others_stay():
     assert "| x | 1 |" not in again
     assert again.index("A anew") < again.index("## B")
     assert as_markdown([], again) == again
+
+
+def test_a_picture_stands_on_the_page_as_mermaid_draws_it_and_goes_with_its_section():
+    page = as_markdown(
+        [("a", Outcome("A", (Figure("x", "1"),), picture="xychart-beta\n    bar [1]"))]
+    )
+    assert "| x | 1 |  |  |\n\n```mermaid\nxychart-beta\n    bar [1]\n```\n" in page
+    assert "mermaid" not in as_markdown([("a", Outcome("A", ()))], page)
