@@ -54,7 +54,7 @@ def strict():
 
 def test_pettingzoo(backend):
     env = FabricParallelEnv(TRIAL, backend)
-    parallel_api_test(env, num_cycles=20)
+    parallel_api_test(env, num_cycles=5)
     env.close()
 
 

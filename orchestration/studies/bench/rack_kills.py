@@ -34,7 +34,7 @@ backend: hardware
 tuners: [{{name: random, of: acc}}]
 traffic:
   - {{kind: poisson, workload: WebSearch, load: 0.3}}
-repeats: 3
+repeats: 1
 duration: 60ms
 drain: 100ms
 sample_period: 100us
