@@ -56,7 +56,7 @@ test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What needs no more than Python: no kernel, simulator, server, browser or root.
-QUICK = not (kernel or slow or ns3 or ssh or redis or influx or browser or root or containers or yang or clab or cluster)
+QUICK = not (kernel or slow or ns3 or ssh or redis or influx or browser or root or containers or yang or clab or cluster or flux or grafana)
 
 fast: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)"

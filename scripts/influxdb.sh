@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the telemetry tests against InfluxDB 2 itself, where it is installed (influxd in the PATH):
+# Runs the telemetry tests against InfluxDB 2 itself, where it is installed (influxd in the PATH), and has
+# Grafana itself, where it is installed, show the dashboards; their pictures go to runs/dashboards:
 #
 #   scripts/influxdb.sh
 #
@@ -50,4 +51,4 @@ while True:
             sys.exit(f"influxd does not answer: {error}")
         time.sleep(0.2)
 PYTHON
-$python -m pytest tests/telemetry/test_pull.py "$@"
+$python -m pytest tests/telemetry/test_pull.py tests/telemetry/test_grafana.py "$@"

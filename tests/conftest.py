@@ -5,6 +5,8 @@ influx: victoria-metrics. cluster: Ray. browser: Chromium. root: namespaces of t
 containers: a runtime for containers, and their image or what builds it. yang: yanglint,
 and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
 clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
+flux: InfluxData's Flux compiler (scripts/flux.sh) and Node.js, in CI likewise.
+grafana: Grafana and InfluxDB 2 (scripts/influxdb.sh), in CI likewise.
 """
 
 import getpass
@@ -71,6 +73,31 @@ def _skip_without_schema() -> None:
         pytest.skip("no schema of containerlab: fetch it with scripts/containerlab-schema.sh")
 
 
+def flux_compiler_file() -> Path:
+    """Return where InfluxData's Flux compiler is, if it is there."""
+    cache = Path("~/.cache/closloop/flux").expanduser()
+    return Path(os.environ.get("CLOSLOOP_FLUX", cache)) / "flux-lsp-node.js"
+
+
+def _skip_without_flux() -> None:
+    """Skip, in CI too: neither the compiler nor Node.js is needed for anything else."""
+    if not flux_compiler_file().is_file():
+        pytest.skip("no Flux compiler: fetch it with scripts/flux.sh")
+    if not shutil.which("node"):
+        pytest.skip("no node: install Node.js")
+
+
+def grafana_file() -> str | None:
+    """Return Grafana's program, if it is there."""
+    return shutil.which("grafana", path=f"{SYSTEM_PATH}{os.pathsep}/usr/share/grafana/bin")
+
+
+def _skip_without_grafana() -> None:
+    """Skip, in CI too: neither server is in Debian's, Python's or Node's registries."""
+    if not grafana_file() or "CLOSLOOP_INFLUX_URL" not in os.environ:
+        pytest.skip("no Grafana with InfluxDB 2: install both, and run scripts/influxdb.sh")
+
+
 def schema_of_containerlab() -> Path:
     """Return where containerlab's schema is, if it is there."""
     cache = Path("~/.cache/closloop/containerlab").expanduser()
@@ -131,6 +158,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _skip_without_models()
     if item.get_closest_marker("clab"):
         _skip_without_schema()
+    if item.get_closest_marker("flux"):
+        _skip_without_flux()
+    if item.get_closest_marker("grafana"):
+        _skip_without_grafana()
+
+
+@pytest.fixture
+def flux_compiler() -> Path:
+    """The Flux compiler's module for Node.js; for tests with the marker flux."""
+    return flux_compiler_file()
+
+
+@pytest.fixture(scope="session")
+def grafana_program() -> str:
+    """Grafana's program; for tests with the marker grafana."""
+    return str(grafana_file())
 
 
 @pytest.fixture

@@ -99,11 +99,16 @@ def sources_of(modules: Iterable[str]) -> dict[str, str]:
         name = wanted.pop()
         if name not in sources:
             sources[name] = _source(name)
-            wanted += _imports(name, sources[name])
+            wanted += _imports(name)
     return dict(sorted(sources.items()))
 
 
-def _imports(name: str, source: str) -> Iterator[str]:
+@cache  # parsing takes most of the time, and services share modules
+def _imports(name: str) -> tuple[str, ...]:
+    return tuple(_imported(name, _source(name)))
+
+
+def _imported(name: str, source: str) -> Iterator[str]:
     # only imports at the top level of a module: others are for type checkers or the controller
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.ImportFrom) and statement.module:
@@ -129,6 +134,7 @@ def _literal(sources: dict[str, str]) -> str:
     return json.dumps(sources)
 
 
+@cache
 def _source(name: str) -> str:
     spec = find_spec(name)
     if spec is None or spec.origin is None:
