@@ -51,6 +51,8 @@ _STEP_BYTES = 256 << 20
 # A node has so long to learn that a trial is cancelled, and to clean up.
 _STOP_S = 2 * STOP_GRACE_S + 5.0
 _TICK_S = 0.2
+# What a trial said is some megabytes at most; one that does not come in this time is lost.
+_ARRIVES_S = 60.0
 
 
 @dataclass(eq=False)
@@ -222,7 +224,10 @@ class ClusterWorkers:
     def _said(self, task: _Task) -> Message:
         """Return the next message of a task that has one, or has ended."""
         try:
-            message, files = self._ray.get(next(task.stream))
+            message, files = self._ray.get(next(task.stream), timeout=_ARRIVES_S)
+        except self._ray.exceptions.GetTimeoutError:
+            self._ray.cancel(task.stream, force=True)
+            return self._lost(task, f"what it said did not arrive in {_ARRIVES_S:.0f} s")
         except StopIteration:
             return self._failed(task, "its task ended without a result", "")
         except self._ray.exceptions.RayTaskError as error:

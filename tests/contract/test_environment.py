@@ -65,9 +65,8 @@ def test_gymnasium(backend, queue):
     env.close()
 
 
-@pytest.mark.parametrize("queue", [None, QUEUE])
-def test_stable_baselines3(backend, queue):
-    env = FabricEnv(TRIAL, backend, queue=queue)
+def test_stable_baselines3(backend):
+    env = FabricEnv(TRIAL, backend)
     sb3_check_env(env)
     env.close()
 

@@ -61,7 +61,7 @@ def check_tables(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     raise_problems(
         "a tuner looks at flows, and switches keep no flow table",
         problems,
-        "run it emulated, or another tuner here (pet-without-flows)",
+        "run it emulated, or here with a checkpoint that needs none, as pet-without-flows-dcqcn-1",
     )
 
 
