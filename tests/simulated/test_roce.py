@@ -1,6 +1,7 @@
 """RoCE in ns-3: exact times and marks, DCQCN's steps, losses, and the emulated fabric's twin."""
 
 import dataclasses
+import tempfile
 
 import numpy as np
 import pytest
@@ -275,6 +276,15 @@ def program(path, numbers, **more):
 
 
 TO_H1 = tuple(SingleFlowSpec(f"h{n + 2}", "h1", 1_000_000, 20_000 * n) for n in range(8))
+
+
+def test_a_trial_leaves_nothing_elsewhere_even_if_it_is_killed(run, monkeypatch):
+    """Found by soak: a SIGKILL left a folder for policies in /tmp, of each trial side by side."""
+    numbers = [DCQCN_SETS["mlx5"][name] for name in PARAMETER_ORDER]
+    theirs = program(POLICIES / "policy_dcqcn.c", numbers)
+    monkeypatch.setattr(tempfile, "tempdir", "/there/is/no/such/folder")
+    for host in (roce(), theirs):
+        run(TO_H1[:1], testbed="star", host=host)
 
 
 def test_dcqcn_as_a_program_gives_the_tables_of_the_one_built_in(run):

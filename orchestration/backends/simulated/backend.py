@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,10 +71,7 @@ class SimulatedBackend:
         program = require_program()
         tuner = tuner or registry.create(trial.tuner)
         begin_s = time.monotonic()
-        with (
-            tempfile.TemporaryDirectory(prefix="closloop-policy-") as place,
-            Simulation(program, folder, library=_own_policy(trial, Path(place))) as simulation,
-        ):
+        with Simulation(program, folder, library=_own_policy(trial, folder)) as simulation:
             watches = wants_flow_table(tuner.observes)
             rig = SimulatedRig(
                 simulation,
