@@ -8,10 +8,10 @@ readings without an idle moment between them, so that events before an idle mome
 after it. From the millionth such reading on, a reading costs 256 ns again, for programs that spin
 longer (fio and perftest calibrate their clocks that way). Packet handling never reads it so often.
 
-RED's draws are the only random numbers in a guest that show in the tables. They come from a stream
-of their own (SplitMix64, Steele et al., OOPSLA 2014) whose state is a module parameter. A guest
-that writes it before the traffic starts repeats its trial to the bit; otherwise the state is
-random.
+RED's draws, and the phase in which BBR begins to probe, are the only random numbers in a guest that
+show in the tables. They come from a stream of their own (SplitMix64, Steele et al., OOPSLA 2014)
+whose state is a module parameter. A guest that writes it before the traffic starts repeats its
+trial to the bit; otherwise the state is random.
 """
 
 from __future__ import annotations
@@ -120,6 +120,16 @@ REPLACEMENTS = (
         "\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;\n"
         "\tz = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;\n"
         "\treturn (z ^ (z >> 31)) >> 32;\n}\n",
+    ),
+    Replacement(
+        "net/ipv4/tcp_bbr.c",
+        "#include <net/tcp.h>\n",
+        "#include <net/tcp.h>\n\nu32 red_draw(void);\n",
+    ),
+    Replacement(
+        "net/ipv4/tcp_bbr.c",
+        "CYCLE_LEN - 1 - get_random_u32_below(bbr_cycle_rand);",
+        "CYCLE_LEN - 1 - (u32)(((u64)red_draw() * bbr_cycle_rand) >> 32);",
     ),
 )
 
