@@ -44,9 +44,10 @@ class Pace:
     flow_s: float = 0.0
 
 
-# The emulated ones are fitted to the three thousand trials of `closloop papers run`, two side by
-# side; the others were measured on the quickstart's fabric. Linux acknowledges every second
-# segment, and more when marks begin or end or segments come one by one.
+# The emulated one is fitted to three thousand trials of `closloop papers run`, two side by side, and
+# its devices and flows are taken for Linux' fabric too; all else was measured on the quickstart's
+# fabric. Linux acknowledges every second segment, and more when marks begin or end or segments
+# come one by one.
 PACES = {
     "emulated": Pace(0.8, 1_700_000, 0.67, 3_300_000, 0.012, 40e-6),
     "emulated, fabric: linux": Pace(0.8, 750_000, 0.67, 0.0, 0.012, 40e-6),
