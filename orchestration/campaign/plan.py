@@ -44,8 +44,8 @@ class Pace:
     flow_s: float = 0.0
 
 
-# The emulated one is fitted to three thousand trials of `closloop papers run`, two side by side, and
-# its devices and flows are taken for Linux' fabric too; all else was measured on the quickstart's
+# The emulated one is fitted to three thousand trials of `closloop papers run`, two side by side;
+# its devices and flows are taken for Linux' fabric too. All else was measured on the quickstart's
 # fabric. Linux acknowledges every second segment, and more when marks begin or end or segments
 # come one by one.
 PACES = {
