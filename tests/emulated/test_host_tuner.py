@@ -74,12 +74,18 @@ def test_no_guest_outlives_its_environment(tmp_path, think, how):
         assert not list(tmp_path.glob("closloop-episode-*"))
 
 
+def states(folder: Path) -> set[str]:
+    return {
+        Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] for pid in guests(folder)
+    }
+
+
 def test_a_guest_takes_no_cpu_while_the_host_thinks(tmp_path):
     process = start(tmp_path, THINK)
-    states = [
-        Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] for pid in guests(tmp_path)
-    ]
-    assert set(states) == {"T"}
+    # the stop is sent before "ready", and arrives when the guest is next scheduled
+    assert wait_for(lambda: states(tmp_path) == {"T"})
+    time.sleep(0.2)
+    assert states(tmp_path) == {"T"}
     process.kill()
     process.communicate(timeout=20)
     assert wait_for(lambda: not guests(tmp_path))
