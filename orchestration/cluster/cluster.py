@@ -19,9 +19,9 @@ from orchestration.runner.signals import noted_signals
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.
 _ANSWER_S = 300.0
-# Handed out beyond the CPUs, so that a node that is done need not wait for this machine: one in so
-# many.
-_AHEAD = 8
+# Handed out, as a multiple of the CPUs: each that is done finds the next trial waiting, and does not
+# wait for this machine, which takes results in one at a time.
+_HANDED_OUT = 2
 
 # Of the cluster that this process is connected to.
 _objects: list[Objects] = []
@@ -46,9 +46,9 @@ class Cluster:
     forks = False
 
     def slots(self) -> int:
-        """Return how many trials are handed out at once: one a CPU, and some that wait."""
+        """Return how many trials are handed out at once: one a CPU, and as many that wait."""
         cpus = sum(int(node["Resources"].get("CPU", 0)) for node in self._nodes())
-        return cpus + max(1, cpus // _AHEAD)
+        return _HANDED_OUT * cpus
 
     def in_words(self) -> str:
         """Return what the cluster is, in a line."""
