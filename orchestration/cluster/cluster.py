@@ -19,8 +19,8 @@ from orchestration.runner.signals import noted_signals
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.
 _ANSWER_S = 300.0
-# Handed out, as a multiple of the CPUs: each that is done finds the next trial waiting, and does not
-# wait for this machine, which takes results in one at a time.
+# Handed out, as a multiple of the CPUs: each that is done finds the next trial waiting, and need
+# not wait for this machine, which takes results in one at a time.
 _HANDED_OUT = 2
 
 # Of the cluster that this process is connected to.
