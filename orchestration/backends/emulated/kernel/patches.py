@@ -99,20 +99,6 @@ REPLACEMENTS = (
         "\ttime_travel_set_time(ns);\n\treturn true;\n}\n\n"
         "static void time_travel_update_time_rel(unsigned long long offs)\n{",
     ),
-    # Soft-RoCE needs DMA operations, which UML has with a PCI bus only; it never uses the bus.
-    Replacement(
-        "arch/um/Kconfig",
-        "config UML_DMA_EMULATION\n\tbool\n",
-        "config UML_DMA_EMULATION\n\tdef_bool y\n",
-    ),
-    Replacement(
-        "arch/um/Kconfig",
-        "config UML_IOMEM_EMULATION\n\tbool\n",
-        "config UML_IOMEM_EMULATION\n\tdef_bool y\n",
-    ),
-    Replacement(
-        "drivers/infiniband/sw/rxe/Kconfig", "depends on INET && PCI &&", "depends on INET &&"
-    ),
     Replacement("net/Makefile", "obj-y\t\t\t\t+= ethernet/", "obj-y\t\t\t\t+= closloop/ ethernet/"),
     # RED's draws: see the module's docstring.
     Replacement(
