@@ -43,6 +43,8 @@ $(BASE): pyproject.toml constraints.txt scripts/system-packages.sh
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing closloop and the libraries that it runs with into $(VENV)"
 	$(PIP) -e .
+	@# a guest reads bytecode and writes none: without it each trial would compile what only guests import
+	$(BIN)/python -m compileall -q closloop collectors inventory orchestration traffic tuners
 	@touch $(BASE)
 
 $(DEV): $(BASE)

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 NODES, RAYLETS, TRIALS = 64, 4, 1_000
 # As a real trial, which takes some seconds and leaves about so much.
 REST_S, LEFT_BYTES = 10.0, 100_000
-WARM_UP_S = 1.0
 BUSY, SHARE_OF_TWO = 0.95, 0.55
 REAL_TRIALS, ROUNDS = 10, 2
 _STORE_BYTES = 200 << 20
@@ -157,8 +156,8 @@ def _busy() -> tuple[float, float, dict[str, Any]]:
         for _ in range(RAYLETS):
             nodes.add(NODES // RAYLETS)
         seeds = count(1)
-        # so that all nodes have their processes
-        _rest(nodes.place(), 2 * NODES, WARM_UP_S, folder / "warm", seeds)
+        # so that all nodes have their processes: shorter ones would all be done by the first nodes
+        _rest(nodes.place(), 2 * NODES, REST_S, folder / "warm", seeds)
         times, lost = _rest(nodes.place(), TRIALS, REST_S, folder / "measured", seeds)
     begin, end = min(one for one, _ in times), max(one for _, one in times)
     last = max(one for one, _ in times)
