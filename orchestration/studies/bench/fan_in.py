@@ -122,7 +122,7 @@ _GRAPHCC = Space(
 SPACES: Mapping[str, Space] = {"acc": _ACC, "graphcc": _GRAPHCC, "pet": _ACC}
 # Chosen on development seeds, with the settings below: docs/tuners.md.
 WEIGHTS: Mapping[str, dict[str, Scalar]] = {
-    "acc": {"omega_1": 0.85, "omega_2": 0.15, "idle_rule": False},
+    "acc": {"omega_1": 0.75, "omega_2": 0.25, "idle_rule": False},
     "graphcc": {"w_1": 0.15, "w_2": 0.85},
     "pet": {"beta_1": 0.7, "beta_2": 0.3},
 }
