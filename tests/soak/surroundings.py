@@ -21,6 +21,7 @@ for place in (TESTS, TESTS / "telemetry"):
 from left import commands_of, processes  # noqa: E402
 from lives import ROOT, Around, Campaign, Disk, Row, completed, disturbed, undisturbed  # noqa: E402
 
+from orchestration.model.errors import TrialError  # noqa: E402
 from orchestration.studies.bench.rack import program  # noqa: E402
 
 _CALM = ("controller", "interrupt", "terminate", "worker")
@@ -130,9 +131,11 @@ def on_racks(name: str, folder: Path, kills: int, dice: random.Random) -> Iterat
 
     # a rack's sockets have names of 108 bytes at most
     with tempfile.TemporaryDirectory(prefix="soak-") as short:
-        for row in disturb(Path(short), kills, dice.randrange(10**6)):
-            wrong = [f"left: {line}" for line in row.get("differs", ())]
-            wrong += ["hangs"] * row["hung"]
-            yield Row(
-                f"{name} {row['during']}", str(row["victim"]), float(row["after_s"]), wrong=wrong
-            )
+        try:
+            for row in disturb(Path(short), kills, dice.randrange(10**6)):
+                wrong = [f"left: {line}" for line in row.get("differs", ())]
+                wrong += ["hangs"] * row["hung"]
+                during, victim = f"{name} {row['during']}", str(row["victim"])
+                yield Row(during, victim, float(row["after_s"]), wrong=wrong)
+        except TrialError as error:  # without any kill
+            yield Row(name, "nobody", 0.0, wrong=[error.message, *error.console.splitlines()])
