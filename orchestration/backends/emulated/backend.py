@@ -176,6 +176,7 @@ class EmulatedBackend:
         check_policies(trials)
         roce = bool(trials) and all(_without_tcp(trial, testbed) for trial in trials)
         memory_dir(jobs * guest_memory_bytes(testbed, roce=roce))
+        _prepare(testbed, trials)
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
         """Return the memory of a trial's guest."""
@@ -256,6 +257,16 @@ class EmulatedBackend:
         late_ns = bound_shapers_late_ns(trial.scale)
         about, findings = facts_here(testbed, lacks, late_ns), findings_here(testbed, lacks)
         return _Ground(partial(run_here, folder), about, lacks, findings, late_ns)
+
+
+def _prepare(testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
+    """Encode the requests that these trials share, for the workers that are forked next."""
+    planned: list[tuple[bool, FabricSpec]] = []
+    for trial in trials:
+        kind = trial.host.is_roce, trial.fabric
+        if kind not in planned and trial.clock != REAL:
+            planned.append(kind)
+            plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
 
 
 @dataclass(frozen=True)

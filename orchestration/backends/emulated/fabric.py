@@ -152,9 +152,9 @@ def plan_fabric(
         links_up = [_link_up(1), *(_link_up(ifindex(port)) for port in ports)]
         requests = []
         for port in ports:
-            requests.append(_neighbour(port, testbed.ports[port.peer]))
+            requests.append(_neighbour(ifindex(port), mac(testbed.ports[port.peer])))
             if device.kind == "host":
-                requests.append(_address(port, addresses[port.index]))
+                requests.append(_address(ifindex(port), addresses[port.index]))
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
@@ -315,7 +315,10 @@ def _own_port(
     )
 
 
-# Below: routing, link and address requests, encoded with pyroute2's message classes.
+# Below: routing, link and address requests, encoded with pyroute2's message classes. They are the
+# same in all trials on a fabric, and take longer to encode than a short trial's guest to boot.
+
+_REQUESTS = 1 << 16  # that are kept, of each kind
 
 _RTNH_ONLINK = 4
 # Of a route's destination, its first attribute: behind struct nlmsghdr, rtmsg and rtattr.
@@ -334,50 +337,75 @@ def _encode(message: Any, kind: int, flags: int, header: dict[str, Any], attrs: 
     return bytes(message.data)
 
 
+@dataclass(frozen=True)
+class _End:
+    """An end of a cable, in the namespace that is passed as the file `namespace_fd`."""
+
+    index: int
+    name: str
+    mac: str
+    namespace_fd: int
+    mtu_bytes: int
+
+
 def _veth(testbed: Testbed, number: dict[str, int], a: int, b: int) -> bytes:
+    def end(port: Port) -> _End:
+        namespace_fd = FIRST_NAMESPACE_FD + number[port.device]
+        return _End(ifindex(port), port.name, mac(port), namespace_fd, testbed.mtu_bytes)
+
+    return _veth_between(end(testbed.ports[a]), end(testbed.ports[b]))
+
+
+@lru_cache(maxsize=_REQUESTS)
+def _veth_between(near: _End, far: _End) -> bytes:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-    def end(port: Port) -> list[tuple[str, Any]]:
+    def attrs(end: _End) -> list[tuple[str, Any]]:
         return [
-            ("IFLA_IFNAME", port.name),
-            ("IFLA_MTU", testbed.mtu_bytes),
-            ("IFLA_ADDRESS", mac(port)),
-            ("IFLA_NET_NS_FD", FIRST_NAMESPACE_FD + number[port.device]),
+            ("IFLA_IFNAME", end.name),
+            ("IFLA_MTU", end.mtu_bytes),
+            ("IFLA_ADDRESS", end.mac),
+            ("IFLA_NET_NS_FD", end.namespace_fd),
         ]
 
-    near, far = testbed.ports[a], testbed.ports[b]
-    peer = {"index": ifindex(far), "attrs": end(far)}
     info = [
         ("IFLA_INFO_KIND", "veth"),
-        ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]}),
+        (
+            "IFLA_INFO_DATA",
+            {"attrs": [("VETH_INFO_PEER", {"index": far.index, "attrs": attrs(far)})]},
+        ),
     ]
-    attrs = [*end(near), ("IFLA_LINKINFO", {"attrs": info})]
-    return _encode(ifinfmsg(), 16, _CREATE, {"index": ifindex(near)}, attrs)
+    both = [*attrs(near), ("IFLA_LINKINFO", {"attrs": info})]
+    return _encode(ifinfmsg(), 16, _CREATE, {"index": near.index}, both)
 
 
+@lru_cache(maxsize=_REQUESTS)
 def _link_up(index: int) -> bytes:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     return _encode(ifinfmsg(), 16, 0x1, {"index": index, "flags": 1, "change": 1}, [])
 
 
-def _address(port: Port, address: str) -> bytes:
+@lru_cache(maxsize=_REQUESTS)
+def _address(index: int, address: str) -> bytes:
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 
     attrs = [("IFA_LOCAL", address), ("IFA_ADDRESS", address)]
-    header = {"family": 2, "prefixlen": 32, "index": ifindex(port)}
+    header = {"family": 2, "prefixlen": 32, "index": index}
     return _encode(ifaddrmsg(), 20, _CREATE, header, attrs)
 
 
-def _neighbour(port: Port, peer: Port) -> bytes:
+@lru_cache(maxsize=_REQUESTS)
+def _neighbour(index: int, mac: str) -> bytes:
     from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
     permanent = 0x80
-    attrs = [("NDA_DST", GATEWAY), ("NDA_LLADDR", mac(peer))]
-    header = {"family": 2, "ifindex": ifindex(port), "state": permanent}
+    attrs = [("NDA_DST", GATEWAY), ("NDA_LLADDR", mac)]
+    header = {"family": 2, "ifindex": index, "state": permanent}
     return _encode(ndmsg(), 28, _CREATE, header, attrs)
 
 
+@lru_cache(maxsize=_REQUESTS)
 def _rule(source: str, table: int) -> bytes:
     from pyroute2.netlink.rtnl.fibmsg import fibmsg
 
@@ -396,7 +424,7 @@ def _route(
     return request[:_RTA_DST_AT] + socket.inet_aton(prefix) + request[_RTA_DST_AT + 4 :]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_REQUESTS)
 def _route_by(length: int, ports: tuple[int, ...], replace: bool, table: int) -> bytes:
     """Return a request for a route by ports, given by their interfaces, to 0.0.0.0."""
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
@@ -420,6 +448,7 @@ def _route_by(length: int, ports: tuple[int, ...], replace: bool, table: int) ->
     return _encode(rtmsg(), 24, _REPLACE if replace else _CREATE, header, attrs)
 
 
+@lru_cache(maxsize=_REQUESTS)
 def _unreachable(prefix: str, length: int) -> bytes:
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
