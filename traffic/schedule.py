@@ -27,8 +27,6 @@ from orchestration.model.trial import (
     TrialSpec,
     of_repeat,
 )
-from traffic.patterns import Flows, Streams, make_flows
-from traffic.workloads import workload_name
 
 
 def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
@@ -40,6 +38,9 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     for a pattern that is impossible on the testbed, and InputError for an unknown workload or a bad
     file of recorded flows.
     """
+    # here and not above: a guest reads a schedule and makes none
+    from traffic.patterns import Flows, Streams, make_flows
+
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
         whole, streams = _within(spec, trial, testbed), Streams.spawn(trial.seed, index)
@@ -203,6 +204,8 @@ def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
 
     The replay of a recorded class keeps that class's name. Files of workloads are not read.
     """
+    from traffic.workloads import workload_name
+
     names: list[str] = []
     for spec in traffic:
         name: str = spec.kind

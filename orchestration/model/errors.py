@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import zip_longest
 
 
@@ -88,5 +87,7 @@ class Interrupted(ClosloopError):  # noqa: N818 (an interruption is not an error
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `did you mean 'x'? ` for the known word nearest to `word`, "" if none is near."""
+    from difflib import get_close_matches  # guests never misspell
+
     near = get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]!r}? " if near else ""

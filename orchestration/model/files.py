@@ -7,7 +7,6 @@ most the hidden name behind, and the next writer reuses it.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,6 +57,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
     """Yield an empty hidden folder beside `path`; create parents, and remove it at the end."""
+    import shutil  # brings compression, and guests write files only
+
     partial = Path(partial_of(path))
     shutil.rmtree(partial, ignore_errors=True)  # left by a writer that was killed
     try:

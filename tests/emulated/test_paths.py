@@ -10,8 +10,8 @@ import pytest
 
 from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
-from orchestration.backends.emulated.fabric import ifindex
 from orchestration.backends.emulated.hop_probe import HOP
+from orchestration.backends.emulated.numbering import ifindex
 from orchestration.model.load_balancing import LoadBalancingSpec
 from orchestration.model.records import DONE
 from orchestration.model.roce import RoceSpec

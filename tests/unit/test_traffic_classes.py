@@ -17,7 +17,8 @@ from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import read_table
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.emulated.fabric import ifindex, plan_fabric
+from orchestration.backends.emulated.fabric import plan_fabric
+from orchestration.backends.emulated.numbering import ifindex
 from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError
 from orchestration.model.knobs import ECN

@@ -23,7 +23,6 @@ from orchestration.backends.emulated.data_path.pauses import SIGNALS as SHARED_B
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
-    ifindex,
     plan_fabric,
     plan_routes,
 )
@@ -32,6 +31,7 @@ from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
 from orchestration.backends.emulated.luggage import cached_luggage
+from orchestration.backends.emulated.numbering import ifindex
 from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.real_time import (
     check_here,

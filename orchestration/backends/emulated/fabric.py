@@ -32,6 +32,7 @@ from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
+from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.linux import (
     delays,
     host_queues,
@@ -44,9 +45,6 @@ from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from orchestration.model.errors import InputError
 from orchestration.model.trial import LINUX, FabricSpec, HostSpec
 
-# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
-FIRST_NAMESPACE_FD = 2_000
-FIRST_IFINDEX = 10
 GATEWAY = "169.254.0.1"
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
@@ -78,11 +76,6 @@ class FabricPlan:
     # says which of the port's queues it is (qdiscs.leaf_handle).
     queue_places: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-def ifindex(port: Port) -> int:
-    """The interface index of a port, unique in the whole fabric."""
-    return FIRST_IFINDEX + port.index
 
 
 def mac(port: Port) -> str:

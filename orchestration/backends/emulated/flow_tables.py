@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from collectors.bpf.elf import read_program
-from collectors.bpf.load import LoadedProgram
-from collectors.readers.flows import FlowTables
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.model.errors import NotReadyError
 from orchestration.model.signals import wants_flow_table
+
+if TYPE_CHECKING:
+    from collectors.readers.flows import FlowTables
 
 
 def attach_flow_tables(
@@ -39,11 +40,16 @@ def attach_flow_tables(
     readings_per_slot = max(1, job.trial.action_period_ns // job.trial.sample_period_ns)
     if job.trial.fabric.kind != "linux" and not job.flow_object:
         return OwnFlowTables(places, hosts, readings_per_slot)
+    from collectors.readers.flows import FlowTables
+
     return FlowTables(_watched(job, fabric), places, hosts, readings_per_slot)
 
 
 def _watched(job: Job, fabric: Fabric) -> list[memoryview]:
     """Attach the program to all ports; return its memories."""
+    from collectors.bpf.elf import read_program
+    from collectors.bpf.load import LoadedProgram
+
     if not job.flow_object:
         raise NotReadyError(
             f"tuner {job.trial.tuner.name!r} observes flows, and the flow table was not compiled",

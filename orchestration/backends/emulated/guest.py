@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.kernel.patches import RED_STREAM
-from orchestration.backends.emulated.system import mount_kernel_files, power_off
+from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off
 from orchestration.model.errors import ClosloopError, NotReadyError
 from orchestration.model.trial import REAL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from collectors.bpf.congestion import Control
     from orchestration.backends.emulated.job import Job
+    from orchestration.model.ports import Rig, Tuner
+    from orchestration.model.records import TrialRecord
 
 # How often a process in real time looks for its tuner's answer.
 _PAUSE_S = 50e-6
@@ -62,25 +65,20 @@ def repeat_draws(seed: int) -> None:
 
 
 def run_job(folder: Path) -> None:
-    """Build the fabric, run the trial, write its result."""
-    from collectors.bpf.policy import attach
-    from orchestration.backends import dctcp_program
-    from orchestration.backends.dilation import dilated, unscalable
+    """Build the fabric, run the trial, write its result.
+
+    What a job does not need is not imported: in a guest, a module takes half a millisecond.
+    """
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
-    from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.job import POLICY, read_job, write_result
     from orchestration.backends.emulated.namespaces import Fabric
-    from orchestration.backends.emulated.policies import POLICY, run_contexts
-    from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
-    from orchestration.backends.realtime import MachineWatch, NoWatch
     from orchestration.model.signals import HOST_KEYS, PAIRS
     from orchestration.session import run_trial
-    from tuners.registry import create
 
     if (folder / POLICY).exists():
-        program = attach(Path((folder / POLICY).read_text()))
-        run_contexts(program, folder)
+        _run_policy(folder)
         return
     written = read_job(folder)
     job = _told(written)
@@ -94,8 +92,7 @@ def run_job(folder: Path) -> None:
         run_probe(job, fabric, folder, lambda: traffic_of(job, fabric))
         return
     real = job.trial.clock == REAL
-    asked, pause_s = job.host_observes, _PAUSE_S if real else 0.0
-    tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say, pause_s)
+    tuner = _tuner(job, folder)
     if not real:
         repeat_draws(job.trial.seed)
     flows = attach_flow_tables(job, fabric, tuner.observes)
@@ -117,36 +114,71 @@ def run_job(folder: Path) -> None:
             shown = t_ns + end_ns // 50
             say(t_ns=t_ns, done=driver.flows_done())
 
-    say(stage="run")
-    with MachineWatch(written.trial) if real else NoWatch() as watch:
-        slow = dilated(rig, written.trial.scale)
+    def run(rig: Rig) -> TrialRecord:
         trial, testbed = written.trial, written.testbed
-        record = run_trial(slow, tuner, trial, testbed, folder, progress, in_guest=not real)
-    if real:
-        found = [*record.facts["findings"], *watch.findings(), *unscalable(trial)]
-        facts = {**record.facts, **watch.facts(), "findings": found}
-        if control is not None and job.dctcp is not None:
-            totals = control.totals()
-            facts |= dctcp_program.facts(job.dctcp[1], totals._asdict())
-            found += dctcp_program.findings(totals.astray)
-        if trial.scale > 1:
-            facts["scale"] = trial.scale
-        record = replace(record, facts=facts)
+        return run_trial(rig, tuner, trial, testbed, folder, progress, in_guest=not real)
+
+    say(stage="run")
+    record = _run_real(run, rig, written, control) if real else run(rig)
     say(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
 
 
+def _run_policy(folder: Path) -> None:
+    """Load the policy that the job names, and run it on the job's contexts."""
+    from collectors.bpf.policy import attach
+    from orchestration.backends.emulated.job import POLICY
+    from orchestration.backends.emulated.policies import run_contexts
+
+    run_contexts(attach(Path((folder / POLICY).read_text())), folder)
+
+
+def _tuner(job: Job, folder: Path) -> Tuner:
+    """Return the job's tuner, or what asks the host's."""
+    if job.host_observes is None:
+        from tuners.registry import create
+
+        return create(job.trial.tuner)
+    from orchestration.backends.emulated.remote import AskingTuner
+
+    pause_s = _PAUSE_S if job.trial.clock == REAL else 0.0
+    return AskingTuner(folder, job.host_observes, say, pause_s)
+
+
+def _run_real(
+    run: Callable[[Rig], TrialRecord], rig: Rig, written: Job, control: Control | None
+) -> TrialRecord:
+    """Run a trial by the machine's clock, and say what of the machine disturbed it."""
+    from orchestration.backends import dctcp_program
+    from orchestration.backends.dilation import dilated, unscalable
+    from orchestration.backends.realtime import MachineWatch
+
+    trial = written.trial
+    with MachineWatch(trial) as watch:
+        record = run(dilated(rig, trial.scale))
+    found = [*record.facts["findings"], *watch.findings(), *unscalable(trial)]
+    facts = {**record.facts, **watch.facts(), "findings": found}
+    if control is not None and written.dctcp is not None:
+        totals = control.totals()
+        facts |= dctcp_program.facts(written.dctcp[1], totals._asdict())
+        found += dctcp_program.findings(totals.astray)
+    if trial.scale > 1:
+        facts["scale"] = trial.scale
+    return replace(record, facts=facts)
+
+
 def _told(job: Job) -> Job:
     """Return the job in the clock's time, which passes faster than a scaled trial's."""
-    from inventory.scale import scaled
-    from orchestration.backends.dctcp_program import by_name
-    from orchestration.backends.dilation import stretched, stretched_schedule
-
     if job.dctcp is not None:
+        from orchestration.backends.dctcp_program import by_name
+
         job = replace(job, trial=by_name(job.trial, job.dctcp[1]))
     factor = job.trial.scale
     if factor == 1:
         return job
+    from inventory.scale import scaled
+    from orchestration.backends.dilation import stretched, stretched_schedule
+
     return replace(
         job,
         trial=stretched(job.trial),

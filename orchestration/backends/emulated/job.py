@@ -15,13 +15,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from inventory.topology import Testbed
-from orchestration.backends.emulated.fabric import FabricPlan
 from orchestration.model.codec import flattened, nested, record_tables
 from orchestration.model.records import (
     ChangeRecords,
@@ -32,6 +31,12 @@ from orchestration.model.records import (
     TrialRecord,
 )
 from orchestration.model.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from orchestration.backends.emulated.fabric import FabricPlan
+
+# The file in a job's folder that names a policy to load, in place of a trial.
+POLICY = "policy"
 
 Span = tuple[int, int]
 

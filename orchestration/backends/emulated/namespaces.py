@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.fabric import FIRST_IFINDEX, FIRST_NAMESPACE_FD
+from orchestration.backends.emulated.numbering import FIRST_IFINDEX, FIRST_NAMESPACE_FD
 from orchestration.device import ethtool, netlink
 from orchestration.device.agent.kernel import write_sysctls
 from orchestration.device.netlink import (

@@ -12,14 +12,13 @@ import numpy as np
 from collectors.bpf.load import run_on_each
 from collectors.bpf.policy import CONTEXT, PolicyError, policy_object
 from orchestration.backends.emulated.console import say
+from orchestration.backends.emulated.job import POLICY
 from orchestration.backends.emulated.kernel.cache import find_kernel, require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest
 from orchestration.model.errors import InputError, TrialError
 from orchestration.model.trial import TrialSpec
 
-# The file in a job's folder that names the policy to load, in place of a trial.
-POLICY = "policy"
-# Beside it: what to run it on, each a struct cl_context of policy.h, and what becomes of them.
+# Beside `POLICY`: what to run it on, each a struct cl_context of policy.h, and what each becomes.
 CONTEXTS, CHANGED = "contexts", "changed"
 _MEMORY_BYTES = 256 << 20
 CHUNK = 2_000  # the guest tells of each so many

@@ -6,11 +6,10 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from collectors.readers.flows import FlowTables
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
@@ -22,15 +21,11 @@ from orchestration.backends.emulated.data_path.paths import PathFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.data_path.samples import Sample, SampleFile
-from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.linux_queues import LinuxQueues
-from orchestration.backends.emulated.marked_queues import MarkedQueues
-from orchestration.backends.emulated.namespace_hosts import NamespaceHosts
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
+from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.traffic import Traffic
 from orchestration.backends.flow_samples import FlowSamples
-from orchestration.backends.linux import absent_settings
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
@@ -50,6 +45,9 @@ from orchestration.model.records import (
 from orchestration.model.signals import PAIRS
 from orchestration.model.trial import REAL
 from traffic.schedule import lasting_flows
+
+if TYPE_CHECKING:
+    from collectors.readers.flows import FlowTables
 
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
@@ -104,21 +102,19 @@ class EmulatedRig:
         self._traffic = traffic
         self._job = job
         self._flows = flows
+        self._programs = None if isinstance(flows, OwnFlowTables) else flows
         self._steps = list(job.steps)
         self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         self._real = job.trial.clock == REAL
         of_guest = None if self._real else self._guest_hosts(addresses)
-        self._hosts: KeptHosts = of_guest or NamespaceHosts(fabric, job.testbed.hosts)
+        self._hosts: KeptHosts = of_guest or _namespace_hosts(job, fabric)
         self._queues: Queues
         self._samples: SampleFile | None = None
         self._paths = self._path_file() if PathFile.is_in(job.trial) else None
         count = len(job.testbed.queues)
-        if job.mark_object:
-            program = Path(job.mark_object)
-            self._queues = MarkedQueues(job.testbed, job.queue_places, fabric, program)
-        elif job.trial.fabric.kind == "linux":
-            self._queues = LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
+        if job.trial.fabric.kind == "linux":
+            self._queues = _linux_queues(job, fabric)
         else:
             assert of_guest is not None  # the data path is the guest's
             self._queues = QueueFile(count)
@@ -281,7 +277,7 @@ class EmulatedRig:
         if hosts is not None and due:
             self._hosts.keep(t_ns, hosts)
         # the engine counts flows with its readings, programs count them by themselves
-        flows = self._flows.read() if isinstance(self._flows, FlowTables) else sample.flows
+        flows = sample.flows if self._programs is None else self._programs.read()
         watched = hosts if hosts is not None and self._watches_hosts else {}
         return Observation(
             t_ns=t_ns,
@@ -367,11 +363,11 @@ class EmulatedRig:
         flows = self._traffic.outcome()
         events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         chosen = self._paths.facts() if self._paths else {}
-        findings = [
-            *found.get("findings", ()),
-            *chosen.get("findings", ()),
-            *absent_settings(self._fabric.absent),
-        ]
+        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
+        if self._real:
+            from orchestration.backends.linux import absent_settings
+
+            findings += absent_settings(self._fabric.absent)
         return Outcome(
             flows,
             self._hosts.samples(),
@@ -390,3 +386,20 @@ class EmulatedRig:
             },
             self._flow_samples.samples() if self._flow_every else None,
         )
+
+
+def _linux_queues(job: Job, fabric: Fabric) -> Queues:
+    """Return the queues of Linux' own qdiscs, which a program marks where the kernel has no RED."""
+    if job.mark_object:
+        from orchestration.backends.emulated.marked_queues import MarkedQueues
+
+        return MarkedQueues(job.testbed, job.queue_places, fabric, Path(job.mark_object))
+    from orchestration.backends.emulated.linux_queues import LinuxQueues
+
+    return LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
+
+
+def _namespace_hosts(job: Job, fabric: Fabric) -> KeptHosts:
+    from orchestration.backends.emulated.namespace_hosts import NamespaceHosts
+
+    return NamespaceHosts(fabric, job.testbed.hosts)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
@@ -17,6 +17,9 @@ _OWN_CGROUP = 0x02000000  # CLONE_NEWCGROUP
 _SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
 _REBOOT_POWER_OFF = 0x4321FEDC
 
+# The state of RED's random stream, in a guest: see `kernel.patches`.
+RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -25,6 +28,8 @@ def run(argv: Sequence[str], text: str = "") -> str:
 
     Raises RuntimeError with its error output if it fails.
     """
+    import subprocess  # most guests run none
+
     done = subprocess.run(
         argv, input=text, capture_output=True, text=True, errors="replace", check=False
     )
