@@ -96,3 +96,20 @@ def test_help_loads_no_heavy_library(arguments, accepted):
     )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stderr)) <= set(accepted)
+
+
+def test_a_guest_loads_only_what_a_trial_needs():
+    needed = ("guest", "flow_tables", "job", "namespaces", "rig", "traffic")
+    modules = [f"orchestration.backends.emulated.{name}" for name in needed]
+    code = (
+        f"import sys, {', '.join(modules)}, orchestration.session, tuners.registry\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    needless = ("collectors.bpf", "orchestration.backends.emulated.kernel", "traffic.patterns")
+    assert not [name for name in loaded if name.startswith(needless)]
+    assert not {"subprocess", "decimal", *HEAVY} & set(loaded) - {"numpy"}

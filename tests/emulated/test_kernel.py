@@ -8,10 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.kernel.check import check_kernel
 
 CLOSLOOP = Path(sys.executable).with_name("closloop")
+MEBIBYTE = 1 << 20
+# Writes one byte, and prints which pages are there then, of private memory and of shared.
+WRITES_ONCE = """
+import ctypes, mmap
+libc = ctypes.CDLL(None)
+for kind in (mmap.MAP_PRIVATE, mmap.MAP_SHARED):
+    memory = mmap.mmap(-1, 1 << 20, flags=kind | mmap.MAP_ANONYMOUS)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    block = -at % 65536
+    memory[block + 20_000] = 1
+    there = (ctypes.c_ubyte * 256)()
+    libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(1 << 20), there)
+    print("there", *(page - block // 4096 for page in range(256) if there[page] & 1), flush=True)
+libc.reboot(0x4321FEDC)
+"""
 
 
 def test_it_boots_and_keeps_virtual_time():
@@ -20,6 +36,29 @@ def test_it_boots_and_keeps_virtual_time():
     assert report.busy_ns < 1_000
     assert report.sleep_ns // 10**9 == 1000
     assert {"dctcp", "cubic"} <= set(report.congestion_controls.split())
+
+
+def test_a_first_write_brings_64_kilobytes_of_a_process_own_memory(tmp_path):
+    (tmp_path / "program.py").write_text(WRITES_ONCE)
+    init = tmp_path / "init"
+    init.write_text(f"#!/bin/sh\nexec {sys.executable} -I {tmp_path / 'program.py'}\n")
+    init.chmod(0o755)
+    guest = launch(
+        guest_argv(require_kernel().path, memory_bytes=256 * MEBIBYTE, init=init),
+        cpu=min(os.sched_getaffinity(0)),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        memory_dir=memory_dir(256 * MEBIBYTE),
+    )
+    printed, _ = guest.communicate(timeout=60)
+    private, shared = (
+        [int(word) for word in line.split()[1:]]
+        for line in printed.decode().splitlines()
+        if line.startswith("there")
+    )
+    assert private == list(range(16))
+    assert shared == [4]
 
 
 def test_where_its_wheel_is_installed_nothing_is_built(tmp_path):

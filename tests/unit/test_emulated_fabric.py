@@ -11,15 +11,16 @@ from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.backends.emulated.backend import fault_steps
+from orchestration.backends.emulated import backend, fabric
+from orchestration.backends.emulated.backend import EmulatedBackend, fault_steps
 from orchestration.backends.emulated.fabric import (
     check_supported,
     delay_before_queue_ns,
-    ifindex,
     plan_fabric,
     plan_routes,
 )
 from orchestration.backends.emulated.job import read_job, write_job
+from orchestration.backends.emulated.numbering import ifindex
 from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
 from orchestration.model.records import Schedule
@@ -212,3 +213,18 @@ def test_what_cannot_be_reproduced_exactly_is_refused():
     sideways = build([("h1", 0), ("s1", 1), ("s2", 1)], [("h1", "s1", 10), ("s1", "s2", 10)])
     with pytest.raises(InputError, match="tier 1"):
         check_supported(sideways)
+
+
+def test_what_trials_share_is_encoded_before_workers_are_forked(monkeypatch):
+    monkeypatch.setattr(backend, "require_kernel", lambda: None)
+    monkeypatch.setattr(backend, "memory_dir", lambda size: None)
+    testbed = load_testbed("graphcc")
+    EmulatedBackend().check(testbed, 2, [trial(testbed)])
+    before = plan_fabric(testbed, HostSpec(), 7)
+
+    def refuse(*request):
+        raise AssertionError(f"encoded in a worker: {request}")
+
+    monkeypatch.setattr(fabric, "_encode", refuse)
+    again = plan_fabric(testbed, HostSpec(), 8)
+    assert again.links == before.links
