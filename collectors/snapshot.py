@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the bytes of a snapshot's file."""
     about = {
         "format": SNAPSHOT_FORMAT,
-        "recent": [asdict(turned) for turned in snapshot.recent],
+        "recent": [vars(turned) for turned in snapshot.recent],
         **{name: int(getattr(snapshot, name)) for name in _NUMBERS},
     }
     return _MAGIC + pack({name: getattr(snapshot, name) for name in _ARRAYS}, about)

@@ -53,9 +53,13 @@ def run_loop(
     period_ns, tick, more = trial.sample_period_ns, 0, True
     times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []
+    ahead = rig if isinstance(rig, ReadsAhead) else None  # looks at each method: once will do
     while more and tick < len(times_ns):
         until = tick + every - tick % every if tuner.decides else None
-        observations, more = _readings(rig, times_ns[tick:until])
+        due_ns = times_ns[tick:until]
+        observations, more = (
+            ahead.readings(due_ns) if ahead is not None else _reading(rig, due_ns[0])
+        )
         for observation in observations:
             observer.observed(observation)
             progress(observation.t_ns, trial.duration_ns)
@@ -83,11 +87,9 @@ def run_loop(
     }
 
 
-def _readings(rig: Rig, times_ns: range) -> tuple[Sequence[Observation], bool]:
-    """Read at the first of `times_ns`, or at several if the rig can; False once all have ended."""
-    if isinstance(rig, ReadsAhead):
-        return rig.readings(times_ns)
-    more = rig.wait_until(times_ns[0])
+def _reading(rig: Rig, t_ns: int) -> tuple[Sequence[Observation], bool]:
+    """Read once; False once all flows have ended."""
+    more = rig.wait_until(t_ns)
     return (rig.observe(),), more
 
 
