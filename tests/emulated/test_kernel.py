@@ -4,11 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
+from orchestration.backends.emulated.kernel.boot import (
+    guest_argv,
+    has_large_pages,
+    launch,
+    memory_dir,
+)
 from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.kernel.check import check_kernel
 
@@ -26,6 +32,7 @@ for kind in (mmap.MAP_PRIVATE, mmap.MAP_SHARED):
     there = (ctypes.c_ubyte * 256)()
     libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(1 << 20), there)
     print("there", *(page - block // 4096 for page in range(256) if there[page] & 1), flush=True)
+input()
 libc.reboot(0x4321FEDC)
 """
 
@@ -38,7 +45,7 @@ def test_it_boots_and_keeps_virtual_time():
     assert {"dctcp", "cubic"} <= set(report.congestion_controls.split())
 
 
-def test_a_first_write_brings_64_kilobytes_of_a_process_own_memory(tmp_path):
+def test_memory_comes_in_blocks_inside_and_in_large_pages_outside(tmp_path):
     (tmp_path / "program.py").write_text(WRITES_ONCE)
     init = tmp_path / "init"
     init.write_text(f"#!/bin/sh\nexec {sys.executable} -I {tmp_path / 'program.py'}\n")
@@ -47,18 +54,22 @@ def test_a_first_write_brings_64_kilobytes_of_a_process_own_memory(tmp_path):
         guest_argv(require_kernel().path, memory_bytes=256 * MEBIBYTE, init=init),
         cpu=min(os.sched_getaffinity(0)),
         cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         memory_dir=memory_dir(256 * MEBIBYTE),
     )
-    printed, _ = guest.communicate(timeout=60)
-    private, shared = (
-        [int(word) for word in line.split()[1:]]
-        for line in printed.decode().splitlines()
-        if line.startswith("there")
-    )
-    assert private == list(range(16))
-    assert shared == [4]
+    try:
+        told = (line.decode().split() for line in guest.stdout)
+        private, shared = islice((words[1:] for words in told if words[:1] == ["there"]), 2)
+        large = "huge=within_size" in Path(f"/proc/{guest.pid}/mountinfo").read_text()
+        guest.communicate(b"\n", timeout=60)
+    finally:
+        guest.kill()
+    # a first write brings 64 KB of a process' own memory, and one page of what is shared
+    assert private == [str(page) for page in range(16)]
+    assert shared == ["4"]
+    assert large == has_large_pages()
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_where_its_wheel_is_installed_nothing_is_built(tmp_path):

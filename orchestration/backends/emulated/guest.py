@@ -205,6 +205,8 @@ def main(clock: str = "") -> None:
             go_first()
         say(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
+        if clock != REAL:
+            os.sync()  # this message may be the last that a guest does
         say(stage="done")
     except ClosloopError as error:
         say(stage="failed", error=error.message, remedy=error.remedy)

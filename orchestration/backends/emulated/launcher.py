@@ -122,6 +122,8 @@ def _attend(
                     stage = message.get("stage", stage)
                 with _stopped(process) if stops and ASKS in message else nullcontext():
                     listener(message)
+                if ended == "done":
+                    break  # what is left of it is to power off
             else:
                 console.append(line)
     finally:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +15,11 @@ from orchestration.model.errors import NotReadyError
 
 _MEBIBYTE = 1 << 20
 _SHM = Path("/dev/shm")
+# Mounts a file system of pages of 2 MB where only the guest sees it, and gives the guest memory
+# there. A tenth of a trial's time is otherwise the host's, looking up pages of 4 KB.
+_MOUNT = 'mount -t tmpfs -o huge=within_size,size=100%,mode=0700 closloop "$1"'
+_IN_LARGE_PAGES = f'{_MOUNT} && TMPDIR=$1; shift; exec "$@"'
+_OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 
 
 def guest_argv(
@@ -69,7 +75,8 @@ def launch(
     It runs on `cpu` alone, in a session of its own (its group's id is its process id), with
     standard error on `stdout`. It is killed when the *thread* that called this function ends, so
     call it from a thread that outlives the guest; the guest's helper processes die with it.
-    `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable.
+    `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable. Where the caller may
+    mount, the memory is in pages of 2 MB, in a file system of the guest's own that goes with it.
 
     Raises:
         NotReadyError: setpriv or taskset is not installed.
@@ -77,6 +84,10 @@ def launch(
     environment = dict(os.environ)
     if memory_dir is not None:
         environment["TMPDIR"] = str(memory_dir)
+    if memory_dir is not None and has_large_pages():
+        own = cwd / "memory"
+        own.mkdir(exist_ok=True)
+        argv = [*_OWN_MOUNTS, "sh", "-c", _IN_LARGE_PAGES, "sh", str(own), *argv]
     command = held_argv(argv, cpu)
     try:
         return subprocess.Popen(
@@ -93,6 +104,19 @@ def launch(
             f"cannot start a guest: {error}",
             "install setpriv and taskset: apt-get install util-linux",
         ) from error
+
+
+@cache
+def has_large_pages() -> bool:
+    """Return whether a guest's memory can be in pages of 2 MB: by root, on most kernels."""
+    if os.geteuid():
+        return False
+    with tempfile.TemporaryDirectory(prefix="closloop-pages-") as folder:
+        tried = [*_OWN_MOUNTS, "sh", "-c", _MOUNT, "sh", folder]
+        try:
+            return not subprocess.run(tried, capture_output=True, check=False).returncode
+        except FileNotFoundError:
+            return False
 
 
 def memory_dir(memory_bytes: int) -> Path:
