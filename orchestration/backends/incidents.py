@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from inventory.topology import Testbed
 from orchestration.model.records import Event
+from orchestration.model.units import format_duration
 
 Kind = Literal["deadlock", "storm", "congestion", "restored"]
 # By the numbers that data paths have for them.
@@ -59,8 +60,6 @@ def pfc_outcome(
 
     `lossless_drops` are packets of lossless classes that found no headroom, by switch, if any.
     """
-    from orchestration.model.units import format_duration  # brings decimals
-
     findings = [
         {
             "code": f"pfc-{one.kind}",

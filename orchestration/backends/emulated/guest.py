@@ -67,8 +67,11 @@ def repeat_draws(seed: int) -> None:
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result.
 
-    What a job does not need is not imported: in a guest, a module takes half a millisecond.
+    What a job does not need is not imported: in a guest, a module takes half a millisecond. What it
+    does need is imported before time 0: looking for a file that is not there takes virtual time.
     """
+    import numpy.ma  # noqa: F401 (NumPy imports it at the first np.unique)
+
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import POLICY, read_job, write_result
     from orchestration.backends.emulated.namespaces import Fabric
