@@ -36,6 +36,29 @@ input()
 libc.reboot(0x4321FEDC)
 """
 
+# Maps memory and gives it back 30,000 times without ever sleeping; prints how much free memory
+# that took, in KB, and how far the scheduler's clock went, in us.
+NEVER_SLEEPS = """
+import ctypes, mmap, os
+libc = ctypes.CDLL(None)
+libc.mount(b"proc", b"/proc", b"proc", 0, None)
+log = os.open("/dev/kmsg", os.O_RDWR | os.O_NONBLOCK)
+os.lseek(log, 0, os.SEEK_END)
+def free_kb():
+    return int(open("/proc/meminfo").read().split("MemFree:")[1].split()[0])
+def scheduler_us():
+    os.write(log, b"here\\n")
+    return int(os.read(log, 8192).split(b",")[2])
+before_kb, begin_us = free_kb(), scheduler_us()
+for _ in range(30_000):
+    memory = mmap.mmap(-1, 4096)
+    memory[0] = 1
+    memory.close()
+print("took", before_kb - free_kb(), scheduler_us() - begin_us, flush=True)
+input()
+libc.reboot(0x4321FEDC)
+"""
+
 
 def test_it_boots_and_keeps_virtual_time():
     report = check_kernel(require_kernel().path)
@@ -45,12 +68,13 @@ def test_it_boots_and_keeps_virtual_time():
     assert {"dctcp", "cubic"} <= set(report.congestion_controls.split())
 
 
-def test_memory_comes_in_blocks_inside_and_in_large_pages_outside(tmp_path):
-    (tmp_path / "program.py").write_text(WRITES_ONCE)
+def launched(tmp_path, program):
+    """Return a guest whose only process is the Python program."""
+    (tmp_path / "program.py").write_text(program)
     init = tmp_path / "init"
     init.write_text(f"#!/bin/sh\nexec {sys.executable} -I {tmp_path / 'program.py'}\n")
     init.chmod(0o755)
-    guest = launch(
+    return launch(
         guest_argv(require_kernel().path, memory_bytes=256 * MEBIBYTE, init=init),
         cpu=min(os.sched_getaffinity(0)),
         cwd=tmp_path,
@@ -58,9 +82,18 @@ def test_memory_comes_in_blocks_inside_and_in_large_pages_outside(tmp_path):
         stdout=subprocess.PIPE,
         memory_dir=memory_dir(256 * MEBIBYTE),
     )
+
+
+def said(guest, word):
+    """Return the rest of each line that the guest begins with `word`."""
+    lines = (line.decode().split() for line in guest.stdout)
+    return (words[1:] for words in lines if words[:1] == [word])
+
+
+def test_memory_comes_in_blocks_inside_and_in_large_pages_outside(tmp_path):
+    guest = launched(tmp_path, WRITES_ONCE)
     try:
-        told = (line.decode().split() for line in guest.stdout)
-        private, shared = islice((words[1:] for words in told if words[:1] == ["there"]), 2)
+        private, shared = islice(said(guest, "there"), 2)
         large = "huge=within_size" in Path(f"/proc/{guest.pid}/mountinfo").read_text()
         guest.communicate(b"\n", timeout=60)
     finally:
@@ -70,6 +103,18 @@ def test_memory_comes_in_blocks_inside_and_in_large_pages_outside(tmp_path):
     assert shared == ["4"]
     assert large == has_large_pages()
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_a_process_that_never_sleeps_gives_its_memory_back_and_moves_no_clock(tmp_path):
+    guest = launched(tmp_path, NEVER_SLEEPS)
+    try:
+        took_kb, moved_us = map(int, next(said(guest, "took")))
+        guest.communicate(b"\n", timeout=60)
+    finally:
+        guest.kill()
+    # each of the 30,000 has a page table; those of 3,000 or so may wait
+    assert took_kb < 30_000 * 4 // 8
+    assert moved_us == 0
 
 
 def test_where_its_wheel_is_installed_nothing_is_built(tmp_path):
