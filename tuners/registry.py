@@ -217,6 +217,21 @@ def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
 
 
+def with_checkpoint(name: str, params: Mapping[str, Scalar], control: str) -> dict[str, Scalar]:
+    """Return a tuner's parameters, with a network of `control`, hosts' congestion control.
+
+    That is where none is named and the package has one that was trained under it: of several the
+    first. Else the class's own stays.
+    """
+    from tuners.checkpoint import pretrained
+
+    own = f"{name}-{control}-1"
+    chooses = name in TUNERS and "checkpoint" in _parameters(tuner_class(name))
+    if not chooses or "checkpoint" in params or own not in pretrained():
+        return dict(params)
+    return {**params, "checkpoint": own}
+
+
 def decider(name: str, params: Mapping[str, Scalar]) -> tuple[str, Mapping[str, Scalar]]:
     """Return the tuner that decides, and its parameters: the one that is overruled, if one is."""
     if name != FORCED:

@@ -62,7 +62,7 @@ from orchestration.model.trial import (
 from orchestration.policies.store import program_path
 from traffic.workloads import load_workload
 from tuners.checkpoint import find as find_checkpoint
-from tuners.registry import actions_of, checkpoint_of, decider
+from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
 
 
 @dataclass(frozen=True)
@@ -285,6 +285,7 @@ def _trial(
     traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
     name = reference_beside(folder, tuner.name)
     params = params_beside(folder, tuner.params(repeat))
+    params = with_checkpoint(name, params, file.host.congestion_control)
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]
     deciders = (name, decider(name, params)[0])

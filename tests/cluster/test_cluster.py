@@ -242,9 +242,10 @@ def test_the_kernel_travels_and_so_does_a_network(place, tmp_path, monkeypatch):
     from tuners import checkpoint
 
     path = trials.write_campaign(tmp_path, repeats=1, backend="emulated")
-    for name in ("acc.safetensors", "acc.json"):
-        (tmp_path / name).write_bytes((checkpoint.PRETRAINED / name).read_bytes())
-    own = f"{{name: acc, checkpoint: {tmp_path}/acc.safetensors}}"
+    for kind in ("safetensors", "json"):
+        content = (checkpoint.PRETRAINED / f"acc-dctcp-1.{kind}").read_bytes()
+        (tmp_path / f"own.{kind}").write_bytes(content)
+    own = f"{{name: acc, checkpoint: {tmp_path}/own.safetensors}}"
     path.write_text(path.read_text().replace("secn1", own))
     run(path, tmp_path / "there", place, backend=EmulatedBackend())
     run(path, tmp_path / "here", THIS_MACHINE, backend=EmulatedBackend())

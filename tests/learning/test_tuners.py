@@ -136,15 +136,6 @@ def test_a_ports_rate_comes_once_and_last():
     np.testing.assert_array_equal(again[:, 1:], np.c_[seen[:, 0], seen[:, 1], seen[:, -1]])
 
 
-def test_networks_of_earlier_versions_keep_working():
-    testbed = load_testbed("graphcc")
-    for name, inputs in (("acc", 18), ("pet", 24), ("pet-without-flows", 18), ("graphcc", 9)):
-        tuner = registry.create(TunerSpec(name.partition("-")[0], {"checkpoint": name}))
-        tuner.reset(testbed, 1)
-        assert tuner.act(reading(testbed, 1, 300_000))
-        assert tuner._window.width == inputs
-
-
 @pytest.mark.parametrize("name", ["acc", "pet", "graphcc"])
 def test_the_reward_between_two_observations_is_what_the_tuner_learns_from(name):
     testbed = load_testbed("graphcc")
@@ -190,27 +181,17 @@ def test_flow_features_need_a_flow_table():
         window.push(blind)
 
 
+@pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("name", ["acc", "pet", "graphcc"])
-def test_a_shipped_network_marks_early_at_a_congested_queue(name):
+def test_a_shipped_network_marks_most_packets_at_a_queue_that_stays_long(name, seed):
     testbed = load_testbed("graphcc")
-    tuner = registry.create(TunerSpec(name))
-    setting = tuner.reset(testbed, 1)
-    kmax = setting.action[0]["kmax_bytes"].copy()
+    tuner = registry.create(TunerSpec(name, {"checkpoint": f"{name}-dctcp-{seed}"}))
+    known = {key: values.copy() for key, values in tuner.reset(testbed, 1).action[0].values.items()}
     for number in range(1, 6):
-        action = tuner.act(reading(testbed, number, 300_000, tx_share=0.95))
-        for change in action:
-            kmax[change.targets] = change["kmax_bytes"]
+        for change in tuner.act(reading(testbed, number, 300_000, tx_share=0.95)):
+            for key, values in known.items():
+                values[change.targets] = change[key]
+    kmin, kmax, pmax = (known[key] for key in ECN.column_names)
+    marked = np.where(kmax <= 300_000, 1.0, pmax * (300_000 - kmin) / (kmax - kmin))
     to_hosts = [testbed.peer_device(queue).kind == "host" for queue in testbed.queues]
-    assert np.median(kmax[to_hosts]) <= 64_000
-
-
-def test_earlier_networks_of_acc_go_on_as_they_were_trained():
-    earlier, now = (
-        registry.create(TunerSpec("acc", given)) for given in ({}, {"checkpoint": "acc-dcqcn-1"})
-    )
-    assert (earlier.discount, now.discount) == (0.2, 0.9)
-    testbed = load_testbed("rlcc-7")
-    online = registry.create(TunerSpec("acc", {"online": True}))
-    online.reset(testbed, 1)
-    assert not online._learner._settings.centred
-    assert online._learner._settings.discount == 0.2
+    assert np.median(marked[to_hosts]) > 0.75

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from orchestration.campaign.expand import Campaign, load_campaign, trial_seed
 from orchestration.campaign.rotation import in_words
 from orchestration.model.errors import InputError, Problem
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import CHECKPOINT, TrialSpec
 from tuners.checkpoint import PRETRAINED
 
 Load = Callable[..., Campaign]
+PFC = Path(__file__).parents[2] / "examples" / "papers" / "testbeds" / "graphcc-pfc.yml"
 
 
 BASE: dict[str, Any] = {
@@ -95,23 +96,25 @@ def test_each_version_of_the_protocol_has_evaluation_seeds_of_its_own(load: Load
     assert not second & seen
 
 
-TURNS = {"name": "acc", "label": "mine", "checkpoint": ["a.safetensors", "acc", "b.safetensors"]}
+PACKAGED = "acc-dctcp-2"
+OWN = ["a.safetensors", PACKAGED, "b.safetensors"]
+TURNS = {"name": "acc", "label": "mine", "checkpoint": OWN}
 
 
 def test_checkpoints_take_turns_over_repeats_alike_in_all_cells(load: Load, tmp_path: Path) -> None:
     for name in ("a", "b"):
         for end in ("safetensors", "json"):
-            shutil.copy(PRETRAINED / f"acc.{end}", tmp_path / f"{name}.{end}")
+            shutil.copy(PRETRAINED / f"acc-dctcp-1.{end}", tmp_path / f"{name}.{end}")
     fields = {**FACTORS, "tuners": ["secn1", TURNS]}
     trials = [t for t in load(repeats=7, **fields).trials if t.tuner.name == "acc"]
-    paths = [str(tmp_path / "a.safetensors"), "acc", str(tmp_path / "b.safetensors")]
+    paths = [str(tmp_path / "a.safetensors"), PACKAGED, str(tmp_path / "b.safetensors")]
     had = {(t.repeat, t.tuner.params["checkpoint"]) for t in trials}
     assert had == {(k, paths[(k - 1) % 3]) for k in range(1, 8)}
     assert {t.cell["tuner"] for t in trials} == {"mine"}
     assert len({t.id for t in trials}) == len(trials) == 21
     assert in_words(trials) == [
         "mine: 3 checkpoints take turns, unevenly, so that some weigh more: "
-        f"{paths[0]} (repeat 1 4 7), acc (repeat 2 5), {paths[2]} (repeat 3 6)"
+        f"{paths[0]} (repeat 1 4 7), {PACKAGED} (repeat 2 5), {paths[2]} (repeat 3 6)"
     ]
     alone = load(repeats=1, **{**fields, "tuners": [{**TURNS, "checkpoint": "a.safetensors"}]})
     assert {t.id for t in alone.trials} <= {t.id for t in trials}
@@ -119,11 +122,30 @@ def test_checkpoints_take_turns_over_repeats_alike_in_all_cells(load: Load, tmp_
 
 def test_each_checkpoint_of_a_list_is_checked(load: Load) -> None:
     with pytest.raises(InputError) as caught:
-        load(tuners=[{"name": "acc", "checkpoint": ["acc", "pet", "gone"]}])
+        load(tuners=[{"name": "acc", "checkpoint": ["acc-dctcp-1", "pet-dctcp-1", "gone"]}])
     assert [re.sub(r".*pretrained/", "", item.what) for item in caught.value.problems] == [
-        "pet.safetensors was trained for tuner 'pet', not 'acc'",
+        "pet-dctcp-1.safetensors was trained for tuner 'pet', not 'acc'",
         "no checkpoint 'gone'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("control", "network"),
+    [("dctcp", "acc-dctcp-1"), ("dcqcn", "acc-dcqcn-1"), ("cubic", None)],
+)
+def test_a_network_that_none_names_is_of_the_hosts_congestion_control(
+    load: Load, control: str, network: str | None
+) -> None:
+    named = {"name": "acc", "label": "named", "checkpoint": "acc-dctcp-3"}
+    host = {"congestion_control": control}
+    roce = {"testbed": str(PFC), "on": "emulated", "fabric": "closloop"}
+    fields = roce if control == "dcqcn" else {}
+    tuners = ["acc", named, {"name": "random", "of": "acc"}]
+    trials = load(tuners=tuners, repeats=1, host=host, **fields).trials
+    found = {trial.cell["tuner"]: trial.tuner.params.get("checkpoint") for trial in trials}
+    assert found == {"acc": network, "named": "acc-dctcp-3", "random": None}
+    (own,) = [trial for trial in trials if trial.cell["tuner"] == "acc"]
+    assert f"{CHECKPOINT}{network or 'acc-dctcp-1'}" in own.files
 
 
 def test_order_is_random_by_block_and_repeatable(load: Load) -> None:

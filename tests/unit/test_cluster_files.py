@@ -65,7 +65,7 @@ def write_campaign(folder):
         flows = "start_ns,src,dst,bytes,class\n0,h1,h2,1000,any\n"
         (folder / f"flows-{repeat}.csv").write_text(flows)
     for kind in ("safetensors", "json"):
-        content = (checkpoint.PRETRAINED / f"acc.{kind}").read_bytes()
+        content = (checkpoint.PRETRAINED / f"acc-dctcp-1.{kind}").read_bytes()
         (folder / f"mine.{kind}").write_bytes(content)
     path = folder / "own.yml"
     path.write_text(CAMPAIGN)

@@ -33,7 +33,11 @@ from tuners.registry import create
 PARENT = """campaign: old
 testbed: rlcc-7
 backend: fluid
-tuners: [acc, {name: graphcc, collect: true}, {name: pet, checkpoint: pet-without-flows}, secn1]
+tuners:
+  - acc
+  - {name: graphcc, collect: true}
+  - {name: pet, checkpoint: pet-without-flows-dcqcn-1}
+  - secn1
 traffic:
   - {kind: message-mix, load: 0.6, sizes: [1KB, 50KB]}
   - {kind: incast, fan_in: 5, size: 200KB, period: 500us}

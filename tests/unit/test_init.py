@@ -204,7 +204,7 @@ def test_a_name_is_made_of_the_folder_or_file(tmp_path):
 
 
 def test_a_network_is_taken_where_its_card_has_the_transport(monkeypatch, tmp_path):
-    assert fitting("acc", "dctcp", GRAPHCC) == ("acc",)
+    assert fitting("acc", "dctcp", GRAPHCC) == tuple(f"acc-dctcp-{seed}" for seed in range(1, 6))
     assert fitting("drlet", "dctcp", GRAPHCC) == ()  # one network is of one fabric
     for name, control in (("acc-rdma-1", "dcqcn"), ("acc-rdma-2", "dcqcn"), ("acc-both", "$cc")):
         card = f'{{"tuner": "acc", "scenario": "host: {{congestion_control: {control}}}"}}'

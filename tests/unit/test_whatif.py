@@ -370,8 +370,8 @@ class TestForced:
         assert [list(settings) for settings in found] == [list(settings) for settings in own]
 
     def test_it_is_the_tuner_in_digests_and_knows_bad_parameters(self, tmp_path):
-        params = {"tuner": "acc", "parameters": '{"checkpoint": "acc"}', "actions": "a.csv"}
-        assert registry.checkpoint_of("forced", params) == "acc"
+        params = {"tuner": "acc", "parameters": '{"checkpoint": "acc-dcqcn-2"}', "actions": "a.csv"}
+        assert registry.checkpoint_of("forced", params) == "acc-dcqcn-2"
         assert registry.actions_of("forced", params) == {"actions": "a.csv"}
         assert "are no JSON object" in registry.check("forced", {"parameters": "["})[0]
         assert "unknown tuner" in registry.check("forced", {"tuner": "acd"})[0]

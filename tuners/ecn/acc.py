@@ -41,12 +41,12 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Observation, Setup
 from tuners.checkpoint import load, load_for
-from tuners.ecn.acc_network import LAYOUTS, PUBLISHED, Layout, layout_of
-from tuners.ecn.features import FeatureWindow
+from tuners.ecn.features import ACC_FEATURES, RATE, FeatureWindow, size_feature, width
 from tuners.ecn.idle import IdleRule
 from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.switches import own_parameters, switch_of
+from tuners.ecn.templates import acc_templates
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 HISTORY = 3  # section 4.1: QS(t-2), QS(t-1), QS(t)
+FEATURES = (*ACC_FEATURES, RATE)
+PARTS = acc_templates().parts()
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
 
@@ -86,21 +88,16 @@ class AccSettings:
     idle_rule: bool = True  # as the tuner's; without it, queues below 20 KB are learned from too
 
 
-def architecture(
-    settings: AccSettings = AccSettings(), layout: Layout = PUBLISHED
-) -> dict[str, Any]:
+def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
     """Return the architecture that a checkpoint of ACC must have."""
     return {
         "network": "mlp",
-        "features": list(layout.features),
+        "features": list(FEATURES),
         "history": HISTORY,
         "hidden": list(settings.hidden),
-        **layout.in_card(),
+        "actions": len(acc_templates()),
+        "outputs": list(PARTS.sizes),
     }
-
-
-# What networks of the earlier layout were trained with, and go on with online.
-_EARLIER: dict[str, Any] = {"discount": 0.2, "weight_decay": 0.0, "centred": False}
 
 
 @dataclass(eq=False)
@@ -114,7 +111,7 @@ class Acc(LearnedTuner):
     `collect`, all decisions are kept for a learner, and no queue is idle.
     """
 
-    checkpoint: str = "acc"
+    checkpoint: str = "acc-dctcp-1"
     explore: float = 0.0
     hold: float = 1.0
     online: bool = False
@@ -125,18 +122,12 @@ class Acc(LearnedTuner):
 
     def __post_init__(self) -> None:
         card = load(self.checkpoint).card
-        self._layout = layout_of(card)
         widths = card.get("architecture", {}).get("hidden", AccSettings.hidden)
-        before = {} if self._layout is PUBLISHED else _EARLIER
-        settings = AccSettings(hidden=tuple(int(width) for width in widths), **before)
+        settings = AccSettings(hidden=tuple(int(width) for width in widths))
         self._settings = settings
-        shapes = {
-            name: (-1, *values.shape[1:])
-            for name, values in _fresh(0, settings, self._layout).items()
-        }
-        about = architecture(settings, self._layout)
-        self._checkpoint = load_for(self.checkpoint, "acc", about, shapes)
-        self._templates = self._layout.templates()
+        shapes = {name: (-1, *values.shape[1:]) for name, values in _fresh(0, settings).items()}
+        self._checkpoint = load_for(self.checkpoint, "acc", architecture(settings), shapes)
+        self._templates = acc_templates()
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
@@ -148,7 +139,7 @@ class Acc(LearnedTuner):
         self._meet(testbed)
         queues = testbed.queues
         self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, self._layout.features)
+        self._window = FeatureWindow(testbed, HISTORY, FEATURES)
         self._switch = switch_of(testbed)
         self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
@@ -191,7 +182,7 @@ class Acc(LearnedTuner):
         before = self._choice.copy()
         if len(busy):
             outputs = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
-            values = self._layout.values(outputs)
+            values = PARTS.sums(outputs)
             self._choice[busy] = values.argmax(axis=1)
             self._explorer.apply(self._choice, before, busy, share, values)
         if self.collect or self.online:
@@ -234,9 +225,19 @@ class Acc(LearnedTuner):
         return self._kept.trace() if self.collect else {}
 
 
-def _fresh(seed: int, settings: AccSettings = AccSettings(), layout: Layout = PUBLISHED) -> Arrays:
-    widths = [layout.inputs(HISTORY), *settings.hidden, sum(layout.outputs)]
+def _fresh(seed: int, settings: AccSettings = AccSettings()) -> Arrays:
+    widths = [width(FEATURES, HISTORY), *settings.hidden, sum(PARTS.sizes)]
     return init_mlp(np.random.default_rng([seed, 0]), "q", widths, 1)
+
+
+def busy(x: NDArray[Any]) -> NDArray[Any]:
+    """Return which queues exceed the lowest kmin that can be set, given inputs (…, inputs).
+
+    Below it no action would have changed anything.
+    """
+    least = size_feature(np.array(float(acc_templates().kmin_bytes.min())))
+    exceeds: NDArray[Any] = x[..., FEATURES.index("queue")] > least
+    return exceeds
 
 
 class AccLearner(QLearner):
@@ -257,9 +258,7 @@ class AccLearner(QLearner):
         self._seed = seed
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
-        self._copies, inputs = start["q.0.weight"].shape[:2]
-        # a network that training goes on with may be one of an earlier version
-        self._layout = next(one for one in LAYOUTS if one.inputs(HISTORY) == inputs)
+        self._copies = len(start["q.0.weight"])
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
         super().__init__(settings, net, dict(start))
         self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
@@ -267,7 +266,7 @@ class AccLearner(QLearner):
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
-        return architecture(self._settings, self._layout)
+        return architecture(self._settings)
 
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch.
@@ -278,13 +277,13 @@ class AccLearner(QLearner):
         earned = rows["reward"]
         rows = held_returns(rows, self._settings.discount, self._settings.horizon)
         if self._settings.idle_rule:
-            busy = self._layout.busy(rows["x"])
-            idle = ~self._layout.busy(rows["next_x"])
+            learned = busy(rows["x"])
+            idle = ~busy(rows["next_x"])
         else:  # every queue gets a decision, so none keeps its setting because it is idle
-            busy = at_work(rows)
-            idle = np.zeros_like(busy)
+            learned = at_work(rows)
+            idle = np.zeros_like(learned)
         rows = {**rows, "idle": idle}
-        self._note_rewards(earned[busy])
+        self._note_rewards(earned[learned])
         kinds = {
             "x": np.float32,
             "action": np.int64,
@@ -294,7 +293,7 @@ class AccLearner(QLearner):
             "weight": np.float32,
         }
         for switch, memory in enumerate(self._local):
-            own = busy & (self._switch == switch)
+            own = learned & (self._switch == switch)
             memory.add({name: rows[name][own].astype(kind) for name, kind in kinds.items()})
 
     def update(self) -> float:
@@ -326,7 +325,7 @@ class AccLearner(QLearner):
             rows = {name: values[None] for name, values in rows.items()}
         online = self._net.tensors
         target = {name: torch.from_numpy(values) for name, values in self._target.items()}
-        values_of = self._layout.values
+        values_of = PARTS.sums
         with torch.no_grad():
             later = values_of(mlp(target, "q", rows["next_x"]))
             reward = rows["reward"]

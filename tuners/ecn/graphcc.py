@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Observation, Setup
-from tuners.checkpoint import load, load_for
+from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, RATE, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.learned import LearnedTuner
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 HIDDEN = 24
 ROUNDS = 2  # K
+FEATURES = (*PORT_FEATURES, RATE)
 PARTS = graphcc_templates().parts()
 HISTORY = 3  # this reading and p = 2 before it
 START = (32_000, 128_000, 0.01)  # until the first decision
@@ -57,8 +58,6 @@ _FAR = 1e9
 class GraphccSettings:
     """Settings of training. A sample is the whole fabric at one time."""
 
-    rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
-    factored: bool = True  # outputs are for kmin, kmax and pmax; not in earlier networks either
     layer: int = 32  # width between the two layers of each module
     # Not in the paper. A mark costs a flow its rate at once, and shortens the queue over decisions.
     discount: float = 0.9
@@ -76,32 +75,27 @@ class GraphccSettings:
     updates_per_decision: float = 1.0
 
 
-def features(settings: GraphccSettings) -> tuple[str, ...]:
-    """Return the names of the inputs."""
-    return PORT_FEATURES + ((RATE,) if settings.rate else ())
-
-
 def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
     """Return the architecture that a checkpoint of GraphCC must have."""
     return {
         "network": "mpnn",
-        "features": list(features(settings)),
+        "features": list(FEATURES),
         "history": HISTORY,
         "hidden": HIDDEN,
         "rounds": ROUNDS,
         "layer": settings.layer,
         "actions": len(graphcc_templates()),
-    } | ({"outputs": list(PARTS.sizes)} if settings.factored else {})
+        "outputs": list(PARTS.sizes),
+    }
 
 
 def _fresh(seed: int, settings: GraphccSettings = GraphccSettings()) -> Arrays:
     rng = np.random.default_rng([seed, 0])
     layer = settings.layer
-    outputs = sum(PARTS.sizes) if settings.factored else len(graphcc_templates())
     return (
         init_mlp(rng, "message", [2 * HIDDEN, layer, HIDDEN], last=1.0)
         | init_mlp(rng, "update", [3 * HIDDEN, layer, HIDDEN], last=1.0)
-        | init_mlp(rng, "readout", [HIDDEN, layer, outputs])
+        | init_mlp(rng, "readout", [HIDDEN, layer, sum(PARTS.sizes)])
     )
 
 
@@ -126,8 +120,7 @@ def q_values(parameters: Mapping[str, Any], x: Any, fabric: Graph, present: Any)
         smallest = amin(messages + _FAR * alone, -2)
         largest = amax(messages - _FAR * alone, -2)
         h = mlp(parameters, "update", concatenate([h, smallest * some, largest * some]))
-    outputs = mlp(parameters, "readout", h)
-    return PARTS.sums(outputs) if outputs.shape[-1] == sum(PARTS.sizes) else outputs
+    return PARTS.sums(mlp(parameters, "readout", h))
 
 
 def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
@@ -153,7 +146,7 @@ class Graphcc(LearnedTuner):
     decisions are kept for a learner.
     """
 
-    checkpoint: str = "graphcc"
+    checkpoint: str = "graphcc-dctcp-1"
     explore: float = 0.0
     hold: float = 1.0
     w_1: float = 0.7
@@ -161,9 +154,7 @@ class Graphcc(LearnedTuner):
     collect: bool = False
 
     def __post_init__(self) -> None:
-        found = load(self.checkpoint).card.get("architecture", {}).get("features")
-        now = found != list(PORT_FEATURES)
-        self._settings = GraphccSettings(rate=now, factored=now)
+        self._settings = GraphccSettings()
         shapes = {name: values.shape for name, values in _fresh(0, self._settings).items()}
         about = architecture(self._settings)
         self._checkpoint = load_for(self.checkpoint, "graphcc", about, shapes)
@@ -182,7 +173,7 @@ class Graphcc(LearnedTuner):
         self._meet(testbed)
         count = len(testbed.queues)
         self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, features(self._settings))
+        self._window = FeatureWindow(testbed, HISTORY, FEATURES)
         self._graph = graph(testbed)
         self._net = ready(self._checkpoint.arrays)
         self._present = self._graph.present[..., None]

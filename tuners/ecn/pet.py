@@ -58,7 +58,7 @@ HEADS = (LEVELS, LEVELS, len(PMAX))  # n of kmin, n of kmax, pmax
 _TINY = 1e-30  # no logarithm of 0
 _ACTIONS = LEVELS * LEVELS * len(PMAX)
 START_HEADS = (0, 3, 0)  # 20 KB, 160 KB, 5 %: the nearest to SECN1
-FEATURES = {"six": PET_FEATURES, "four": ACC_FEATURES}
+FEATURES = {"six": (*PET_FEATURES, RATE), "four": (*ACC_FEATURES, RATE)}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ class PetSettings:
     # not in the paper
     states: str = "six"  # "four" leaves out incast degree and mice ratio (figure 9)
     hidden: tuple[int, ...] = (64, 64)
-    rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
     discount: float = 0.9  # as for GraphCC here
     gae_lambda: float = 0.95  # not section 5.2's 0.01: see this module
     epochs: int = 10
@@ -85,7 +84,7 @@ class PetSettings:
 
 def features(settings: PetSettings) -> tuple[str, ...]:
     """Return the names of the inputs."""
-    return FEATURES[settings.states] + ((RATE,) if settings.rate else ())
+    return FEATURES[settings.states]
 
 
 def architecture(settings: PetSettings) -> dict[str, Any]:
@@ -117,7 +116,7 @@ class Pet(LearnedTuner):
     and a drawn one goes on with probability 1 - 1 / `hold`.
     """
 
-    checkpoint: str = "pet"
+    checkpoint: str = "pet-dctcp-1"
     explore: float = 0.0
     hold: float = 1.0
     beta_1: float = 0.3
@@ -239,15 +238,12 @@ def settings_of(checkpoint: str) -> PetSettings:
     from tuners.checkpoint import CheckpointError, load
 
     found = load(checkpoint).card.get("architecture", {}).get("features")
-    for settings in _INPUTS:
-        if found == list(features(settings)):
-            return settings
+    for states, names in FEATURES.items():
+        if found == list(names):
+            return PetSettings(states=states)
     raise CheckpointError(
         f"{checkpoint} was trained with features {found}, which PET does not have: train anew"
     )
-
-
-_INPUTS = tuple(PetSettings(states=name, rate=rate) for name in FEATURES for rate in (True, False))
 
 
 def port_of(testbed: Testbed) -> NDArray[np.int64]:
@@ -371,9 +367,9 @@ class PetLearner:
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         self._copies, inputs = start["actor.0.weight"].shape[:2]
-        if inputs != width(features(settings), HISTORY):  # training goes on with an earlier one
-            has = next(one for one in _INPUTS if width(features(one), HISTORY) == inputs)
-            self._settings = dataclasses.replace(settings, states=has.states, rate=has.rate)
+        # a network that training goes on with says which states it takes
+        states = next(name for name in FEATURES if width(FEATURES[name], HISTORY) == inputs)
+        self._settings = dataclasses.replace(settings, states=states)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
         self._nets = {
             name: TrainedNet({k: v for k, v in start.items() if k.startswith(name)}, rate)

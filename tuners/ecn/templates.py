@@ -126,9 +126,3 @@ def acc_templates() -> Templates:
 def pet_templates() -> Templates:
     """Return PET's settings as a table: those of ACC. Its heads choose n, n and pmax apart."""
     return acc_templates()
-
-
-def earlier_acc_templates() -> Templates:
-    """Return the 225 settings of networks of ACC that were trained before it had PET's."""
-    edges = exponential_bytes(1.0, LEVELS)
-    return product(edges, edges, [0.01, 0.25, 0.5, 0.75, 1.0], equal=False)

@@ -56,7 +56,7 @@ class Drlet(LearnedTimeouts):
 
     observes = ("tx_bytes", PAIRS)
 
-    checkpoint: str = "drlet-k4"
+    checkpoint: str = "drlet-k4-1"
     explore: float = 0.0
     alpha: float = 0.5
     beta: float = 0.5

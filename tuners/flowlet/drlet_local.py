@@ -69,7 +69,7 @@ class DrletLocal(LearnedTimeouts):
         "switch.reroutes",
     )
 
-    checkpoint: str = "drlet-local"
+    checkpoint: str = "drlet-local-1"
     explore: float = 0.0
     alpha: float = 0.5
     beta: float = 0.5

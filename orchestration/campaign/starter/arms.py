@@ -189,14 +189,11 @@ def _check(
 
 
 def fitting(tuner: str, transport: str, testbed: Testbed) -> tuple[str, ...]:
-    """Return the packaged networks of a tuner for a transport and a fabric, the tuner's own first.
+    """Return the packaged networks of a tuner for a transport and a fabric.
 
-    Several are trainings of one tuner from other seeds. Where the tuner's own is among them, which
-    it takes if none is named, it stands for all.
+    They are trainings of one tuner from several seeds.
     """
-    own = registry.checkpoint_of(tuner, {})
-    found = tuple(_fitting(tuner, transport, testbed))
-    return (own,) if own is not None and own in found else found
+    return tuple(_fitting(tuner, transport, testbed))
 
 
 def _fitting(tuner: str, transport: str, testbed: Testbed) -> Iterator[str]:
@@ -225,7 +222,5 @@ def transport_of(scenario: str) -> str:
 
 def _entry(tuner: str, networks: tuple[str, ...]) -> str:
     """Return the tuner as the file's list has it; several networks take turns over repeats."""
-    if networks == (registry.checkpoint_of(tuner, {}),):
-        return tuner
     names = networks[0] if len(networks) == 1 else f"[{', '.join(networks)}]"
     return f"{{name: {tuner}, checkpoint: {names}}}"

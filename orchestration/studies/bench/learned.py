@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from orchestration.backends.emulated.backend import EmulatedBackend
-from orchestration.model.errors import NotReadyError
 from orchestration.model.trial import IncastSpec, PoissonSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
 from orchestration.training.episodes import Players
@@ -118,10 +117,6 @@ def idle_rule() -> Outcome:
 
 
 def _acc(*, idle_rule: bool) -> Run:
-    from tuners.checkpoint import pretrained
-
-    if "acc" not in pretrained():
-        raise NotReadyError("there is no pretrained acc", "train it: closloop train acc")
     return run_trial(
         "graphcc",
         (
