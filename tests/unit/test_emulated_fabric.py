@@ -11,7 +11,7 @@ from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.backends.emulated import backend, fabric
+from orchestration.backends.emulated import backend, link_requests
 from orchestration.backends.emulated.backend import EmulatedBackend, fault_steps
 from orchestration.backends.emulated.fabric import (
     check_supported,
@@ -218,7 +218,7 @@ def test_what_cannot_be_reproduced_exactly_is_refused():
 def test_what_trials_share_is_encoded_before_workers_are_forked(monkeypatch):
     testbed = load_testbed("graphcc")
     expected = plan_fabric(testbed, HostSpec(), 8)
-    for function in vars(fabric).values():
+    for function in vars(link_requests).values():
         if hasattr(function, "cache_clear"):
             function.cache_clear()
     monkeypatch.setattr(backend, "require_kernel", lambda: None)
@@ -228,5 +228,5 @@ def test_what_trials_share_is_encoded_before_workers_are_forked(monkeypatch):
     def refuse(*request):
         raise AssertionError(f"encoded in a worker: {request}")
 
-    monkeypatch.setattr(fabric, "_encode", refuse)
+    monkeypatch.setattr(link_requests, "_encode", refuse)
     assert plan_fabric(testbed, HostSpec(), 8) == expected

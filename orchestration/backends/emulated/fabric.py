@@ -21,15 +21,14 @@ has no delay: netem would orphan the packets, and TCP would lose the NIC queue's
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
+from orchestration.backends.emulated import link_requests
 from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
 from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
@@ -41,11 +40,9 @@ from orchestration.backends.linux import (
     switch_sysctls,
 )
 from orchestration.device import qdiscs
-from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
 from orchestration.model.trial import LINUX, FabricSpec, HostSpec
 
-GATEWAY = "169.254.0.1"
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
 
@@ -142,12 +139,15 @@ def plan_fabric(
     namespaces = []
     for device in testbed.devices:
         ports = testbed.ports_of[device.name]
-        links_up = [_link_up(1), *(_link_up(ifindex(port)) for port in ports)]
+        links_up = [
+            link_requests.link_up(1),
+            *(link_requests.link_up(ifindex(port)) for port in ports),
+        ]
         requests = []
         for port in ports:
-            requests.append(_neighbour(ifindex(port), mac(testbed.ports[port.peer])))
+            requests.append(link_requests.neighbour(ifindex(port), mac(testbed.ports[port.peer])))
             if device.kind == "host":
-                requests.append(_address(ifindex(port), addresses[port.index]))
+                requests.append(link_requests.address(ifindex(port), addresses[port.index]))
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
@@ -229,23 +229,31 @@ def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tupl
         for target, number in numbers.items():
             ports = hops[name].get(target)
             if ports:
-                requests.append(_route(f"10.{number}.0.0", 16, ports, replace=True))
+                requests.append(
+                    link_requests.route(
+                        f"10.{number}.0.0", 16, [*map(ifindex, ports)], replace=True
+                    )
+                )
             elif target != name:
-                requests.append(_unreachable(f"10.{number}.0.0", 16))
+                requests.append(link_requests.unreachable(f"10.{number}.0.0", 16))
         for port in testbed.ports_of[name]:
             if testbed.ports[port.peer].index in addresses:
-                requests.append(_route(addresses[port.peer], 32, (port,), replace=True))
+                requests.append(
+                    link_requests.route(addresses[port.peer], 32, [ifindex(port)], replace=True)
+                )
         result[name] = tuple(requests)
     return result
 
 
 def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[bytes]:
     """Route through the first NIC by default; with several NICs, by source address."""
-    requests = [_route("0.0.0.0", 0, ports[:1], replace=False)]
+    requests = [link_requests.route("0.0.0.0", 0, [ifindex(ports[0])], replace=False)]
     if len(ports) > 1:
         for table, port in enumerate(ports, start=_FIRST_NIC_TABLE):
-            requests.append(_route("0.0.0.0", 0, (port,), replace=False, table=table))
-            requests.append(_rule(addresses[port.index], table))
+            requests.append(
+                link_requests.route("0.0.0.0", 0, [ifindex(port)], replace=False, table=table)
+            )
+            requests.append(link_requests.rule(addresses[port.index], table))
     return requests
 
 
@@ -308,143 +316,11 @@ def _own_port(
     )
 
 
-# Below: routing, link and address requests, encoded with pyroute2's message classes. They are the
-# same in all trials on a fabric, and take longer to encode than a short trial's guest to boot.
-
-_REQUESTS = 1 << 16  # that are kept, of each kind
-
-_RTNH_ONLINK = 4
-# Of a route's destination, its first attribute: behind struct nlmsghdr, rtmsg and rtattr.
-_RTA_DST_AT = 16 + 12 + 4
-_CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
-_REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
-
-
-def _encode(message: Any, kind: int, flags: int, header: dict[str, Any], attrs: Any) -> bytes:
-    for key, value in header.items():
-        message[key] = value
-    message["attrs"] = attrs
-    message["header"]["type"] = kind
-    message["header"]["flags"] = flags
-    message.encode()
-    return bytes(message.data)
-
-
-@dataclass(frozen=True)
-class _End:
-    """An end of a cable, in the namespace that is passed as the file `namespace_fd`."""
-
-    index: int
-    name: str
-    mac: str
-    namespace_fd: int
-    mtu_bytes: int
-
-
 def _veth(testbed: Testbed, number: dict[str, int], a: int, b: int) -> bytes:
-    def end(port: Port) -> _End:
+    def end(port: Port) -> link_requests.End:
         namespace_fd = FIRST_NAMESPACE_FD + number[port.device]
-        return _End(ifindex(port), port.name, mac(port), namespace_fd, testbed.mtu_bytes)
+        return link_requests.End(
+            ifindex(port), port.name, mac(port), namespace_fd, testbed.mtu_bytes
+        )
 
-    return _veth_between(end(testbed.ports[a]), end(testbed.ports[b]))
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _veth_between(near: _End, far: _End) -> bytes:
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-
-    def attrs(end: _End) -> list[tuple[str, Any]]:
-        return [
-            ("IFLA_IFNAME", end.name),
-            ("IFLA_MTU", end.mtu_bytes),
-            ("IFLA_ADDRESS", end.mac),
-            ("IFLA_NET_NS_FD", end.namespace_fd),
-        ]
-
-    info = [
-        ("IFLA_INFO_KIND", "veth"),
-        (
-            "IFLA_INFO_DATA",
-            {"attrs": [("VETH_INFO_PEER", {"index": far.index, "attrs": attrs(far)})]},
-        ),
-    ]
-    both = [*attrs(near), ("IFLA_LINKINFO", {"attrs": info})]
-    return _encode(ifinfmsg(), 16, _CREATE, {"index": near.index}, both)
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _link_up(index: int) -> bytes:
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-
-    return _encode(ifinfmsg(), 16, 0x1, {"index": index, "flags": 1, "change": 1}, [])
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _address(index: int, address: str) -> bytes:
-    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-
-    attrs = [("IFA_LOCAL", address), ("IFA_ADDRESS", address)]
-    header = {"family": 2, "prefixlen": 32, "index": index}
-    return _encode(ifaddrmsg(), 20, _CREATE, header, attrs)
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _neighbour(index: int, mac: str) -> bytes:
-    from pyroute2.netlink.rtnl.ndmsg import ndmsg
-
-    permanent = 0x80
-    attrs = [("NDA_DST", GATEWAY), ("NDA_LLADDR", mac)]
-    header = {"family": 2, "ifindex": index, "state": permanent}
-    return _encode(ndmsg(), 28, _CREATE, header, attrs)
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _rule(source: str, table: int) -> bytes:
-    from pyroute2.netlink.rtnl.fibmsg import fibmsg
-
-    to_table = 1
-    header = {"family": 2, "src_len": 32, "table": table, "action": to_table}
-    return _encode(fibmsg(), 32, _CREATE, header, [("FRA_SRC", source)])
-
-
-def _route(
-    prefix: str, length: int, ports: Collection[Port], *, replace: bool, table: int = 254
-) -> bytes:
-    if not length:
-        return _route_by(0, tuple(map(ifindex, ports)), replace, table)
-    # Of the tens of thousands of routes of a large fabric, most differ in their prefixes alone.
-    request = _route_by(length, tuple(map(ifindex, ports)), replace, table)
-    return request[:_RTA_DST_AT] + socket.inet_aton(prefix) + request[_RTA_DST_AT + 4 :]
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _route_by(length: int, ports: tuple[int, ...], replace: bool, table: int) -> bytes:
-    """Return a request for a route by ports, given by their interfaces, to 0.0.0.0."""
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
-    header = {"family": 2, "dst_len": length, "table": table, "proto": 4, "scope": 0, "type": 1}
-    attrs: list[tuple[str, Any]] = [("RTA_DST", "0.0.0.0")] if length else []
-    if len(ports) == 1:
-        header["flags"] = _RTNH_ONLINK
-        attrs += [("RTA_GATEWAY", GATEWAY), ("RTA_OIF", ports[0])]
-    else:
-        hops = [
-            {
-                "hops": 0,
-                "oif": port,
-                "flags": _RTNH_ONLINK,
-                "attrs": [("RTA_GATEWAY", GATEWAY)],
-            }
-            for port in ports
-        ]
-        attrs.append(("RTA_MULTIPATH", hops))
-    return _encode(rtmsg(), 24, _REPLACE if replace else _CREATE, header, attrs)
-
-
-@lru_cache(maxsize=_REQUESTS)
-def _unreachable(prefix: str, length: int) -> bytes:
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
-    blackhole = 6
-    header = {"family": 2, "dst_len": length, "table": 254, "proto": 4, "type": blackhole}
-    return _encode(rtmsg(), 24, _REPLACE, header, [("RTA_DST", prefix)])
+    return link_requests.veth(end(testbed.ports[a]), end(testbed.ports[b]))
