@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,10 +248,11 @@ def run_all(
 
     from rich.console import Console
 
-    from orchestration.cli.display import summary_table
+    from orchestration.cli.display import clock_text, summary_table
     from orchestration.studies.catalogue import put_aside
 
-    code = 0
+    code = finished = 0
+    begin_s = time.monotonic()
     with place_of(cluster) as place:
         for number, campaign in enumerate(campaigns.values(), start=1):
             if replace and (count := put_aside(campaign, runs)):
@@ -260,6 +262,10 @@ def run_all(
             summary = Running(runs, jobs).run_at(place, campaign)
             Console(stderr=True).print(summary_table(summary))
             code = max(code, summary.exit_code)
+            finished += summary.finished
+    if len(campaigns) > 1:
+        took = clock_text(time.monotonic() - begin_s)
+        typer.echo(f"all {len(campaigns)} campaigns: {finished} trials in {took}", err=True)
     return code
 
 
