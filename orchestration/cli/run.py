@@ -248,8 +248,9 @@ def run_all(
 
     from rich.console import Console
 
-    from orchestration.cli.display import clock_text, summary_table
+    from orchestration.cli.display import summary_table
     from orchestration.studies.catalogue import put_aside
+    from orchestration.watch.tally import clock_text
 
     code = finished = 0
     begin_s = time.monotonic()
