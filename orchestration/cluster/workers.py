@@ -222,8 +222,15 @@ class ClusterWorkers:
         task.stream = made.remote(*self._offers.arguments(trial, testbed))
 
     def _said(self, task: _Task) -> Message:
-        """Return the next message of a task that has one, or has ended."""
+        """Return the next message of a task that has one, or has ended.
+
+        Of a stream that has ended Ray's `next` waits for the task's own result without a limit, and
+        for one that was cancelled it may never come.
+        """
         try:
+            if task.stream.is_finished():
+                self._ray.get(task.stream.completed(), timeout=_ARRIVES_S)
+                return self._failed(task, "its task ended without a result", "")
             message, files = self._ray.get(next(task.stream), timeout=_ARRIVES_S)
         except self._ray.exceptions.GetTimeoutError:
             self._ray.cancel(task.stream, force=True)
@@ -258,6 +265,8 @@ class ClusterWorkers:
 
     def _has_ended(self, task: _Task) -> bool:
         """Return whether a cancelled task has ended, or else said something before that."""
+        if task.stream.is_finished():  # `next` could wait for ever: see `_said`
+            return True
         try:
             self._ray.get(next(task.stream), timeout=_TICK_S)
         except self._ray.exceptions.GetTimeoutError:  # what it said is on a node that is lost

@@ -114,14 +114,17 @@ def test_a_format_of_the_future(saved):
     assert "no card of format 1" in refusal(path)
 
 
-@pytest.mark.parametrize("name", ["acc", "pet", "graphcc"])
-def test_shipped_networks_load_by_name_and_say_what_they_are(name):
-    found = checkpoint.load(name)
-    card = found.card
-    assert card["tuner"] == name
-    for key in ("architecture", "scenario", "request", "seeds", "versions", "episodes", "curve"):
-        assert card[key], key
-    assert registry.check(name, {}) == ()
+def test_every_shipped_network_loads_by_name_and_its_card_says_what_it_is():
+    names = [name for name in checkpoint.pretrained() if not name.startswith("rl-cc")]
+    assert len(names) == 55
+    for name in names:
+        card = checkpoint.load(name).card
+        assert card["protocol"] == 2, name
+        for key in ("architecture", "scenario", "request", "seeds", "versions", "episodes"):
+            assert card[key], (name, key)
+        for key in ("decisions", "rule", "curve", "held_out_curve", "judged"):
+            assert card[key], (name, key)
+        assert registry.check(card["tuner"], {"checkpoint": name}) == (), name
 
 
 def test_one_network_of_graphcc_runs_on_any_fabric(tmp_path, testbed):

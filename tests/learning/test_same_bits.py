@@ -121,7 +121,7 @@ def test_the_stand_ins_are_other_cpus():
 
 def test_decisions_are_the_same_on_other_cpus():
     here = output(DECIDE, {})
-    assert [int(line.split()[-2]) > 100 for line in here.splitlines()] == [True] * 6
+    assert [int(line.split()[-2]) > 50 for line in here.splitlines()] == [True] * 6
     for cpu, variables in OTHER_CPUS.items():
         assert output(DECIDE, variables) == here, cpu
 

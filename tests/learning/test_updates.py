@@ -9,7 +9,7 @@ from tuners.ecn import graphcc, pet
 from tuners.ecn.acc import AccLearner, AccSettings
 from tuners.ecn.features import size_feature
 from tuners.ecn.graph import Graph, graph
-from tuners.ecn.graphcc import HIDDEN, q_values
+from tuners.ecn.graphcc import HIDDEN, PARTS, q_values
 from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
 from tuners.ecn.templates import acc_templates, graphcc_templates
 from tuners.nets import mlp
@@ -99,11 +99,11 @@ def line() -> Graph:
 
 
 def readable_parameters() -> dict[str, np.ndarray]:
-    """m(h_v, h_u) = h_u[0]; u(h, M) = h[0] + 10 min + 100 max; value of action 0 = h[0]."""
+    """m(h_v, h_u) = h_u[0]; u(h, M) = h[0] + 10 min + 100 max; value of the lowest kmin = h[0]."""
     shapes = {
         "message": (2 * HIDDEN, HIDDEN, HIDDEN),
         "update": (3 * HIDDEN, HIDDEN, HIDDEN),
-        "readout": (HIDDEN, HIDDEN, 3),
+        "readout": (HIDDEN, HIDDEN, sum(PARTS.sizes)),
     }
     result = {}
     for name, widths in shapes.items():
@@ -125,8 +125,10 @@ def test_two_rounds_of_messages_by_hand():
     values = q_values(readable_parameters(), x, fabric, fabric.present[..., None])
     # round 1: 0 hears nothing: 1; 1 hears 1: 2 + 10 + 100 = 112; 2 hears 1 and 2: 3 + 10 + 200
     # round 2: 1; 112 + 10 + 100 = 222; 213 + 10*1 + 100*112 = 11423
-    np.testing.assert_allclose(values[:, 0], [1, 222, 11423])
-    np.testing.assert_array_equal(values[:, 1:], 0)
+    kmin = graphcc_templates().kmin_bytes
+    lowest = kmin == kmin.min()
+    np.testing.assert_allclose(values[:, lowest].T, [[1, 222, 11423]] * np.count_nonzero(lowest))
+    np.testing.assert_array_equal(values[:, ~lowest], 0)
 
 
 def test_numpy_and_torch_agree():

@@ -42,6 +42,22 @@ class Stream:
     def __next__(self):
         return "a message"
 
+    def is_finished(self):
+        return False
+
+
+class EndedStream:
+    """A cancelled task's stream: it has ended, and the task's own result never comes."""
+
+    def __next__(self):
+        raise AssertionError("Ray's would wait for ever")
+
+    def is_finished(self):
+        return True
+
+    def completed(self):
+        return "the task's result"
+
 
 def test_a_message_that_does_not_arrive_is_a_lost_trial_which_runs_again(monkeypatch):
     ray, handed_out = StuckRay(), []
@@ -61,3 +77,25 @@ def test_a_message_that_does_not_arrive_is_a_lost_trial_which_runs_again(monkeyp
     assert "did not arrive in 60 s" in said[0].reason
     assert ray.cancelled == [(stream, True) for stream in handed_out]
     assert len(made) == 0
+
+
+def test_a_cancelled_task_whose_result_never_comes_is_not_waited_for():
+    ray = StuckRay()
+    made = object.__new__(ClusterWorkers)
+    made._ray, made._at_once, made._impatient = ray, [], False
+    task = workers._Task(job=None, begin_s=0.0)
+    task.stream = EndedStream()
+    made._tasks = [task]
+    made.close()
+    assert ray.cancelled == [(task.stream, False)]
+
+
+def test_a_trial_whose_task_ended_without_its_result_is_lost_and_runs_again(monkeypatch):
+    made = object.__new__(ClusterWorkers)
+    made._ray, made._at_once = StuckRay(), []
+    monkeypatch.setattr(made, "_hand_out", lambda task: None)
+    task = workers._Task(job=None, begin_s=0.0)
+    task.stream = EndedStream()
+    made._tasks = [task]
+    ((_, message),) = made.messages(0.0)
+    assert isinstance(message, Lost)
