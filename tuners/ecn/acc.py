@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 HISTORY = 3  # section 4.1: QS(t-2), QS(t-1), QS(t)
 FEATURES = (*ACC_FEATURES, RATE)
 PARTS = acc_templates().parts()
+_LEAST_KMIN = size_feature(acc_templates().kmin_bytes.min().astype(np.float64))
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
 
@@ -235,8 +236,7 @@ def busy(x: NDArray[Any]) -> NDArray[Any]:
 
     Below it no action would have changed anything.
     """
-    least = size_feature(np.array(float(acc_templates().kmin_bytes.min())))
-    exceeds: NDArray[Any] = x[..., FEATURES.index("queue")] > least
+    exceeds: NDArray[Any] = x[..., FEATURES.index("queue")] > _LEAST_KMIN
     return exceeds
 
 

@@ -7,7 +7,7 @@ Which network that is, its card says.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ruamel.yaml import YAML
@@ -193,10 +193,7 @@ def fitting(tuner: str, transport: str, testbed: Testbed) -> tuple[str, ...]:
 
     They are trainings of one tuner from several seeds.
     """
-    return tuple(_fitting(tuner, transport, testbed))
-
-
-def _fitting(tuner: str, transport: str, testbed: Testbed) -> Iterator[str]:
+    found = []
     for name in pretrained():
         card = json.loads((PRETRAINED / f"{name}.json").read_text(encoding="utf-8"))
         if card.get("tuner") != tuner or card.get("request", {}).get("params"):
@@ -204,7 +201,8 @@ def _fitting(tuner: str, transport: str, testbed: Testbed) -> Iterator[str]:
         if transport_of(str(card.get("scenario", ""))) != transport:
             continue
         if not registry.check(tuner, {CHECKPOINT_PARAM: name}, testbed):
-            yield name
+            found.append(name)
+    return tuple(found)
 
 
 def transport_of(scenario: str) -> str:
