@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, NoReturn
@@ -336,8 +336,9 @@ def scaled_integers(cells: Sequence[str], factor: int) -> Ints:
 
 
 def _is_scalable(cell: str, factor: int) -> bool:
+    """Return whether `scaled_integers` takes a cell, whatever cells are beside it."""
     try:
-        value = Decimal(cell.strip())
-    except InvalidOperation:
+        Decimal(cell)
+        return abs(float(cell) * factor) <= _MOST
+    except (ValueError, ArithmeticError):
         return False
-    return value.is_finite() and abs(value * factor) <= _MOST
