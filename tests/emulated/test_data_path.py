@@ -54,9 +54,10 @@ def incast(
     tuner=SECN1,
     period_ns=50_000,
     fabric=OURS,
+    delay_us=1,
 ):
     path = tmp_path / "sixteen.yml"
-    path.write_text(SIXTEEN.replace("BUFFER", buffer))
+    path.write_text(SIXTEEN.replace("BUFFER", buffer).replace("1us", f"{delay_us}us"))
     flows = tuple(SingleFlowSpec(f"h{n + 2}", "h1", size_bytes, 0) for n in range(senders))
     return run_trial(
         str(path),
@@ -76,14 +77,16 @@ def times(run):
 
 
 @pytest.mark.parametrize(
-    ("payload_bytes", "size_bytes"), [(1024, 10_000_000), (1024, 1), (1000, 999_999)]
+    ("payload_bytes", "size_bytes", "delay_us"),
+    # what arrives in 12 us is later than the engine's wheel reaches
+    [(1024, 10_000_000, 1), (1024, 1, 1), (1000, 999_999, 1), (1000, 999_999, 12)],
 )
-def test_a_lone_roce_flow_takes_the_computed_time(tmp_path, payload_bytes, size_bytes):
-    run = incast(tmp_path, 1, size_bytes, roce(payload_bytes=payload_bytes))
+def test_a_lone_roce_flow_takes_the_computed_time(tmp_path, payload_bytes, size_bytes, delay_us):
+    run = incast(tmp_path, 1, size_bytes, roce(payload_bytes=payload_bytes), delay_us=delay_us)
     packets = -(-size_bytes // payload_bytes)
     before_bytes = (packets - 1) * (payload_bytes + HEADER_BYTES + run.testbed.framing_bytes)
-    # both ways over two cables of a microsecond, and the packets before the last at 25 Gbit/s
-    wanted_ns = 4_000 + before_bytes * 8 / 25
+    # both ways over two cables, and the packets before the last at 25 Gbit/s
+    wanted_ns = 4_000 * delay_us + before_bytes * 8 / 25
     assert times(run)[0] == pytest.approx(wanted_ns, rel=1e-4, abs=4)
     assert ideal_times_ns(run.testbed, run.schedule, run.trial)[0] == pytest.approx(
         wanted_ns, abs=1

@@ -98,7 +98,7 @@ static void stop(struct cl_share *share, u32 klass, u64 now_ns)
 	share->since_ns[klass] = now_ns;
 	share->frames[klass]++;
 	tell(share, cl_class_bit(share, klass), buffer->options.quanta, now_ns);
-	if (!share->refresh.slot)
+	if (!share->refresh.number)
 		cl_schedule(&share->refresh, now_ns + share->refresh_ns);
 	if (buffer->stopping++)
 		return;

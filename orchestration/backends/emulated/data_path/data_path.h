@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* The emulated data path: what its files share.
  *
- *   engine.c    one heap of events for all ports, and the moves of virtual time
+ *   engine.c    the events of all ports in their order, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
  *   paths.c     which of several equal-cost ports a packet takes, with conga.c: see paths.h
@@ -21,6 +21,7 @@
 #define CLOSLOOP_DATA_PATH_H
 
 #include <linux/netdevice.h>
+#include <linux/prefetch.h>
 #include <linux/skbuff.h>
 #include <net/sch_generic.h>
 
@@ -28,19 +29,28 @@
 #define CL_MOST_QUEUES 65536
 #define CL_MOST_PORTS 1024 /* of a switch */
 
-/* Something that happens at a time. `slot` is its number among those that are scheduled, 0 while it is
+/* Something that happens at a time. `number` is its own among those that are scheduled, 0 while it is
  * not one of them.
  */
 struct cl_event {
 	u64 at_ns;
-	u64 number; /* of equal times, the one scheduled first is first */
-	u32 slot;
+	u64 order; /* of equal times, the one scheduled first is first */
+	u32 number;
 	void (*happen)(struct cl_event *event);
-	/* Ask the memory for what it will touch, if it knows; it changes nothing. It happens `next`, or
-	 * after what is next.
+	/* Ask the memory for what it will touch, if it knows; it changes nothing. It is called when the
+	 * event is `away` from happening, 3 to 1: what the call before asked for has come.
 	 */
-	void (*warm)(const struct cl_event *event, bool next);
+	void (*warm)(const struct cl_event *event, u32 away);
 };
+
+/* So many events before, the memory is asked for an event's own first lines. */
+#define CL_WARM_FIRST 4
+
+static inline void cl_warm_lines(const void *at, u32 lines)
+{
+	for (u32 i = 0; i < lines; i++)
+		prefetch((const char *)at + i * SMP_CACHE_BYTES);
+}
 
 void cl_schedule(struct cl_event *event, u64 at_ns);
 /* The same, but after all else that happens at that time. */

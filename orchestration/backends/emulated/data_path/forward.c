@@ -8,7 +8,6 @@
 #include <linux/etherdevice.h>
 #include <linux/ip.h>
 #include <linux/jhash.h>
-#include <linux/prefetch.h>
 #include <linux/slab.h>
 #include <net/arp.h>
 #include <net/inet_dscp.h>
@@ -170,8 +169,7 @@ static void send(struct sk_buff *skb, struct flow *flow, struct cl_way *way)
 	}
 	qdisc_skb_cb(skb)->pkt_len = skb->len;
 	qdisc_skb_cb(skb)->pkt_segs = 1; /* else the port counts no packets */
-	if (likely(!forgotten))
-		cl_known = (struct cl_known){ flow->onward, &flow->onward };
+	cl_known = (struct cl_known){ flow->onward, &flow->onward };
 	sch->ops->enqueue(skb, sch, &dropped);
 	cl_known = (struct cl_known){};
 	if (unlikely(dropped))
@@ -193,7 +191,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	struct sk_buff *skb = *pskb;
 	struct switch_flows *flows = rcu_dereference(skb->dev->rx_handler_data);
 	struct net *net = dev_net(skb->dev);
-	struct cl_known known = cl_known;
+	struct cl_known known = likely(!forgotten) ? cl_known : (struct cl_known){};
 	struct cl_way *way;
 	struct flow *flow;
 	struct iphdr *ip;
@@ -223,8 +221,6 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
-	prefetch(flow->way.queue);
-	cl_port_warm(flow->way.port);
 	/* as ip_rcv does: else a switch's queue counts against what TCP may have below it */
 	skb_orphan(skb);
 	if (skb_cow_head(skb, ETH_HLEN)) {
@@ -243,6 +239,16 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	skb_reset_mac_header(skb);
 	send(skb, flow, way);
 	return RX_HANDLER_CONSUMED;
+}
+
+void cl_warm_way(const void *known)
+{
+	const struct flow *flow = known;
+
+	if (flow && !forgotten) {
+		prefetch(flow->way.queue);
+		cl_port_warm(flow->way.port);
+	}
 }
 
 int cl_forward_begin(struct net_device *dev)

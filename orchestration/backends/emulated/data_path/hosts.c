@@ -26,11 +26,13 @@ void cl_hosts_received(struct net *net, const struct sk_buff *skb)
 {
 	const struct iphdr *ip = ip_hdr(skb);
 	const struct tcphdr *tcp = (const struct tcphdr *)(ip + 1);
-	u64 *received = net_generic(net, received_id);
+	u64 *received;
 
 	if (skb->protocol == htons(ETH_P_IP) && skb_headlen(skb) >= ETH_HLEN + sizeof(*ip) + sizeof(*tcp) &&
-	    ip->ihl == 5 && ip->protocol == IPPROTO_TCP)
+	    ip->ihl == 5 && ip->protocol == IPPROTO_TCP) {
+		received = net_generic(net, received_id);
 		*received += ntohs(ip->tot_len) > sizeof(*ip) + (tcp->doff << 2);
+	}
 }
 
 static ssize_t hosts_write(struct file *file, const char __user *from, size_t size, loff_t *unused)

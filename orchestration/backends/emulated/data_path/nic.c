@@ -53,10 +53,10 @@ void cl_nic_progress(struct nic *nic, struct flow *flow, u64 now_ns)
 	list_move_tail(&flow->unfinished, &nic->unfinished);
 }
 
-static u64 next_start_ps(const struct nic *nic)
+void cl_nic_look_ahead(struct nic *nic)
 {
-	return nic->begun < nic->posts ?
-	       cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
+	nic->start_ps = nic->begun < nic->posts ?
+		cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
 }
 
 /* Whether a list's first packet may be sent. One that is stopped holds up those behind it. */
@@ -98,7 +98,7 @@ static void settle_before(struct cl_pause *pause, u64 now_ns)
 static u64 next_sending_ps(const struct nic *nic)
 {
 	struct rb_node *first = rb_first_cached(&nic->waiting);
-	u64 at_ps = next_start_ps(nic);
+	u64 at_ps = nic->start_ps;
 
 	if (first)
 		at_ps = min(at_ps, rb_entry(first, struct flow, waiting)->next_ps);
@@ -116,13 +116,14 @@ static void begin_turns(struct nic *nic, u64 at_ps)
 {
 	struct rb_node *first;
 
-	while (next_start_ps(nic) <= at_ps) {
+	while (nic->start_ps <= at_ps) {
 		struct flow *flow = &cl_roce.flow[nic->posted[nic->begun++]];
 
+		cl_nic_look_ahead(nic);
 		cl_flow_begin(flow);
 		flow->progress_ns = flow->posted.start_ns;
 		list_add_tail(&flow->unfinished, &nic->unfinished);
-		if (!nic->patience.slot)
+		if (!nic->patience.number)
 			cl_schedule(&nic->patience, flow->posted.start_ns + cl_roce.timeout_ns);
 		cl_nic_wait(nic, flow, flow->posted.start_ns * CL_PS_PER_NS);
 	}
@@ -223,20 +224,29 @@ static void arrive(struct cl_event *event)
 
 	settle(nic, now_ns);
 	while (nic->wire.first && cl_on_wire(nic->wire.first)->at_ns <= now_ns) {
+		struct sk_buff *skb = cl_take(&nic->wire);
+
 		qdisc_qlen_dec(nic->sch);
-		cl_deliver(cl_take(&nic->wire), nic->dev, nic->peer);
+		cl_known = *cl_known_of(skb);
+		cl_deliver(skb, nic->dev, nic->peer);
+		cl_known = (struct cl_known){};
 	}
 	cl_nic_expect(nic);
 }
 
-static void warm(const struct cl_event *event, bool next)
+static void warm(const struct cl_event *event, u32 away)
 {
 	const struct nic *nic = container_of(event, struct nic, event);
 
-	if (next)
-		return;
-	cl_warm_wire(&nic->wire);
-	cl_warm_delivery(nic->dev, nic->peer);
+	if (away == 3) {
+		cl_warm_wire(&nic->wire);
+		cl_warm_ends(nic->dev, nic->peer);
+	} else if (away == 2) {
+		cl_warm_packet(nic->wire.first);
+		cl_warm_counted(nic->dev);
+	} else if (nic->wire.first) {
+		cl_warm_way(cl_known_of(nic->wire.first)->flow);
+	}
 }
 
 static void be_patient(struct cl_event *event)
@@ -285,13 +295,14 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 		settle(nic, now_ns);
 		cl_nic_expect(nic);
 	}
-	consume_skb(skb);
+	cl_packet_done(skb);
 	return RX_HANDLER_CONSUMED;
 }
 
 static void add_to_stack(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 {
 	cl_on_wire(skb)->at_ns = now_ns;
+	*cl_known_of(skb) = (struct cl_known){};
 	cl_append(&nic->stack, skb);
 	nic->sch->qstats.backlog += qdisc_pkt_len(skb);
 	qdisc_qlen_inc(nic->sch);
@@ -355,6 +366,7 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->event.happen = arrive;
 	nic->event.warm = warm;
 	nic->patience.happen = be_patient;
+	nic->start_ps = U64_MAX;
 	cl_decisions_begin(nic);
 	nic->address = options.address;
 	nic->waiting = RB_ROOT_CACHED;

@@ -10,7 +10,6 @@
  * worked out when somebody looks: everything here first calls `settle`, which sends what has begun
  * to be sent by now. This is exact, because nothing can change between two looks.
  */
-#include <linux/prefetch.h>
 #include <net/dsfield.h>
 #include <net/inet_ecn.h>
 #include <net/pkt_sched.h>
@@ -29,13 +28,13 @@ struct queue {
 struct port {
 	struct cl_event arrival; /* of the first packet on the wire at the other end */
 	struct Qdisc *sch;
-	struct net_device *peer;
-	struct cl_line line;
+	struct net_device *dev, *peer;
+	struct cl_fifo wire, control; /* pause frames go before all packets */
+	struct list_head turns; /* queues that have packets and are not stopped */
 	u64 stream;
 	u32 first_queue, classes;
+	struct cl_line line;
 	bool listed, forwards, marks_departures;
-	struct list_head turns; /* queues that have packets and are not stopped */
-	struct cl_fifo wire, control; /* pause frames go before all packets */
 	struct queue queue[CL_MOST_CLASSES];
 	struct cl_share share;
 };
@@ -186,24 +185,26 @@ static void arrive(struct cl_event *event)
 		if (!cl_forwards(port->peer))
 			cl_hosts_received(dev_net(port->peer), skb);
 		cl_known = *cl_known_of(skb);
-		cl_deliver(skb, qdisc_dev(port->sch), port->peer);
+		cl_deliver(skb, port->dev, port->peer);
 		cl_known = (struct cl_known){};
 	}
 	expect(port);
 }
 
-static void warm(const struct cl_event *event, bool next)
+static void warm(const struct cl_event *event, u32 away)
 {
 	const struct port *port = container_of(event, struct port, arrival);
-	const struct sk_buff *skb = port->wire.first;
 
-	if (next) {
-		cl_warm_packet(skb);
-		return;
+	if (away == 3) {
+		cl_port_warm(port->sch);
+		cl_warm_wire(&port->wire);
+		cl_warm_ends(port->dev, port->peer);
+	} else if (away == 2) {
+		cl_warm_packet(port->wire.first);
+		cl_warm_counted(port->dev);
+	} else if (port->wire.first) {
+		cl_warm_way(cl_known_of(port->wire.first)->flow);
 	}
-	cl_warm_wire(&port->wire);
-	cl_warm_delivery(qdisc_dev(port->sch), port->peer);
-	prefetch(&port->queue[0].state);
 }
 
 static u32 class_of(const struct port *port, struct sk_buff *skb)
@@ -354,12 +355,7 @@ void cl_port_warm(const struct Qdisc *sch)
 
 	prefetch(&sch->ops);
 	prefetch(&sch->q);
-	prefetch(&sch->qstats);
-	prefetch(&port->arrival);
-	prefetch(&port->line);
-	prefetch(&port->turns);
-	prefetch(&port->queue[0]);
-	prefetch(&port->queue[0].state);
+	cl_warm_lines(port, 5);
 	prefetch(&port->share);
 }
 
@@ -396,6 +392,7 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 		return -EINVAL;
 	}
 	port->sch = sch;
+	port->dev = qdisc_dev(sch);
 	port->arrival.happen = arrive;
 	port->arrival.warm = warm;
 	cl_line_init(&port->line, options.rate_bps, options.delay_ns, options.framing_bytes);

@@ -101,6 +101,7 @@ struct result {
 
 struct flow {
 	struct nic *nic, *to;
+	void *onward[2]; /* the flow as the first switch knows it, there and back */
 	struct posted posted;
 	struct result result;
 	struct cl_flow_state state;
@@ -147,6 +148,7 @@ struct nic {
 	struct cl_pause pause;
 	struct list_head unfinished;   /* flows by the time of their last progress */
 	u32 *posted, posts, begun;     /* numbers of flows by start */
+	u64 start_ps;                  /* when the next one starts, U64_MAX for never */
 	bool stack_was_last;
 	u16 ident;
 	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
@@ -213,6 +215,8 @@ struct nic *cl_nic_of(__be32 address);
 void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns);
 void cl_nic_progress(struct nic *nic, struct flow *flow, u64 now_ns);
+/* Find out when its next flow starts. */
+void cl_nic_look_ahead(struct nic *nic);
 void cl_nic_expect(struct nic *nic);
 void cl_nic_settle(struct nic *nic);
 
@@ -232,13 +236,15 @@ void cl_decisions_begin(struct nic *nic);
 void cl_decisions_end(struct nic *nic);
 
 /* roce_packets.c */
-struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask);
+/* In place of freeing a packet that has been read. */
+void cl_packet_done(struct sk_buff *skb);
+struct sk_buff *cl_data_packet(struct flow *flow, u32 psn, bool ask);
 void cl_write_icrc(struct sk_buff *skb);
-struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns);
-struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns);
-struct sk_buff *cl_cnp_packet(const struct flow *flow);
+struct sk_buff *cl_probe_packet(struct flow *flow, u64 at_ns);
+struct sk_buff *cl_probe_answer_packet(struct flow *flow, __be64 probe_ns);
+struct sk_buff *cl_cnp_packet(struct flow *flow);
 /* `seen` is the telemetry of the packet that is acknowledged, NULL without. */
-struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry *seen);
-struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived);
+struct sk_buff *cl_ack_packet(struct flow *flow, const struct cl_telemetry *seen);
+struct sk_buff *cl_nak_packet(struct flow *flow, u32 arrived);
 
 #endif

@@ -134,8 +134,10 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	if (error)
 		return error;
 	local_bh_disable();
-	for (u32 i = 0; i < cl_roce.nics; i++)
+	for (u32 i = 0; i < cl_roce.nics; i++) {
+		cl_nic_look_ahead(cl_roce.nic[i]);
 		cl_nic_expect(cl_roce.nic[i]);
+	}
 	if (!count)
 		cl_samples_ended(CL_SENT_BY_NICS);
 	local_bh_enable();

@@ -10,24 +10,81 @@
 #include <net/pkt_sched.h>
 #include "roce.h"
 
-static struct sk_buff *packet(struct nic *nic, const struct flow *flow, bool back, u32 header_bytes,
+#define MOST_SPARES 4096
+
+/* Packets that have come to their NICs, and are sent again as others: they are in the caches still.
+ * Those with a payload have it in a page of zeros.
+ */
+static struct {
+	struct sk_buff *first;
+	u32 count;
+} spares[2]; /* without, with a payload */
+static u32 end_bytes; /* how large the memory of a packet's header is */
+
+/* What a packet of so much payload has outside its header. */
+static u32 outside_bytes(u32 payload_bytes)
+{
+	return payload_bytes ? payload_bytes + ICRC_BYTES : 0;
+}
+
+void cl_packet_done(struct sk_buff *skb)
+{
+	u32 whole_bytes = outside_bytes(round_up(cl_roce.payload_bytes, 4));
+	bool pays = skb->data_len;
+
+	/* a capture has it too, it is not from here, or it is a message's last */
+	if (unlikely(cl_roce.icrc || skb->cloned || skb_shared(skb) || skb->_skb_refdst || skb->sk ||
+		     skb_end_offset(skb) != end_bytes || (pays && skb->data_len != whole_bytes) ||
+		     spares[pays].count == MOST_SPARES)) {
+		consume_skb(skb);
+		return;
+	}
+	skb->next = spares[pays].first;
+	spares[pays].first = skb;
+	spares[pays].count++;
+}
+
+/* As alloc_skb leaves a packet, but for what is outside its header; NULL if there is none. */
+static struct sk_buff *take_spare(u32 outside)
+{
+	struct sk_buff *skb = spares[!!outside].first;
+
+	if (!skb || skb->data_len != outside)
+		return NULL;
+	spares[!!outside].first = skb->next;
+	spares[!!outside].count--;
+	memset(skb, 0, offsetof(struct sk_buff, tail));
+	skb->data = skb->head;
+	skb_reset_tail_pointer(skb);
+	skb->mac_header = skb->transport_header = (typeof(skb->mac_header))~0U;
+	return skb;
+}
+
+static struct sk_buff *packet(struct nic *nic, struct flow *flow, bool back, u32 header_bytes,
 			      u32 payload_bytes, u8 tos)
 {
 	u32 tail_bytes = ICRC_BYTES + (cl_roce.icrc ? payload_bytes : 0);
-	struct sk_buff *skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) +
-					sizeof(struct cl_telemetry) + tail_bytes, GFP_ATOMIC);
+	u32 outside = outside_bytes(payload_bytes);
+	struct sk_buff *skb = take_spare(outside);
+	bool spare = skb;
 	struct header *h;
 
+	if (!spare)
+		skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) + sizeof(struct cl_telemetry) +
+				tail_bytes, GFP_ATOMIC);
 	if (!skb)
 		return NULL;
+	end_bytes = skb_end_offset(skb);
 	skb_reserve(skb, NET_SKB_PAD);
 	h = skb_put(skb, header_bytes);
 	if (cl_roce.icrc) {
 		skb_put_zero(skb, payload_bytes + ICRC_BYTES);
+	} else if (spare && payload_bytes) {
+		skb->len += outside;
+		skb->data_len = outside;
 	} else if (payload_bytes) {
 		get_page(cl_roce.zeros);
-		skb_add_rx_frag(skb, 0, cl_roce.zeros, 0, payload_bytes + ICRC_BYTES,
-				payload_bytes + ICRC_BYTES);
+		skb_add_rx_frag(skb, 0, cl_roce.zeros, 0, outside, outside);
 	} else {
 		skb_put_zero(skb, ICRC_BYTES);
 	}
@@ -52,6 +109,7 @@ static struct sk_buff *packet(struct nic *nic, const struct flow *flow, bool bac
 	skb_reset_mac_header(skb);
 	skb_set_network_header(skb, ETH_HLEN);
 	qdisc_skb_cb(skb)->pkt_len = skb->len;
+	*cl_known_of(skb) = (struct cl_known){ flow->onward[back], &flow->onward[back] };
 	return skb;
 }
 
@@ -90,7 +148,7 @@ static struct bth bth(const struct flow *flow, enum opcode opcode, u32 psn, bool
 	};
 }
 
-struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask)
+struct sk_buff *cl_data_packet(struct flow *flow, u32 psn, bool ask)
 {
 	bool last = psn == flow->packets - 1;
 	u32 bytes = cl_roce.payload_bytes, pad;
@@ -115,7 +173,7 @@ struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask)
 }
 
 /* A packet of which the header is all that it has. */
-static struct sk_buff *small_packet(const struct flow *flow, bool back, u32 header_bytes,
+static struct sk_buff *small_packet(struct flow *flow, bool back, u32 header_bytes,
 				    enum opcode opcode, u32 psn)
 {
 	struct nic *nic = back ? flow->to : flow->nic;
@@ -128,7 +186,7 @@ static struct sk_buff *small_packet(const struct flow *flow, bool back, u32 head
 	return skb;
 }
 
-struct sk_buff *cl_cnp_packet(const struct flow *flow)
+struct sk_buff *cl_cnp_packet(struct flow *flow)
 {
 	struct sk_buff *skb = small_packet(flow, true, CNP_HEADER_BYTES, CNP, 0);
 	struct header *h;
@@ -141,7 +199,7 @@ struct sk_buff *cl_cnp_packet(const struct flow *flow)
 	return skb;
 }
 
-struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry *seen)
+struct sk_buff *cl_ack_packet(struct flow *flow, const struct cl_telemetry *seen)
 {
 	u32 bytes = ACK_HEADER_BYTES + (seen ? sizeof(*seen) : 0);
 	struct sk_buff *skb = small_packet(flow, true, bytes, ACKNOWLEDGE, flow->expected - 1);
@@ -158,7 +216,7 @@ struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry
 /* Ask for the packet that is expected. With selective repeat, say which one arrived instead: Mittal
  * et al., "Revisiting Network Support for RDMA", SIGCOMM 2018, section 3.1.
  */
-struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived)
+struct sk_buff *cl_nak_packet(struct flow *flow, u32 arrived)
 {
 	u32 bytes = cl_roce.selective ? SELECTIVE_NAK_HEADER_BYTES : ACK_HEADER_BYTES;
 	struct sk_buff *skb = small_packet(flow, true, bytes, ACKNOWLEDGE, flow->expected);
@@ -173,7 +231,7 @@ struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived)
 	return skb;
 }
 
-struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns)
+struct sk_buff *cl_probe_packet(struct flow *flow, u64 at_ns)
 {
 	struct sk_buff *skb = small_packet(flow, false, PROBE_HEADER_BYTES, PROBE, 0);
 
@@ -182,7 +240,7 @@ struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns)
 	return skb;
 }
 
-struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns)
+struct sk_buff *cl_probe_answer_packet(struct flow *flow, __be64 probe_ns)
 {
 	struct sk_buff *skb = small_packet(flow, true, PROBE_HEADER_BYTES, PROBE_ANSWER, 0);
 

@@ -7,7 +7,6 @@
 #include <linux/ip.h>
 #include <linux/math64.h>
 #include <linux/netdevice.h>
-#include <linux/prefetch.h>
 #include <net/netlink.h>
 #include <net/sch_generic.h>
 #include "data_path.h"
@@ -137,37 +136,39 @@ static inline struct cl_known *cl_known_of(struct sk_buff *skb)
 	return (struct cl_known *)(skb->cb + sizeof(struct qdisc_skb_cb));
 }
 
-/* Ask for what the first packet of a list leads to, once it is there itself. */
-static inline void cl_warm_packet(const struct sk_buff *skb)
-{
-	const struct cl_known *known;
-
-	if (!skb)
-		return;
-	known = cl_known_of((struct sk_buff *)skb);
-	prefetch(skb->data);
-	prefetch(skb->data + ETH_HLEN + sizeof(struct iphdr) + 4);
-	prefetch(known->flow);
-	prefetch((const char *)known->flow + SMP_CACHE_BYTES);
-}
-
-/* Ask for the first packet of a list: its place in lists and its times, and where its data is. */
+/* Ask for the first packet of a list: its place there, its times, and where its data is. */
 static inline void cl_warm_wire(const struct cl_fifo *wire)
 {
-	prefetch(wire->first);
-	prefetch((const char *)wire->first + offsetof(struct sk_buff, cb) + 32);
-	prefetch((const char *)wire->first + offsetof(struct sk_buff, protocol));
-	prefetch((const char *)wire->first + offsetof(struct sk_buff, data));
+	cl_warm_lines(wire->first, 4);
 }
 
-/* Ask for what `cl_deliver` looks at. */
-static inline void cl_warm_delivery(const struct net_device *dev, const struct net_device *peer)
+/* Ask for what a packet leads to, once it is there itself. */
+static inline void cl_warm_packet(const struct sk_buff *skb)
 {
-	prefetch(dev->tstats);
+	if (!skb)
+		return;
+	prefetch(skb->data);
+	cl_warm_lines(cl_known_of((struct sk_buff *)skb)->flow, 2);
+}
+
+/* Ask for what `cl_deliver` looks at of both ends. */
+static inline void cl_warm_ends(const struct net_device *dev, const struct net_device *peer)
+{
+	prefetch(&dev->tstats);
 	prefetch(&peer->flags);
 	prefetch(&peer->rx_handler);
+	prefetch(&peer->tcx_ingress);
 	prefetch(&peer->ptype_all);
 }
+
+/* Ask for where `cl_deliver` counts, once the device is there. */
+static inline void cl_warm_counted(const struct net_device *dev)
+{
+	prefetch(dev->tstats);
+}
+
+/* Ask for where a switch will send a packet of a flow that it knows, once the flow is there. */
+void cl_warm_way(const void *flow);
 
 /* Read what user space says when it makes a port or a NIC, attribute CL_OPTIONS of `bytes`, and
  * find the other end of its cable.
