@@ -224,11 +224,11 @@ class ClusterWorkers:
     def _said(self, task: _Task) -> Message:
         """Return the next message of a task that has one, or has ended.
 
-        Of a stream that has ended Ray's `next` waits for the task's own result without a limit, and
-        for one that was cancelled it may never come.
+        Of a stream that has ended Ray's `next`, `is_finished` and `next_ready` wait for the task's
+        own result without a limit, and for one that was cancelled it may never come.
         """
         try:
-            if task.stream.is_finished():
+            if task.stream._stream_exhausted():
                 self._ray.get(task.stream.completed(), timeout=_ARRIVES_S)
                 return self._failed(task, "its task ended without a result", "")
             message, files = self._ray.get(next(task.stream), timeout=_ARRIVES_S)
@@ -265,7 +265,7 @@ class ClusterWorkers:
 
     def _has_ended(self, task: _Task) -> bool:
         """Return whether a cancelled task has ended, or else said something before that."""
-        if task.stream.is_finished():  # `next` could wait for ever: see `_said`
+        if task.stream._stream_exhausted():  # `next` could wait for ever: see `_said`
             return True
         try:
             self._ray.get(next(task.stream), timeout=_TICK_S)

@@ -42,7 +42,7 @@ class Stream:
     def __next__(self):
         return "a message"
 
-    def is_finished(self):
+    def _stream_exhausted(self):
         return False
 
 
@@ -52,7 +52,9 @@ class EndedStream:
     def __next__(self):
         raise AssertionError("Ray's would wait for ever")
 
-    def is_finished(self):
+    is_finished = __next__
+
+    def _stream_exhausted(self):
         return True
 
     def completed(self):

@@ -25,6 +25,7 @@ from orchestration.backends.emulated.kernel.cache import (
 from orchestration.backends.emulated.kernel.check import check_kernel
 from orchestration.backends.emulated.kernel.config import FRAGMENT, config_hash, unmet_options
 from orchestration.backends.emulated.kernel.fetch import Archive, take_source, tree_version
+from orchestration.backends.emulated.kernel.headers import FIRST, compiler
 from orchestration.backends.emulated.kernel.patches import patch_tree
 from orchestration.backends.emulated.kernel.process import LoggedRunner
 from orchestration.model.errors import NotReadyError
@@ -206,12 +207,20 @@ def _compile(
             done += 1
             step(min(done, _MAKE_LINES), _MAKE_LINES)
 
-    runner.run(
-        ["make", "-C", str(tree), "ARCH=um", f"O={out}", f"-j{jobs}", "linux"],
-        what="compiling",
-        remedy="the log has the compiler's messages",
-        on_line=count,
-    )
+    script = compiler(out / "headers")
+    for wanted in (FIRST, "linux"):
+        runner.run(
+            [
+                *("make", "-C", str(tree), "ARCH=um"),
+                f"O={out}",
+                f"-j{jobs}",
+                f"CC={script}",
+                wanted,
+            ],
+            what="compiling",
+            remedy="the log has the compiler's messages",
+            on_line=count,
+        )
 
 
 def _compiler() -> str:
