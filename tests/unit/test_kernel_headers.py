@@ -7,9 +7,17 @@ import pytest
 
 from orchestration.backends.emulated.kernel.headers import FIRST, compiler
 
-HEADER = (
-    "#ifndef COMMON\n#define COMMON\nstatic inline int twice(int x) { return 2 * x; }\n#endif\n"
-)
+HEADER = """
+#ifndef COMMON
+#define COMMON
+#ifdef DEBUG
+#define MESSAGE "in detail"
+#else
+#define MESSAGE "in short"
+#endif
+static inline int twice(int x) { return 2 * x; }
+#endif
+"""
 FLAGS = ("-D__KERNEL__", "-O2")
 
 
@@ -66,6 +74,15 @@ def test_what_does_not_go_that_way_is_compiled_as_ever(tree, more, text):
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / "other.o").exists()
     assert not list((folder / "headers" / "macros").iterdir())
+
+
+def test_what_a_file_defines_before_it_includes_anything_changes_what_it_includes(tree):
+    folder, script = tree
+    for defined, said in (("DEBUG", b"in detail"), ("pr_fmt(x) x", b"in short")):
+        file = folder / "says.c"
+        file.write_text(f'#define {defined}\n#include "common.h"\nconst char *m = MESSAGE;\n')
+        assert run(script, folder, file, "says").returncode == 0
+        assert said in (folder / "says.o").read_bytes()
 
 
 def test_an_error_is_said_once_by_the_compiler_itself(tree):

@@ -22,49 +22,7 @@ _HEADERS = (
     *("linux/cgroup.h", "linux/proc_fs.h", "linux/seq_file.h", "linux/uaccess.h"),
 )
 
-# What is read once has nothing of one file: no macros with its name, no list of what it includes.
-_SCRIPT = """#!/bin/sh
-# Between make and gcc: see closloop's orchestration/backends/emulated/kernel/headers.py.
-here=${0%/*}
-case " $* " in
-*" -D__KERNEL__ "*" -c "*.c" ") ;;
-*) exec gcc "$@" ;;
-esac
-case "$*" in
-*/kernel/exit.c) (
-    left_out=
-    for word; do
-        shift
-        case $left_out$word in
-        -c | -Wp,* | -D*KBUILD_*=* | */kernel/exit.c) ;;
-        -include | -o) left_out=next ;;
-        next*) left_out= ;;
-        *) set -- "$@" "$word" ;;
-        esac
-    done
-    gcc "$@" -x c-header "$here/headers.h" -o "$here/new.gch" &&
-        mv "$here/new.gch" "$here/headers.h.gch"
-) 2>/dev/null ;;
-esac
-[ -f "$here/headers.h.gch" ] || exec gcc "$@"
-macros=$here/macros/$$.h
-(
-    for word; do
-        shift
-        case $word in
-        -D*KBUILD_*=*)
-            word=${word#-D}
-            echo "#define ${word%%=*} ${word#*=}" ;;
-        *) set -- "$@" "$word" ;;
-        esac
-    done >"$macros"
-    # as a system's header, the file of macros is not among those that make asks for later
-    exec gcc -Werror=invalid-pch -include "$here/headers.h" \\
-        -isystem "$here/macros" -include "$$.h" "$@"
-) 2>/dev/null && { rm -f "$macros"; exit; }
-rm -f "$macros"
-exec gcc "$@"
-"""
+_SCRIPT = Path(__file__).with_name("headers.sh")
 
 
 def compiler(folder: Path) -> Path:
@@ -72,6 +30,6 @@ def compiler(folder: Path) -> Path:
     (folder / "macros").mkdir(parents=True)
     (folder / "headers.h").write_text("".join(f"#include <{name}>\n" for name in _HEADERS))
     script = folder / "gcc"
-    script.write_text(_SCRIPT)
+    script.write_text(_SCRIPT.read_text())
     script.chmod(0o755)
     return script
