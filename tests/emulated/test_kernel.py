@@ -145,4 +145,5 @@ def test_where_its_wheel_is_installed_nothing_is_built(tmp_path):
     sources = site / "closloop_kernel" / "sources"
     assert "GNU GENERAL PUBLIC LICENSE" in (sources / "GPL-2.0-only.txt").read_text()
     assert (sources / "patches.py").is_file()
+    assert (sources / "headers.sh").is_file()
     assert (sources / "net_closloop" / "engine.c").is_file()

@@ -22,7 +22,7 @@ _HEADERS = (
     *("linux/cgroup.h", "linux/proc_fs.h", "linux/seq_file.h", "linux/uaccess.h"),
 )
 
-_SCRIPT = Path(__file__).with_name("headers.sh")
+SCRIPT = Path(__file__).with_name("headers.sh")
 
 
 def compiler(folder: Path) -> Path:
@@ -30,6 +30,6 @@ def compiler(folder: Path) -> Path:
     (folder / "macros").mkdir(parents=True)
     (folder / "headers.h").write_text("".join(f"#include <{name}>\n" for name in _HEADERS))
     script = folder / "gcc"
-    script.write_text(_SCRIPT.read_text())
+    script.write_text(SCRIPT.read_text())
     script.chmod(0o755)
     return script

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collectors.bpf.compile import FLOW_TABLE, flow_table_object, rack_flow_table_object
 from orchestration.artifacts.provenance import versions
-from orchestration.backends.emulated.kernel import patches
+from orchestration.backends.emulated.kernel import headers, patches
 from orchestration.backends.emulated.kernel.cache import BINARY, MANIFEST, Kernel, Manifest
 from orchestration.backends.emulated.kernel.config import FRAGMENT
 from orchestration.model.errors import NotReadyError
@@ -28,9 +28,9 @@ The kernel `{key}` is Linux {version} of Debian ({origin}), with
 - net_closloop/ as net/closloop,
 - the configuration `make ARCH=um defconfig` with config.fragment merged into it,
 
-built by {compiler}. `closloop kernel build` of closloop {closloop} does all of it. These files are
-under the GNU General Public License, version 2, as Linux is: GPL-2.0-only.txt. The BPF programs are
-under the licence that each names.
+built by {compiler}, with headers.sh in its place for make. `closloop kernel build` of closloop
+{closloop} does all of it. These files are under the GNU General Public License, version 2, as Linux
+is: GPL-2.0-only.txt. The BPF programs are under the licence that each names.
 """
 
 
@@ -86,7 +86,8 @@ def _fill(package: Path, binary: Path, manifest: Manifest, closloop: str) -> Non
     (sources / "net_closloop").mkdir(parents=True)
     for source in patches.DATA_PATH:
         shutil.copy(source, sources / "net_closloop")
-    for source in (Path(patches.__file__), FRAGMENT, FLOW_TABLE, _LICENCE):
+    scripts = (Path(patches.__file__), Path(headers.__file__), headers.SCRIPT)
+    for source in (*scripts, FRAGMENT, FLOW_TABLE, _LICENCE):
         shutil.copy(source, sources)
     (sources / "README.md").write_text(
         _ABOUT.format(
