@@ -34,6 +34,7 @@ void cl_packet_done(struct sk_buff *skb)
 
 	/* a capture has it too, it is not from here, or it is a message's last */
 	if (unlikely(cl_roce.icrc || skb->cloned || skb_shared(skb) || skb->_skb_refdst || skb->sk ||
+		     skb->fclone || skb->head_frag || skb->pp_recycle ||
 		     skb_end_offset(skb) != end_bytes || (pays && skb->data_len != whole_bytes) ||
 		     spares[pays].count == MOST_SPARES)) {
 		consume_skb(skb);
