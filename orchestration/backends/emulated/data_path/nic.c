@@ -238,15 +238,7 @@ static void warm(const struct cl_event *event, u32 away)
 {
 	const struct nic *nic = container_of(event, struct nic, event);
 
-	if (away == 3) {
-		cl_warm_wire(&nic->wire);
-		cl_warm_ends(nic->dev, nic->peer);
-	} else if (away == 2) {
-		cl_warm_packet(nic->wire.first);
-		cl_warm_counted(nic->dev);
-	} else if (nic->wire.first) {
-		cl_warm_way(cl_known_of(nic->wire.first)->flow);
-	}
+	cl_warm_wire(&nic->wire, nic->dev, nic->peer, away);
 }
 
 static void be_patient(struct cl_event *event)

@@ -195,16 +195,9 @@ static void warm(const struct cl_event *event, u32 away)
 {
 	const struct port *port = container_of(event, struct port, arrival);
 
-	if (away == 3) {
+	if (away == 3)
 		cl_port_warm(port->sch);
-		cl_warm_wire(&port->wire);
-		cl_warm_ends(port->dev, port->peer);
-	} else if (away == 2) {
-		cl_warm_packet(port->wire.first);
-		cl_warm_counted(port->dev);
-	} else if (port->wire.first) {
-		cl_warm_way(cl_known_of(port->wire.first)->flow);
-	}
+	cl_warm_wire(&port->wire, port->dev, port->peer, away);
 }
 
 static u32 class_of(const struct port *port, struct sk_buff *skb)

@@ -70,12 +70,13 @@ static struct sk_buff *packet(struct nic *nic, struct flow *flow, bool back, u32
 	bool spare = skb;
 	struct header *h;
 
-	if (!spare)
+	if (!spare) {
 		skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) + sizeof(struct cl_telemetry) +
 				tail_bytes, GFP_ATOMIC);
-	if (!skb)
-		return NULL;
-	end_bytes = skb_end_offset(skb);
+		if (!skb)
+			return NULL;
+		end_bytes = skb_end_offset(skb);
+	}
 	skb_reserve(skb, NET_SKB_PAD);
 	h = skb_put(skb, header_bytes);
 	if (cl_roce.icrc) {

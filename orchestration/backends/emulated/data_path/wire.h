@@ -136,39 +136,34 @@ static inline struct cl_known *cl_known_of(struct sk_buff *skb)
 	return (struct cl_known *)(skb->cb + sizeof(struct qdisc_skb_cb));
 }
 
-/* Ask for the first packet of a list: its place there, its times, and where its data is. */
-static inline void cl_warm_wire(const struct cl_fifo *wire)
-{
-	cl_warm_lines(wire->first, 4);
-}
-
-/* Ask for what a packet leads to, once it is there itself. */
-static inline void cl_warm_packet(const struct sk_buff *skb)
-{
-	if (!skb)
-		return;
-	prefetch(skb->data);
-	cl_warm_lines(cl_known_of((struct sk_buff *)skb)->flow, 2);
-}
-
-/* Ask for what `cl_deliver` looks at of both ends. */
-static inline void cl_warm_ends(const struct net_device *dev, const struct net_device *peer)
-{
-	prefetch(&dev->tstats);
-	prefetch(&peer->flags);
-	prefetch(&peer->rx_handler);
-	prefetch(&peer->tcx_ingress);
-	prefetch(&peer->ptype_all);
-}
-
-/* Ask for where `cl_deliver` counts, once the device is there. */
-static inline void cl_warm_counted(const struct net_device *dev)
-{
-	prefetch(dev->tstats);
-}
-
 /* Ask for where a switch will send a packet of a flow that it knows, once the flow is there. */
 void cl_warm_way(const void *flow);
+
+/* Ask for what handing a wire's first packet over touches: see struct cl_event for `away`. First the
+ * packet and both ends, then what those lead to, then where its flow leads.
+ */
+static inline void cl_warm_wire(const struct cl_fifo *wire, const struct net_device *dev,
+				const struct net_device *peer, u32 away)
+{
+	struct sk_buff *skb = wire->first;
+
+	if (away == 3) {
+		cl_warm_lines(skb, 4);
+		prefetch(&dev->tstats);
+		prefetch(&peer->flags);
+		prefetch(&peer->rx_handler);
+		prefetch(&peer->tcx_ingress);
+		prefetch(&peer->ptype_all);
+	} else if (away == 2) {
+		prefetch(dev->tstats);
+		if (!skb)
+			return;
+		prefetch(skb->data);
+		cl_warm_lines(cl_known_of(skb)->flow, 2);
+	} else if (skb) {
+		cl_warm_way(cl_known_of(skb)->flow);
+	}
+}
 
 /* Read what user space says when it makes a port or a NIC, attribute CL_OPTIONS of `bytes`, and
  * find the other end of its cable.
