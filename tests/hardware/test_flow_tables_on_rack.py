@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from itertools import groupby
 
 import pytest
 
@@ -33,6 +34,11 @@ def lab(tmp_path_factory):
         rack.down()
 
 
+def values_in_turn(seen, name, number):
+    """Return the values that a queue takes, each once as long as it stays."""
+    return [value for value, _ in groupby(row[name][number] for row in seen)]
+
+
 def test_a_rack_sees_the_flows_that_the_emulation_sees(lab):
     rack, folder = lab
     states = {name: rack.dump(name) for name in ("leaf1", "spine1", "h1")}
@@ -57,8 +63,13 @@ def test_a_rack_sees_the_flows_that_the_emulation_sees(lab):
     here = seen_in(folder)
     # the rack's trial ends with the reading that sees all flows done, perhaps one later
     assert abs(len(here) - len(there)) <= 2
-    both = min(len(here), len(there))
-    differ = [number for number in range(both) if here[number] != there[number]]
-    # what begins or ends within microseconds of a reading may be in the next one
-    assert len(differ) <= 3, [(here[number], there[number]) for number in differ]
+    for name in here[0]:
+        for number in range(len(here[0][name])):
+            assert values_in_turn(here, name, number) == values_in_turn(there, name, number)
+    # The bottleneck is busy however the two flows share it, so only the small one's end may differ.
+    # What begins or ends within microseconds of a reading may be in the next one.
+    for name in ("incast_degree", "elephant_flows"):
+        pairs = list(zip(here, there, strict=False))
+        differ = [number for number, (a, b) in enumerate(pairs) if a[name] != b[name]]
+        assert len(differ) <= 3, [(number, *pairs[number]) for number in differ]
     assert sum(map(max, (row["elephant_flows"] for row in here))) > 10
