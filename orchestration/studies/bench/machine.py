@@ -53,6 +53,7 @@ _HELD = "held"
 _PASSING = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
 # Commands of bpf(2) that walk all objects of a kind, and how a descriptor's file shows its number.
 _BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
+_FREED_WITHIN_S = 0.2
 
 
 def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
@@ -146,6 +147,16 @@ def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
     """
     # before the descriptors: what is made meanwhile is not counted
     numbers = {kind: _all(command) for kind, command in _BPF.items()}
+    held = _with_descriptors()
+    if any(set(numbers[kind]) - held[kind] for kind in _BPF):
+        # the kernel frees what a program used some time after the program
+        time.sleep(_FREED_WITHIN_S)
+        still = {kind: set(_all(command)) for kind, command in _BPF.items()}
+        numbers = {kind: [one for one in numbers[kind] if one in still[kind]] for kind in _BPF}
+    return {kind: (numbers[kind], held[kind]) for kind in _BPF}
+
+
+def _with_descriptors() -> dict[str, set[int]]:
     held: dict[str, set[int]] = {kind: set() for kind in _BPF}
     line = re.compile(rf"^({'|'.join(_BPF)}):\s*(\d+)", re.MULTILINE)
     for folder in Path("/proc").glob("[0-9]*/fdinfo"):
@@ -154,7 +165,7 @@ def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
                 with suppress(OSError):
                     for kind, number in line.findall(Path(entry.path).read_text()):
                         held[kind].add(int(number))
-    return {kind: (numbers[kind], held[kind]) for kind in _BPF}
+    return held
 
 
 def _all(command: int) -> list[int]:
