@@ -78,6 +78,14 @@ def campaign(folder, name, tuners="[secn1, secn2]", repeats=3, duration="3ms", p
     return path
 
 
+def restless_campaign(folder, name, duration, period="2ms"):
+    """One trial whose thresholds change at every sample, with little traffic: that takes CPU."""
+    path = campaign(folder, name, "[{name: random}]", 1, duration, period)
+    lines = path.read_text().replace("load: 0.3", "load: 0.01").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "incast" not in line))
+    return path
+
+
 def run_on(rack, folder, path, *more):
     arguments = ("run", str(path), "-i", str(rack.inventory), "--json", *more)
     code, text = closloop(rack, folder, *arguments)

@@ -15,7 +15,7 @@ from orchestration.studies.bench.rack import (
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rack_lab import MARKS, campaign, log, run_on, wait_for_a_change
+from rack_lab import MARKS, campaign, log, restless_campaign, run_on, wait_for_a_change
 
 pytestmark = MARKS
 
@@ -49,9 +49,7 @@ def test_a_device_that_vanishes_is_named_and_the_others_are_restored(lab):
     rack, folder = lab
     names = [device.name for device in rack.layout.testbed.devices]
     before = {name: rack.dump(name) for name in names}
-    path = campaign(
-        folder, "vanished", "[{name: random}]", repeats=1, duration="200ms", period="2ms"
-    )
+    path = restless_campaign(folder, "vanished", "200ms")
     with (folder / "log").open("ab") as file:
         process = rack.start(
             program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
@@ -73,8 +71,7 @@ def test_a_device_that_vanishes_is_named_and_the_others_are_restored(lab):
 
 def test_a_port_that_flaps_fails_the_trial_by_its_name(lab, unchanged):
     rack, folder = lab
-    tuners = "[{name: random}]"
-    path = campaign(folder, "flaps", tuners, repeats=1, duration="100ms", period="2ms")
+    path = restless_campaign(folder, "flaps", "100ms")
     with (folder / "log").open("ab") as file:
         process = rack.start(
             program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
@@ -97,7 +94,7 @@ def test_a_killed_agent_and_a_restarted_redis_end_in_words(lab, unchanged):
     rack, folder = lab
     for number, (device, what) in enumerate([("leaf2", "kill agent"), ("spine2", "redis restart")]):
         name = f"befallen-{number}"
-        path = campaign(folder, name, "[{name: random}]", repeats=1, duration="200ms", period="2ms")
+        path = restless_campaign(folder, name, "200ms")
         with (folder / "log").open("ab") as file:
             process = rack.start(
                 program("run", str(path), "-i", str(rack.inventory)),
@@ -137,9 +134,7 @@ def test_nobody_else_gets_the_rack_during_a_run_and_once_stopped_it_restores(lab
     rack, folder = lab
     names = [device.name for device in rack.layout.testbed.devices]
     # long enough for all that the others try
-    path = campaign(folder, "held", "[{name: random}]", repeats=1, duration="3s", period="500us")
-    calm = path.read_text().replace("load: 0.3", "load: 0.05")
-    path.write_text("".join(line for line in calm.splitlines(True) if "incast" not in line))
+    path = restless_campaign(folder, "held", "3s", period="10ms")
     other = campaign(folder, "other", "[secn1]", repeats=1)
     with (folder / "log").open("ab") as file:
         process = rack.start(
