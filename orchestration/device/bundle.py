@@ -50,14 +50,18 @@ STARTER = (
 # What the starter says first, before it reads.
 STARTED = re.compile(rb"closloop-agent (\d+)\.(\d+)\r?\n")
 
+# Without importlib.abc, which imports half of what an agent's start takes.
 _LOADER = """
-import importlib.abc, importlib.util, sys
+import sys
+from importlib.machinery import ModuleSpec
 SOURCES = {sources}
-class Bundle(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Bundle:
     def find_spec(self, name, path=None, target=None):
         package = any(known.startswith(name + ".") for known in SOURCES)
         if name in SOURCES or package:
-            return importlib.util.spec_from_loader(name, self, is_package=package)
+            return ModuleSpec(name, self, is_package=package)
+        return None
+    def create_module(self, spec):
         return None
     def exec_module(self, module):
         name = module.__name__

@@ -167,7 +167,7 @@ def play(testbed, seen, spec):
 
 
 ALL = [
-    ("graphcc", TCP, LoadBalancingSpec("flowlets", 3_000, 3_000), 4 * MS, 0.6, 100_000),
+    ("graphcc", TCP, LoadBalancingSpec("flowlets", 3_000, 3_000), 2 * MS, 0.6, 40_000),
     ("drlet-k4", TCP, LoadBalancingSpec("flowlets", 2_000, 4_000, "conga"), 2 * MS, 0.7, 20_000),
     ("drlet-k4", TCP, LoadBalancingSpec("spray", route_by="drill"), 2 * MS, 0.3, 20_000),
     ("graphcc", ROCE, LoadBalancingSpec("flowlets", MS, MS, "round-robin", 4), 2 * MS, 0.6, 9000),

@@ -156,7 +156,7 @@ def test_ctrl_c_saves_every_seed_and_the_same_command_goes_on(request_, tmp_path
     command = [
         *(sys.executable, "-c", "from orchestration.cli.main import main; main()", "train", "acc"),
         *("--scenario", request_.scenario, "--held-out", request_.rule.held_out),
-        *("--decisions", "2400", "--seeds", "1-2", "--jobs", "2", "--json"),
+        *("--decisions", "1200", "--seeds", "1-2", "--jobs", "2", "--json"),
     ]
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     process = subprocess.Popen([*command, "--out", str(parts)], stderr=subprocess.PIPE, text=True)

@@ -170,7 +170,7 @@ def _put_right(rack: RackHandle, folder: Path, device: str) -> None:
     if device == SONIC:
         rack.inject(device, "config save")
     else:
-        provision_rack(rack, folder)
+        provision_rack(rack, folder, "--limit", device)
 
 
 def _edit(rack: RackHandle, number: int) -> dict[str, dict[str, str]]:
