@@ -44,13 +44,13 @@ class Pace:
     flow_s: float = 0.0
 
 
-# The emulated one is fitted to three thousand trials of `closloop papers run`, two side by side;
+# The emulated one is fitted to one repeat of `closloop papers run`, 449 trials two side by side;
 # its devices and flows are taken for Linux' fabric too. All else was measured on the quickstart's
 # fabric. Linux acknowledges every second segment, and more when marks begin or end or segments
 # come one by one.
 PACES = {
-    "emulated": Pace(0.8, 1_700_000, 0.67, 3_300_000, 0.012, 40e-6),
-    "emulated, fabric: linux": Pace(0.8, 750_000, 0.67, 0.0, 0.012, 40e-6),
+    "emulated": Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
+    "emulated, fabric: linux": Pace(0.7, 750_000, 0.67, 0.0, 0.004, 230e-6),
     "fluid": Pace(0.05, 8_000_000, 0.0),
     "hardware": Pace(15.0, 80_000_000, 0.67),
     "simulated": Pace(0.1, 250_000, 0.53, 4_400_000),
