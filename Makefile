@@ -16,7 +16,7 @@ help:
 	@echo "make quickstart KERNEL_WHEEL=FILE.whl  the same with a kernel that make kernel-wheel packed: nothing is built"
 	@echo "make kernel-wheel  pack the kernel for other machines, into dist/"
 	@echo "make test        formatter, linter, types, import contracts, every test"
-	@echo "make fast        the same with the tests that take no kernel, in under a minute"
+	@echo "make fast        the same with tests that need no more than Python, in about a minute"
 	@echo "make fuzz INPUTS=100000  gives each reader of files and streams so many made-up inputs"
 	@echo "make soak HOURS=1  runs drawn campaigns, kills what runs at random moments, and says what was lost or left"
 	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
@@ -57,11 +57,11 @@ $(DEV): $(BASE)
 test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# What needs no more than Python: no kernel, simulator, server, browser or root.
+# What needs no more than Python and no second: no kernel, simulator, server, browser or root.
 QUICK = not (kernel or slow or ns3 or ssh or redis or influx or browser or root or containers or yang or clab or cluster or flux or grafana)
 
 fast: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)" $(foreach kind,emulated page cluster,--ignore=tests/$(kind))
 
 INPUTS ?= 10000
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("duckdb", "numpy", "plotly", "pyarrow", "pydantic", "pyroute2", "ruamel", "scipy", "torch")
 
 
+@pytest.mark.slow
 def test_the_import_contracts_are_kept():
     linter = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
@@ -74,6 +75,7 @@ def test_a_circle_is_found(device, through, tmp_path, monkeypatch):
 
 
 # typer itself loads pydantic once it reads a verb's options.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "accepted"),
     [(["--help"], []), (["--version"], []), (["run", "--help"], ["pydantic"])],

@@ -26,6 +26,7 @@ def closloop(*arguments, path=(), cwd=ROOT):
     )
 
 
+@pytest.mark.slow
 def test_the_example_holds_to_the_contract_and_runs_by_its_file(tmp_path):
     said = closloop("check-tuner", f"{EXAMPLE / 'gentle_tuner.py'}:Gentle")
     assert (said.returncode, said.stdout.count("holds")) == (0, 3), said.stderr
@@ -54,6 +55,7 @@ def test_the_example_is_installed_and_run_by_its_entry_point(tmp_path):
     assert (without.returncode, "unknown tuner 'gentle'" in without.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_another_trial(tmp_path):
     folder = shutil.copytree(EXAMPLE, tmp_path / "own")
     out = ["--out", str(tmp_path / "runs"), "--no-report"]
@@ -65,6 +67,7 @@ def test_a_changed_file_is_another_trial(tmp_path):
     assert (said.returncode, "no longer describes" in said.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_tuner_that_needs_what_a_backend_lacks_is_refused_by_plan(tmp_path):
     folder = shutil.copytree(EXAMPLE, tmp_path / "own")
     tuner = folder / "gentle_tuner.py"
@@ -114,6 +117,7 @@ def test_the_example_that_turns_a_parameter_of_dcqcn_does_so(increase, backend):
     assert later["hai"] == 50
 
 
+@pytest.mark.slow
 def test_a_tuner_of_dcqcn_is_refused_where_hosts_are_under_another_control(increase):
     text = increase.read_text().replace("congestion_control: dcqcn", "congestion_control: dctcp")
     increase.write_text(text, encoding="utf-8")

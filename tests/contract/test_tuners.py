@@ -52,6 +52,7 @@ def recording(testbed: Testbed, folder) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", registry.names())
 def test_a_tuner_holds_to_the_contract(name, testbed, tmp_path):
     params = PARAMS.get(name, {})

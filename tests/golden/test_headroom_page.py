@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 from orchestration.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent / "headroom"
 FILES = ("headroom.md", "headroom.json", "headroom.svg", "printed.txt")
 

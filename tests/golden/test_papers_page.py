@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 from orchestration.cli.studies import papers as app
 from orchestration.model.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent / "papers"
 CAMPAIGNS = FOLDER / "campaigns"
 EXPECTED = FOLDER / "results.md"

@@ -99,6 +99,7 @@ def test_tables_hold_what_0_1_read_in_them(trial):
     assert ports.qlen_bytes.sum() == SUMS[trial]["ports.qlen_bytes"][1]
 
 
+@pytest.mark.slow
 def test_the_same_campaign_is_finished_already(folder):
     before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
     done = closloop(folder, "run", "tiny.yml", "--out", ".", "--no-report")
@@ -112,6 +113,7 @@ def test_the_same_campaign_is_finished_already(folder):
     )
 
 
+@pytest.mark.slow
 def test_with_loads_drawn_by_strata_it_is_another_campaign(folder):
     """The file as 0.1 had it, which did not say how loads are drawn."""
     shutil.copy(RUNS / "tiny.yml", folder / "tiny.yml")
@@ -121,6 +123,7 @@ def test_with_loads_drawn_by_strata_it_is_another_campaign(folder):
     assert "draw: independent" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_is_reported_and_compared(folder):
     reported = closloop(folder, "report", "tiny", "--no-html")
     assert reported.returncode == 0, reported.stderr
@@ -131,6 +134,7 @@ def test_it_is_reported_and_compared(folder):
     assert "compare.html" in compared.stderr
 
 
+@pytest.mark.slow
 def test_it_is_asked_in_sql(folder):
     query = "select trial, sum(qlen_bytes) from ports group by trial order by trial"
     asked = closloop(folder, "sql", "tiny", query, "--format", "csv")
@@ -141,6 +145,7 @@ def test_it_is_asked_in_sql(folder):
     }
 
 
+@pytest.mark.slow
 def test_it_is_replayed_to_the_same_tables(folder):
     replayed = closloop(folder, "replay", "tiny", "--out", "again", "--no-report")
     assert replayed.returncode == 0, replayed.stderr

@@ -17,6 +17,9 @@ from orchestration.device.agent.deadman_process import Process
 from orchestration.device.agent.lease import Leases
 from orchestration.device.agent.main import Decoder, OperationError, encode
 
+# most of them wait for timers
+pytestmark = pytest.mark.slow
+
 # An agent whose folder and restoring are the test's: restoring appends the snapshot to a file.
 _AGENT = """
 import json, sys

@@ -277,6 +277,7 @@ def made_up_sudo(dice, password):
     )
 
 
+@pytest.mark.slow
 def test_no_secret_in_any_output_of_1000_starts(monkeypatch, caplog, capfd):
     """Sudos with all their prompts and messages, some of which repeat what was typed.
 
@@ -316,6 +317,7 @@ FAILURES = (
 )
 
 
+@pytest.mark.slow
 def test_no_secret_in_any_output_of_1000_failing_logins(monkeypatch, caplog, capfd, tmp_path):
     """Servers that repeat the password in what they say; its history is chained, as Paramiko's."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -337,6 +337,7 @@ def test_a_nic_over_ssh(loopback):
         client.close()
 
 
+@pytest.mark.slow
 def test_pings_are_sent_from_own_addresses_and_say_who_does_not_answer():
     """All of 127/8 answers; 192.0.2.1 (RFC 5737) is nobody's, nor is 198.51.100.1 this host's."""
     said = reach.reach(

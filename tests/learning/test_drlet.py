@@ -59,6 +59,7 @@ def test_target_of_the_critic_by_hand():
     assert float(y) == pytest.approx(1.0 + 0.5 * (1.5 + 10 * np.tanh(1.0)))
 
 
+@pytest.mark.slow
 def test_exploration_takes_the_base_with_a_tenth_of_one_by_the_step():
     def share(step):
         rng = np.random.default_rng(0)
@@ -101,6 +102,7 @@ def episode(learner, seed, steps=40):
     return {"x": x, "action": action.astype(np.float32), "reward": after.astype(np.float32)}
 
 
+@pytest.mark.slow
 def test_it_learns_what_to_do_in_two_states():
     learner = Learner(actor_rate=3e-3, noise_decay=300.0)
     for number in range(8):
@@ -122,6 +124,7 @@ def test_targets_follow_by_tau():
         assert not np.array_equal(after[f"target.{name}"], before[f"target.{name}"])
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_to_the_same_network():
     one, other = Learner(), Learner(seed=1)
     one.learn(episode(one, 0))

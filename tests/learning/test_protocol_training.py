@@ -66,6 +66,7 @@ def changed(request, **rule):
     return dataclasses.replace(request, rule=dataclasses.replace(request.rule, **rule))
 
 
+@pytest.mark.slow
 def test_the_budget_ends_a_training_and_the_best_network_is_kept(request_, tmp_path):
     folder = tmp_path / "one"
     card = load(str(run(request_, folder))).card
@@ -82,6 +83,7 @@ def test_the_budget_ends_a_training_and_the_best_network_is_kept(request_, tmp_p
     assert len((folder / "held-out.csv").read_text().splitlines()) == 1 + 3
 
 
+@pytest.mark.slow
 def test_a_kept_network_is_an_earlier_one_if_that_was_better(request_, tmp_path, monkeypatch):
     """With figures that only rise, the first network is kept, and patience ends the training."""
     real = judging.Judge.evaluate
@@ -98,6 +100,7 @@ def test_a_kept_network_is_an_earlier_one_if_that_was_better(request_, tmp_path,
     assert kept.read_bytes() != latest
 
 
+@pytest.mark.slow
 def test_the_same_request_gives_the_same_network_resumed_or_not(request_, tmp_path):
     whole = run(request_, tmp_path / "whole")
 
@@ -116,6 +119,7 @@ def test_the_same_request_gives_the_same_network_resumed_or_not(request_, tmp_pa
     assert dataclasses.replace(one, wall_s=0) == dataclasses.replace(other, wall_s=0)
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_trained_again_and_another_rule_is_another_training(
     request_, tmp_path
 ):
@@ -127,6 +131,7 @@ def test_what_is_finished_is_not_trained_again_and_another_rule_is_another_train
             run(other, folder)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_as_alone_and_share_the_references(request_, tmp_path):
     heard: list[str] = []
     requests = {f"acc-{seed}": dataclasses.replace(request_, seed=seed) for seed in (1, 2)}
@@ -141,6 +146,7 @@ def test_seeds_side_by_side_are_as_alone_and_share_the_references(request_, tmp_
     assert len(shared) == 3  # the placebo and two settings
 
 
+@pytest.mark.slow
 def test_a_seed_that_fails_leaves_the_others(request_, tmp_path):
     (tmp_path / "both/acc-1").mkdir(parents=True)
     (tmp_path / "both/acc-1/training.json").write_text('{"digest": "another"}')

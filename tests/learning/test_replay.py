@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ def rows(first: int, count: int) -> dict[str, np.ndarray]:
     return {"x": np.stack([values, -values], axis=1), "r": values.astype(np.float32)}
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20), st.lists(st.integers(1, 30), max_size=8))
 def test_a_ring_holds_the_newest(capacity, counts):
     ring, total = Replay(capacity), 0

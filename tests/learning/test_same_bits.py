@@ -114,11 +114,13 @@ def blas(variables) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_stand_ins_are_other_cpus():
     # Otherwise the tests below would hold whatever the code did.
     assert len({blas(variables) for variables in OTHER_CPUS.values()}) > 1
 
 
+@pytest.mark.slow
 def test_decisions_are_the_same_on_other_cpus():
     here = output(DECIDE, {})
     assert [int(line.split()[-2]) > 50 for line in here.splitlines()] == [True] * 6

@@ -40,6 +40,7 @@ def run(scenario, folder, tuner="acc", episodes=4, **more) -> Path:
     return train(request, wiring.backend("fluid"), folder, 2, lambda round_, all_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuner", ["acc", "pet", "graphcc"])
 def test_the_same_seed_gives_the_same_network(tuner, scenario, tmp_path):
     one = run(scenario, tmp_path / "one", tuner).read_bytes()
@@ -47,6 +48,7 @@ def test_the_same_seed_gives_the_same_network(tuner, scenario, tmp_path):
     assert one != run(scenario, tmp_path / "third", tuner, seed=2).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuner", ["acc", "pet", "graphcc"])
 def test_a_resumed_training_ends_with_the_same_network(tuner, scenario, tmp_path):
     whole = run(scenario, tmp_path / "whole", tuner, episodes=6)
@@ -76,12 +78,14 @@ def test_a_killed_training_goes_on(scenario, tmp_path):
     assert resumed.read_bytes() == run(scenario, tmp_path / "whole", episodes=16).read_bytes()
 
 
+@pytest.mark.slow
 def test_networks_per_switch_are_apart(scenario, tmp_path):
     path = run(scenario, tmp_path / "own", per_switch=True)
     found = load(str(path))
     assert len(found.arrays["q.0.weight"]) == len(found.card["switches"])
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint(scenario, tmp_path):
     first = run(scenario, tmp_path / "first")
     second = run(scenario, tmp_path / "second", init=str(first), seed=5, episodes=2)
@@ -89,12 +93,14 @@ def test_training_goes_on_from_a_checkpoint(scenario, tmp_path):
     assert second.read_bytes() != third.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_training_is_left_alone(scenario, tmp_path):
     run(scenario, tmp_path / "one", episodes=2)
     with pytest.raises(InputError, match="another request"):
         run(scenario, tmp_path / "one", episodes=2, seed=9)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_network(
     scenario, tmp_path, monkeypatch
 ):
@@ -128,6 +134,7 @@ def test_seeds_of_training_are_no_seeds_of_evaluation(scenario):
     assert not trained & judged
 
 
+@pytest.mark.slow
 def test_the_card_says_how_to_make_the_network_again(scenario, tmp_path):
     path = run(scenario, tmp_path / "one", episodes=2)
     card = json.loads(path.with_suffix(".json").read_text())
@@ -136,6 +143,7 @@ def test_the_card_says_how_to_make_the_network_again(scenario, tmp_path):
     assert [row[0] for row in card["curve"]] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", sorted(path.stem for path in SCENARIOS.glob("*.yml")))
 def test_packaged_scenarios_have_episodes(scenario):
     tuner = "drlet" if scenario == "drlet-k8" else scenario

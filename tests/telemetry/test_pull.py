@@ -95,6 +95,7 @@ def quiet(text, remedy):
     pass
 
 
+@pytest.mark.slow
 def test_what_was_pushed_is_pulled_as_it_was(campaign, server, tmp_path):
     pushed = push([campaign], Settings(server, 10**8), say=quiet)
     assert (pushed.trials, pushed.failed) == (2, [])
@@ -114,6 +115,7 @@ def test_what_was_pushed_is_pulled_as_it_was(campaign, server, tmp_path):
     assert (summary.skipped, summary.finished) == (2, 0)
 
 
+@pytest.mark.slow
 def test_one_trial_of_a_campaign(campaign, server, tmp_path):
     push([campaign], Settings(server, 10**8), say=quiet)
     trial = min(path.name for path in campaign.iterdir() if (path / "trial.json").exists())
@@ -129,6 +131,7 @@ def test_a_campaign_that_is_not_there(server, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_last_run_of_a_trial_is_taken(campaign, server, tmp_path):
     push([campaign], Settings(server, 10**8), say=quiet)
     testbed = load_testbed("graphcc")
@@ -150,6 +153,7 @@ def test_the_last_run_of_a_trial_is_taken(campaign, server, tmp_path):
     same(newer, pulled.folder / spec.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measurement", "words"),
     [
@@ -174,6 +178,7 @@ def test_a_trial_that_is_not_whole_is_not_rebuilt(campaign, book, tmp_path, meas
     )
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_found_by_its_digest(campaign, book, tmp_path):
     server, said = Server(book.url, "lab", "runs", TOKEN), []
     push([campaign], Settings(server, 10**8), say=quiet)
@@ -187,6 +192,7 @@ def test_a_changed_file_is_found_by_its_digest(campaign, book, tmp_path):
     assert "trial.json is not what was sent" in said[0][0]
 
 
+@pytest.mark.slow
 def test_an_error_in_the_midst_of_an_answer_is_no_answer(campaign, book, tmp_path):
     server = Server(book.url, "lab", "runs", TOKEN)
     push([campaign], Settings(server, 10**8), say=quiet)
@@ -232,6 +238,7 @@ def test_annotated_csv_of_several_tables(book):
     ]
 
 
+@pytest.mark.slow
 def test_the_verbs(campaign, book, tmp_path, monkeypatch):
     values = {"URL": book.url, "ORG": "lab", "BUCKET": "runs", "TOKEN": TOKEN}
     for name, value in values.items():

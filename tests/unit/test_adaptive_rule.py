@@ -48,6 +48,7 @@ def test_looks_grow_and_end_at_the_most(least: int, most: int, sizes: tuple[int,
     assert [rule.after(size) for size in sizes[:-1]] == list(sizes[1:])
 
 
+@pytest.mark.slow
 def test_it_is_done_when_every_difference_is_narrow_enough() -> None:
     first, near = draw(0.004)
     far = draw(0.2)[1]
@@ -62,6 +63,7 @@ def test_it_is_done_when_every_difference_is_narrow_enough() -> None:
     assert standing_at(LOOKS.at(60), RULE, {}, values(first, near, far)).done == "most"
 
 
+@pytest.mark.slow
 def test_one_tuner_alone_is_known_by_its_mean() -> None:
     first, _ = draw(0.1)
     found = standing_at(LOOKS.at(12), RULE, {}, values(first))

@@ -55,6 +55,7 @@ def test_a_level_that_is_spent_more_freely_has_lower_boundaries_at_every_look() 
     assert all(np.all(np.diff(column) > 0) for column in zip(*levels, strict=True))
 
 
+@pytest.mark.slow
 def test_results_belong_to_the_first_look_that_has_as_many_repeats() -> None:
     looks = Looks(SIZES)
     assert [looks.at(n).repeats for n in (1, 5, 6, 8, 59, 60, 99)] == [5, 5, 8, 8, 60, 60, 60]
@@ -69,6 +70,7 @@ def test_a_plain_campaign_is_read_as_always() -> None:
         assert FIXED.p_value(p) == FIXED.one_sided(p) == p
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_the_interval_excludes_zero_exactly_if_the_p_value_is_below_five_percent(size) -> None:
     look, rng = Looks(SIZES).at(size), np.random.default_rng(size)

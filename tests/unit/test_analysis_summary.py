@@ -33,6 +33,7 @@ def write(folder, case, verdict=None, **changes):
     write_trial(folder / trial.id, trial, case.testbed, case.schedule, case.record, verdict, {})
 
 
+@pytest.mark.slow
 def test_tuners_meet_in_one_condition_with_the_baseline_first(summary):
     (condition,) = summary.conditions
     assert condition.label == "load 0.6"
@@ -63,6 +64,7 @@ def test_comparisons_are_paired_on_the_seeds_that_both_have(summary):
     assert "higher (95% CI" in found[key].verdict
 
 
+@pytest.mark.slow
 def test_another_baseline_turns_the_differences_round(campaign, summary):
     other = summarise(campaign, "secn2")
     (there, *_), (back, *_) = (s.conditions[0].comparisons for s in (summary, other))
@@ -70,6 +72,7 @@ def test_another_baseline_turns_the_differences_round(campaign, summary):
     assert back.difference.mean == pytest.approx(-there.difference.mean)
 
 
+@pytest.mark.slow
 def test_imports_of_other_seeds_are_repeats_and_one_seed_has_one_schedule(tmp_path, cases):
     def imported(folder, tuner, seed, flows):
         case = cases(tuner, seed)
@@ -99,6 +102,7 @@ def test_size_groups_hold_as_many_flows_each(summary):
         assert np.all(curve.slowdown <= curve.high)
 
 
+@pytest.mark.slow
 def test_a_factor_makes_conditions_that_are_not_mixed(tmp_path, cases):
     for load in (0.3, 0.6):
         for tuner in ("secn1", "secn2"):
@@ -129,6 +133,7 @@ def test_a_fixed_setting_is_the_baseline_and_a_network_makes_no_condition(tmp_pa
     assert [arm.tuner for arm in condition.arms] == ["secn1", "acc"]
 
 
+@pytest.mark.slow
 def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
     for repeat in (1, 2, 3):
         turn = TunerSpec("acc", {"checkpoint": f"acc-{2 - repeat % 2}"})
@@ -144,6 +149,7 @@ def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
     assert sorted(rows.fetchall()) == [(1, "acc-1"), (2, "acc-2"), (3, "acc-1")]
 
 
+@pytest.mark.slow
 def test_a_learned_tuner_is_told_beside_what_it_has_to_beat(tmp_path, cases):
     arms = {
         "secn1": TunerSpec("secn1"),
@@ -163,6 +169,7 @@ def test_a_learned_tuner_is_told_beside_what_it_has_to_beat(tmp_path, cases):
     assert any(said.startswith("acc against placebo-acc (3 paired") for said in answers(found))
 
 
+@pytest.mark.slow
 def test_a_label_that_stands_for_two_settings_is_not_taken(tmp_path, cases):
     for repeat, kmin in ((1, 5_000), (2, 9_000)):
         case = cases("secn2", repeat, 1_000_000)
@@ -172,6 +179,7 @@ def test_a_label_that_stands_for_two_settings_is_not_taken(tmp_path, cases):
     assert summarise(tmp_path).tuners == ("static(kmin_bytes=5000)", "static(kmin_bytes=9000)")
 
 
+@pytest.mark.slow
 def test_what_stamps_say_of_every_trial_is_said_once(tmp_path, cases):
     for repeat in (1, 2, 3):
         case = cases("secn1", repeat, 1_000_000)
@@ -221,6 +229,7 @@ def test_the_answer_names_both_tuners_and_the_pairs(summary):
     assert standing(summary) == "1 of 10 trials is invalid: listed below, counted nowhere."
 
 
+@pytest.mark.slow
 def test_a_trial_and_a_folder_of_campaigns_are_summed_up_as_well(tmp_path, campaign):
     one = finished_trials(campaign)[0]
     alone = summarise(one)

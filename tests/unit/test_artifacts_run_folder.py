@@ -185,6 +185,7 @@ def read_all(folder):
         result.table(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["missing", "truncated", "foreign"])
 @pytest.mark.parametrize(
     "name",

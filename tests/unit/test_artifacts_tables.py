@@ -101,6 +101,7 @@ def test_a_table_that_lacks_a_column_is_refused(file):
         read_table(file, "events")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.sampled_from("abc"), st.text())))
 def test_whatever_is_written_is_read(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("t") / "events.parquet"

@@ -66,6 +66,7 @@ def test_the_twin_gets_what_the_other_has_more(measured):
     assert (change.framing_bytes, change.delay_change_ns) == (32, {1: 150, 2: -40})
 
 
+@pytest.mark.slow
 def test_a_corrected_testbed_does_what_was_wanted(measured, tmp_path):
     like = moved(measured, 150, -40, 8)
     change = correction(load_testbed("graphcc"), measured, like)
@@ -133,6 +134,7 @@ def test_what_is_no_calibration_is_refused(tmp_path, text):
         read_calibration(file)
 
 
+@pytest.mark.slow
 def test_the_verb_compares_and_writes(measured, tmp_path):
     like, twin = tmp_path / "rack.json", tmp_path / "twin.yml"
     like.write_text(json.dumps(to_json(moved(measured, 100, 100, 0))))

@@ -172,6 +172,7 @@ def test_cells_stand_in_the_order_of_the_file(load: Load) -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -271,6 +272,7 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [*([here] if here else []), *(p for key, v in inner for p in paths(v, (*here, key)))]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -37,6 +37,7 @@ def clean(*options):
     return done.returncode, [(row["name"], row["done"]) for row in found]
 
 
+@pytest.mark.slow
 def test_a_dead_rack_s_folder_goes_and_nothing_else_does(rack):
     theirs = racks_folder() / "theirs"
     theirs.mkdir()
@@ -49,6 +50,7 @@ def test_a_dead_rack_s_folder_goes_and_nothing_else_does(rack):
     assert (theirs / "file").exists()
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_a_rack_s_that_was_killed_at_once():
     RackFolder(racks_folder() / "unborn").make()
     (racks_folder() / "file").touch()
@@ -56,6 +58,7 @@ def test_an_empty_folder_is_a_rack_s_that_was_killed_at_once():
     assert [path.name for path in racks_folder().iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_a_rack_whose_supervisor_lives_is_left_alone(rack):
     with rack.held() as lock:
         # as `rack up` starts a supervisor, and is killed then

@@ -76,6 +76,7 @@ def test_the_help_says_of_a_verb_what_the_verb_says_itself(verb):
     assert "Example" in f"{command.epilog} {command.help}" or verb.name in groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "loaded"),
     [
@@ -139,6 +140,7 @@ def test_a_missing_file_ends_with_2(closloop):
     assert "nowhere.yml" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_reports_and_resumes(closloop, file, tmp_path):
     done = closloop("run", str(file))
     assert done.returncode == 0, done.stderr
@@ -161,6 +163,7 @@ def test_json_is_all_that_is_on_standard_output(closloop, file):
     assert (said["trials"], said["finished"], said["failed"], said["invalid"]) == (4, 4, {}, {})
 
 
+@pytest.mark.slow
 def test_invalid_trials_end_with_1_and_are_named(closloop, file):
     file.write_text(CAMPAIGN.replace("drain: 50ms", "drain: 0ms"))
     done = closloop("run", str(file))
@@ -207,6 +210,7 @@ def test_a_folder_that_cannot_be_made_ends_with_3(closloop, file, tmp_path):
     assert "--out" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_campaign_on_the_fake_backend_is_repeatable_bit_for_bit(file, tmp_path):
     """In other processes, with other hashes, with another number of trials side by side."""
     runs = [("one", "1", "0"), ("two", "2", "1")]

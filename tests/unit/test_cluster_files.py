@@ -152,6 +152,7 @@ def test_what_is_no_cluster_is_refused(cluster):
         pass
 
 
+@pytest.mark.slow
 def test_ray_is_not_imported_without_the_option(tmp_path):
     """Neither for a run nor for the help of a verb that has the option."""
     path = tmp_path / "own.yml"

@@ -65,6 +65,7 @@ def order_of(tmp_path, nap_s=0.0, pickled=b""):
     return Order(duty, load_testbed("rlcc-7"), trial, files, str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_trials_run_one_after_the_other_and_leave_nothing(host, tmp_path):
     for seed in (1, 2):
         order = order_of(tmp_path)
@@ -82,6 +83,7 @@ def test_trials_run_one_after_the_other_and_leave_nothing(host, tmp_path):
     assert not list((tmp_path / "scratch").iterdir())
 
 
+@pytest.mark.slow
 def test_a_node_is_asked_whether_it_is_ready(host, tmp_path):
     order = dataclasses.replace(order_of(tmp_path), trial=None)
     ((message, files),) = host.said(order)
@@ -89,6 +91,7 @@ def test_a_node_is_asked_whether_it_is_ready(host, tmp_path):
     assert files == {}
 
 
+@pytest.mark.slow
 def test_what_the_node_cannot_load_is_a_failure_and_the_host_goes_on(host, tmp_path):
     ((message, _),) = host.said(order_of(tmp_path, pickled=b"cnowhere\nthing\n."))
     assert isinstance(message, Failed)
@@ -97,6 +100,7 @@ def test_what_the_node_cannot_load_is_a_failure_and_the_host_goes_on(host, tmp_p
     assert isinstance(message, Finished)
 
 
+@pytest.mark.slow
 def test_a_trial_that_nobody_waits_for_is_stopped(host, tmp_path):
     host._connection.send(order_of(tmp_path, nap_s=600.0))  # as `said` does, but without waiting
     until = time.monotonic() + PATIENCE_S

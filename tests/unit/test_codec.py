@@ -61,6 +61,7 @@ def without_empty(tree):
     return kept
 
 
+@pytest.mark.slow
 @given(tree=TREES, about=JSON)
 def test_what_is_packed_is_unpacked(tree, about):
     said, found = unpack(pack(tree, about))
@@ -71,6 +72,7 @@ def test_what_is_packed_is_unpacked(tree, about):
         assert array.flags.owndata or array.base.flags.owndata
 
 
+@pytest.mark.slow
 @given(tree=TREES)
 def test_mappings_of_mappings_are_flattened_and_nested_again(tree):
     flat = flattened(tree)
@@ -87,6 +89,7 @@ FLOATS = arrays_of.arrays("<f8", 3)
 KEYS = st.text("abc._", min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(
     t_ns=st.integers(0, 2**62),
     values=st.dictionaries(KEYS, INTS | FLOATS, max_size=4),
@@ -114,6 +117,7 @@ PROGRAMS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(changes=st.lists(CHANGES, max_size=3), programs=st.lists(PROGRAMS, max_size=3))
 @example(changes=[], programs=[])
 def test_a_setup_arrives_as_it_was(changes, programs):

@@ -105,6 +105,7 @@ def test_one_pair_against_itself_differs_in_at_most_two_of_forty():
     assert wrong <= 2
 
 
+@pytest.mark.slow
 def test_a_real_difference_is_found():
     found = 0
     for number in range(20):

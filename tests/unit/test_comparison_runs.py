@@ -74,6 +74,7 @@ def rewrite(path, change):
     pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path)
 
 
+@pytest.mark.slow
 def test_a_run_is_equivalent_to_itself_and_exits_with_0(run, runs):
     result = run(runs / "first", runs / "first", "--json", "--no-html")
     assert result.exit_code == 0, result.output
@@ -99,6 +100,7 @@ def test_one_trial_is_equivalent_to_its_copy(run, one):
     assert metrics(result)[0]["verdict"] == "equivalent"
 
 
+@pytest.mark.slow
 def test_other_thresholds_are_found_different_and_named_first(run, runs):
     result = run(runs / "first", runs / "other", "--json", "--no-html")
     assert result.exit_code == 1
@@ -118,6 +120,7 @@ def test_other_thresholds_are_found_different_and_named_first(run, runs):
     assert comparison["cells"][0]["pairs"][0]["flows_only_in_a"] == 0
 
 
+@pytest.mark.slow
 def test_the_margin_decides(run, runs):
     wide = [f"{name}=99%" for name in ("slowdown_ks", "slowdown_wasserstein", "queue_wasserstein")]
     flags = [flag for text in ["99%", *wide] for flag in ("--margin", text)]
@@ -139,6 +142,7 @@ def test_the_tables_fit_eighty_columns_and_begin_with_the_answer(run, runs):
     assert "page: compare.html" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_picture_and_fetches_nothing(runs):
     margins = Margins()
     page = build_comparison(compare_runs([runs / "first", runs / "other"], margins))
@@ -215,6 +219,7 @@ def test_what_is_in_one_run_only_is_said(cases, tmp_path):
     assert pairing.left_over == ("secn2, load 0.6: only in A",)
 
 
+@pytest.mark.slow
 def test_invalid_trials_are_left_out_and_named(cases, tmp_path, runs):
     case = cases("secn1", 1)
     case.record.flows.status[0], case.record.flows.end_ns[0] = 1, -1
@@ -284,6 +289,7 @@ def test_another_version_of_a_table_is_said(run, one):
     assert any("has version 99 of the table" in note for note in comparison["notes"])
 
 
+@pytest.mark.slow
 def test_other_schedules_are_compared_as_distributions(cases, tmp_path):
     write(tmp_path / "a", cases("secn1", 1))
     write(tmp_path / "b", cases("secn1", 2), seed=1)
@@ -315,6 +321,7 @@ def test_runs_without_a_common_cell_are_refused(cases, tmp_path):
         compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
 
 
+@pytest.mark.slow
 def test_causes_name_what_differs_and_not_what_a_replay_only_calls_otherwise(cases, tmp_path):
     case = cases("secn1", 1)
     first = write(tmp_path / "a", case)
@@ -335,6 +342,7 @@ def test_causes_name_what_differs_and_not_what_a_replay_only_calls_otherwise(cas
     assert "no timeout" in found["minimum RTO"].why
 
 
+@pytest.mark.slow
 def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
     def import_as(name, **changes):
         case = cases("secn1", 1)

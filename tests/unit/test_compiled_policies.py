@@ -66,6 +66,7 @@ def test_actions_are_within_the_bound_of_catboosts_own(library):
     assert 0 < error.max() <= model.error_bound == 6 / 2 / ONE
 
 
+@pytest.mark.slow
 def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library, tmp_path):
     model = recorded()
     given = windows(compiled(RECORDED, tmp_path), 1_000_000)
@@ -76,6 +77,7 @@ def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library
     assert np.abs(sums[:100_000] / ONE - floats(RAW, part)).max() <= model.error_bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4), ids=["trees", "mlp", "lstm", "present"])
 def test_python_leaves_flows_as_c_does(number, tmp_path):
     models = [*built_in(), compiled(present_file(tmp_path / "model.json"), tmp_path)]
@@ -221,6 +223,7 @@ def doca(tmp_path):
     return Doca(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["history", "present"])
 def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(of, tmp_path):
     source = RECORDED if of == "history" else present_file(tmp_path / "model.json")
@@ -247,6 +250,7 @@ def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(of, tmp_path)
     assert decided > 800_000
 
 
+@pytest.mark.slow
 def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, library):
     rng = np.random.default_rng(4)
     flow = np.zeros(1, dtype=CONTEXT)

@@ -56,6 +56,7 @@ def old(tmp_path_factory) -> dict[str, TrialResult]:
     return {trial.spec.tuner.name: trial for trial in trials}
 
 
+@pytest.mark.slow
 def test_tau_and_its_interval_are_those_of_the_book():
     rng = np.random.default_rng(3)
     x = rng.integers(0, 6, 60).astype(float)
@@ -72,6 +73,7 @@ def test_tau_and_its_interval_are_those_of_the_book():
     assert kendall(x, y, cluster, seed=1) == found
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=12))
 def test_tau_of_any_ties(pairs):
     x, y = (np.array(values, dtype=float) for values in zip(*pairs, strict=True))
@@ -177,6 +179,7 @@ def test_a_shorter_queue_and_a_fuller_link_are_better(name):
     assert 0 <= tuner.discount < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["acc", "pet"])
 def test_credit_from_the_plan_to_the_page(old, tmp_path, name):
     request = CreditRequest(old[name].folder, decisions=4, alternatives=2)
@@ -199,6 +202,7 @@ def test_credit_from_the_plan_to_the_page(old, tmp_path, name):
     assert credit_to_json(again) == credit_to_json(found)
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_campaign(old, tmp_path):
     request = CreditRequest(old["acc"].folder, decisions=2)
     program = (

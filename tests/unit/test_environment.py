@@ -155,6 +155,7 @@ def test_a_failed_trial_is_raised_and_leaves_nothing():
     assert not running()
 
 
+@pytest.mark.slow
 def test_nothing_runs_after_close_or_reset_or_when_it_is_dropped():
     env = FabricEnv(TRIAL, queue=QUEUE)
     assert not running()
@@ -171,6 +172,7 @@ def test_nothing_runs_after_close_or_reset_or_when_it_is_dropped():
     assert not running()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(tmp_path):
     code = (
         "import signal\n"
@@ -200,6 +202,7 @@ def test_ctrl_c_ends_it(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_example_trains(capsys):
     example = runpy.run_path(str(ROOT / "examples" / "train_with_sb3.py"))
     before, after = example["main"](["--steps", "120", "--test-episodes", "1"])

@@ -59,6 +59,7 @@ class Model:
         return min(self.waiting, key=self.waiting.__getitem__)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 2**32), spread_ns=st.sampled_from([3, 400, 5_000, 30_000]))
 def test_events_happen_by_time_and_then_as_they_were_scheduled(engine, seed, spread_ns):

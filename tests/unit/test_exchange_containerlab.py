@@ -42,6 +42,7 @@ def switch_of(hosts):
     return Testbed.build("wide", *fabric, mtu_bytes=1500, buffer_bytes=10**6)
 
 
+@pytest.mark.slow
 def test_the_folder_is_a_rack_of_the_labs_nodes(tmp_path):
     folder = tmp_path / "lab"
     said = run("export", "containerlab", "graphcc", "-o", folder)
@@ -92,6 +93,7 @@ def test_a_testbed_file_goes_along_with_what_only_it_can_say(tmp_path):
     assert any("shared buffers" in note for note in written.notes)
 
 
+@pytest.mark.slow
 def test_sonic_switches_have_sonics_names_and_no_shaper(tmp_path):
     folder = tmp_path / "lab"
     options = ("--switch", "sonic-vs", "--switch-image", "sonic:1", "--host-image", "mine:2")
@@ -114,6 +116,7 @@ def test_sonic_switches_have_sonics_names_and_no_shaper(tmp_path):
     assert text.count('image: "mine:2"') == 1
 
 
+@pytest.mark.slow
 def test_a_campaign_is_planned_with_the_inventory(tmp_path):
     folder = tmp_path / "lab"
     write_lab(Lab(load_testbed("graphcc")), "graphcc", folder)
@@ -266,6 +269,7 @@ def fabrics(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(testbed=fabrics(), kind=st.sampled_from(SWITCH_KINDS))
 def test_a_lab_that_is_exported_and_imported_is_the_same_testbed(tmp_path, testbed, kind):

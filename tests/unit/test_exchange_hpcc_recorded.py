@@ -96,6 +96,7 @@ def report(folder):
     return " ".join(output.split())
 
 
+@pytest.mark.slow
 def test_queues_are_those_of_the_time_when_flows_arrived(take_over, tmp_path):
     """Later dumps count on through the idle drain: 545 B came of 12.4 KB."""
 
@@ -372,6 +373,7 @@ def fluid(own, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_both_sides_have_one_ideal_time(fluid, take_over):
     theirs, ours = take_over(), read_trial(fluid)
     (comparison,) = compare_runs([fluid, theirs.folder], Margins())
@@ -387,6 +389,7 @@ def test_both_sides_have_one_ideal_time(fluid, take_over):
     assert again.a == pytest.approx(mean.b)
 
 
+@pytest.mark.slow
 def test_histograms_are_compared_with_samples(fluid, take_over):
     theirs = take_over()
     (comparison,) = compare_runs([fluid, theirs.folder], Margins())
@@ -398,6 +401,7 @@ def test_histograms_are_compared_with_samples(fluid, take_over):
     assert not lacking & {"queue_mean_bytes", "queue_p99_bytes", "queue_wasserstein_bytes"}
 
 
+@pytest.mark.slow
 def test_queues_of_different_times_are_not_compared(fluid, take_over):
     theirs = take_over(qlen=later)
     (comparison,) = compare_runs([fluid, theirs.folder], Margins())

@@ -118,6 +118,7 @@ def same(a, b, tables=TABLES, fields=("duration_ns", "drain_ns", "faults")):
         assert getattr(a.spec, name) == getattr(b.spec, name)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -18,6 +18,7 @@ def write_page(folder, *more):
     return CliRunner().invoke(app, arguments)
 
 
+@pytest.mark.slow
 def test_a_backend_agrees_with_itself(tmp_path):
     result = write_page(tmp_path, "idle-path", "one-flow")
     assert result.exit_code == 0, result.output
@@ -30,6 +31,7 @@ def test_a_backend_agrees_with_itself(tmp_path):
     assert write_page(tmp_path, "idle-path", "one-flow").exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_page_has_a_note_on_causes(tmp_path):
     campaigns = tmp_path / "campaigns"
     campaigns.mkdir()

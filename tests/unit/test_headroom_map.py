@@ -66,6 +66,7 @@ def test_a_known_headroom_is_found() -> None:
     assert all(one.agreed for one in found.places)
 
 
+@pytest.mark.slow
 def test_noise_makes_headroom_of_settings_that_are_equal_but_not_across_seeds() -> None:
     """Chosen and judged by the same seeds, eight equal settings have some headroom everywhere."""
     equal = {f"mix {number}": {f"s{one}": 2.0 for one in range(8)} for number in range(30)}

@@ -54,6 +54,7 @@ def tuners(campaign):
     return [cell["tuner"] for cell in campaign.cells]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("testbed", "compare"), PAIRS)
 def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -80,6 +81,7 @@ def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, mo
         assert len(placebos) == len(learned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compare", COMPARISONS)
 def test_what_the_file_proposes_next_holds_too(compare, tmp_path):
     place = tmp_path / "next.yml"
@@ -100,6 +102,7 @@ def test_what_the_file_proposes_next_holds_too(compare, tmp_path):
         wiring.check_fits(load_campaign(place))
 
 
+@pytest.mark.slow
 def test_the_default_is_a_fair_set_and_ends_with_the_next_two_commands(run, tmp_path):
     place = tmp_path / "first.yml"
     result = run(place, "--yes")
@@ -116,6 +119,7 @@ def test_the_default_is_a_fair_set_and_ends_with_the_next_two_commands(run, tmp_
     wiring.check_fits(load_campaign(place, backend="fluid"))
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_asked(run, tmp_path):
     result = run(tmp_path / "lab", "--testbed", "rlcc-7", "--load", "0.3", "--no-incast")
     assert result.exit_code == 0, result.output
@@ -125,6 +129,7 @@ def test_without_a_terminal_nothing_is_asked(run, tmp_path):
     assert (pattern.workload, pattern.load) == ("WebSearch", 0.3)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_three_questions_are_asked_and_mistakes_again(run, tmp_path):
     answers = "rlcc\nrlcc-7\n3\n2\n0.4\nn\necn\n2\n"
     result = run(tmp_path / "asked.yml", answers=answers, terminal=True)
@@ -147,6 +152,7 @@ def test_options_are_not_asked_for(run, tmp_path):
     assert result.stdout.startswith("written: ")
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten_without_force(run, tmp_path):
     place, beside = tmp_path / "mine.yml", tmp_path / "mine-testbed.yml"
     place.write_text("mine")
@@ -162,6 +168,7 @@ def test_nothing_is_overwritten_without_force(run, tmp_path):
     assert beside.read_text() != "mine too"
 
 
+@pytest.mark.slow
 def test_files_of_ones_own_are_named_as_the_campaign_sees_them(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my rack.yml").write_text("like: graphcc\nname: mine\ndescription: my rack\n")
@@ -196,6 +203,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(run, tmp_path, opt
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_name_is_made_of_the_folder_or_file(tmp_path):
     assert make(Answers("rlcc-7"), tmp_path / "My first Lab!").name == "my-first-lab"
     assert make(Answers("rlcc-7"), tmp_path / "a_b.yaml").file == tmp_path / "a_b.yaml"

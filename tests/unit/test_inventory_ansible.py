@@ -88,6 +88,7 @@ def rack_of(testbed, name="lab"):
     return Rack(name, testbed, access, collector, "/keys/known_hosts", safety, "10.64.0.0/12")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", known_testbeds())
 def test_what_is_written_is_read_back(tmp_path, name):
     rack = rack_of(load_testbed(name))
@@ -96,6 +97,7 @@ def test_what_is_written_is_read_back(tmp_path, name):
     assert f"closloop_testbed: {name}" in (tmp_path / "rack.yml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", known_testbeds())
 def test_links_alone_make_the_testbed_again(tmp_path, name):
     rack = rack_of(dataclasses.replace(load_testbed(name), name="lab"))
@@ -104,6 +106,7 @@ def test_links_alone_make_the_testbed_again(tmp_path, name):
     assert "closloop_testbed" not in (tmp_path / "rack.yml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", known_testbeds())
 def test_an_order_of_links_that_is_not_a_generators(tmp_path, name):
     """Ports come as each device lists them, so any order is read as the same fabric."""
@@ -202,6 +205,7 @@ webservers:
 """
 
 
+@pytest.mark.slow
 def test_variables_are_merged_as_ansible_does(tmp_path):
     rack = load(tmp_path, MERGED)
     ansible = Path(sys.executable).parent / "ansible-inventory"
@@ -421,6 +425,7 @@ def test_a_group_in_itself(tmp_path):
     assert any("is inside itself" in problem for problem in refused(tmp_path, text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", known_testbeds())
 def test_a_skeleton_is_an_inventory_with_placeholders(tmp_path, name):
     rack = load(tmp_path, skeleton(load_testbed(name), name))

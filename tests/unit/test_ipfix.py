@@ -106,6 +106,7 @@ def streams(draw):
     return chosen, rows
 
 
+@pytest.mark.slow
 @given(streams(), st.integers(0, 3))
 def test_what_was_written_is_read(stream, padding):
     chosen, rows = stream

@@ -220,6 +220,7 @@ def test_a_plan_says_per_condition_what_cannot_arrive_and_what_to_do(file, tmp_p
     assert found["load 0.2, workload AliStorage2019"].enough
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remedy", ["longer", "settled"])
 def test_what_a_plan_advises_helps(file, tmp_path, remedy):
     short = planned(file, tmp_path)["load 0.6, workload WebSearch"]
@@ -242,6 +243,7 @@ def test_flows_that_last_offer_no_load(file, tmp_path):
     assert planned(file, tmp_path) == alone
 
 
+@pytest.mark.slow
 def test_verbs_tell_it(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = CliRunner().invoke(app, ["plan", str(file)]).output

@@ -38,6 +38,7 @@ def loaded(name: str) -> Campaign:
     return load_campaign(FOLDER / f"{name}.yml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_every_campaign_can_be_planned_and_is_named_as_its_file(name: str, tmp_path: Path) -> None:
     campaign = loaded(name)
@@ -47,6 +48,7 @@ def test_every_campaign_can_be_planned_and_is_named_as_its_file(name: str, tmp_p
     assert plan.wall_s < 15 * 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({section.campaign for section in CLAIMS.sections}))
 def test_claims_speak_of_the_campaigns_tuners_and_levels(name: str) -> None:
     cells = loaded(name).cells
@@ -68,6 +70,7 @@ def test_every_campaign_of_a_paper_has_a_section() -> None:
     assert papers == {section.campaign for section in CLAIMS.sections}
 
 
+@pytest.mark.slow
 def test_figures_of_a_trial_by_hand(campaign: Path) -> None:
     result = read_trial(finished_trials(campaign)[0])
     flows, schedule = done_flows(result), result.table("schedule")

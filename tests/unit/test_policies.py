@@ -8,7 +8,7 @@ import random
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestration.model.congestion import CONTROLS, defaults
@@ -49,6 +49,7 @@ def cwnd(flow):
     return flow.state.own[0] / 2**20
 
 
+@pytest.mark.slow
 def test_a_fixed_rate_stays_whatever_happens(policies):
     flow = begin(policies, "fixed", rate=7_000)
     for event in (TX, ACK, NACK, CNP, TIMEOUT, RTT):
@@ -126,15 +127,19 @@ class SwiftModel:
             self.cwnd *= 1 - share
             self.last = now
 
+    def target(self, switches):
+        p = self.p
+        low, high = math.sqrt(1e3 / p["fs_min_cwnd"]), math.sqrt(1e3 / p["fs_max_cwnd"])
+        share = (1 / math.sqrt(self.cwnd) - high) / (low - high)
+        scaling = p["fs_range"] * min(1, max(0, share))
+        return p["base_target"] + switches * p["hop_scale"] + scaling
+
     def tell(self, event, now, packets, rtt, switches):
         p = self.p
         if event == ACK:
             self.acked += packets
         if event in (ACK, RTT) and rtt:
-            low, high = math.sqrt(1e3 / p["fs_min_cwnd"]), math.sqrt(1e3 / p["fs_max_cwnd"])
-            share = (1 / math.sqrt(self.cwnd) - high) / (low - high)
-            target = p["base_target"] + switches * p["hop_scale"]
-            target += p["fs_range"] * min(1, max(0, share))
+            target = self.target(switches)
             self.rtt, self.timeouts = rtt, 0
             if rtt < target:
                 self.cwnd += p["ai"] / 1e3 / max(1, self.cwnd) * self.acked
@@ -155,6 +160,7 @@ class SwiftModel:
 
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10**9))
+@example(seed=7325696)  # a delay of the target, to the nanosecond
 def test_swift_follows_a_model_of_its_own(policies, seed):
     draw = random.Random(seed)
     flow, model, now_ns = begin(policies, "swift"), SwiftModel(defaults("swift")), 0
@@ -163,9 +169,12 @@ def test_swift_follows_a_model_of_its_own(policies, seed):
         event = draw.choices((ACK, RTT, NACK, TIMEOUT), (20, 5, 1, 1))[0]
         rtt_ns = draw.choice((0, 0, draw.randrange(4 * US, 200 * US)))
         packets, switches = draw.randrange(1, 16), draw.randrange(1, 6)
+        # where a delay meets the target within rounding, one may grow and the other not
+        if abs(rtt_ns - model.target(switches)) < 3:
+            rtt_ns += 6
         flow.tell(event, now_ns, packets * PACKET, rtt_ns=rtt_ns, switches=switches)
         model.tell(event, now_ns, packets, rtt_ns, switches)
-        # where a delay meets the target within rounding, the two may part: start them alike
+        # roundings do not add up
         if cwnd(flow) != pytest.approx(model.cwnd, rel=2e-3):
             raise AssertionError((seed, cwnd(flow), model.cwnd))
         model.cwnd = cwnd(flow)
@@ -297,6 +306,7 @@ class HpccModel:
             self.last_update = sent
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10**9))
 def test_hpcc_follows_a_model_of_its_own(policies, seed):

@@ -280,6 +280,7 @@ def test_a_device_with_two_modules_is_held_from_the_first_to_the_last(shared):
     assert is_free()
 
 
+@pytest.mark.slow
 def test_a_stopped_provisioning_gives_a_device_back_once_its_module_has_ended(shared):
     leases, request = run_holds(shared)
     at_work, go_on, released = threading.Event(), threading.Event(), threading.Event()

@@ -39,6 +39,7 @@ def test_importing_it_loads_nothing_heavy():
     assert {"numpy", "pyarrow", "torch", "duckdb", "typer"}.isdisjoint(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_campaign_is_planned_run_asked_and_compared_from_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("tiny.yml").write_text(CAMPAIGN, encoding="utf-8")

@@ -25,6 +25,7 @@ def ask(*arguments, code=0, given=""):
     return done.stdout if code == 0 else done.stderr
 
 
+@pytest.mark.slow
 def test_a_table_csv_and_json_say_the_same(campaign):
     query = "select tuner, count(*) as trials from trials group by tuner order by tuner"
     lines = [line.split() for line in ask(campaign, query).splitlines()]
@@ -34,6 +35,7 @@ def test_a_table_csv_and_json_say_the_same(campaign):
     assert [[row["tuner"], str(row["trials"])] for row in rows] == lines[1:]
 
 
+@pytest.mark.slow
 def test_parquet_goes_to_a_file(campaign, tmp_path):
     path = tmp_path / "rows.parquet"
     ask(campaign, "from flows", "-o", path)
@@ -43,6 +45,7 @@ def test_parquet_goes_to_a_file(campaign, tmp_path):
     assert os.listdir(tmp_path) == ["rows.parquet"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -59,6 +62,7 @@ def test_bad_input_is_one_message_and_exit_code_2(campaign, arguments, message):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_nothing_is_written_into_a_trials_folder(campaign):
     trial = next(path for path in campaign.iterdir() if path.is_dir())
     assert "trial's folder" in ask(campaign, "from flows", "-o", trial / "flows.parquet", code=2)

@@ -31,6 +31,7 @@ def copy(campaign, tmp_path):
     return shutil.copytree(source, tmp_path / "first-light" / source.name)
 
 
+@pytest.mark.slow
 def test_every_table_has_the_rows_of_all_trials(campaign, two):
     for name in TABLES:
         expected = sum(
@@ -206,6 +207,7 @@ def test_other_ways_to_ask(two):
     assert two.sql("explain select * from flows").fetchall()
 
 
+@pytest.mark.slow
 def test_data_frames_in_one_line(campaign, two):
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     rows = len(two.table("flows").fetchall())
@@ -242,6 +244,7 @@ print(runs.sql("select count(*) from trials").fetchall())
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_long_query(campaign):
     # In a program of its own: where pandas is loaded, DuckDB lets nothing else run meanwhile.
     done = subprocess.run(

@@ -131,6 +131,7 @@ def watched(seconds):
     return watch
 
 
+@pytest.mark.slow
 def test_with_all_cores_spinning_a_trial_is_invalid():
     spin = [sys.executable, "-c", "while True: pass"]
     spinning = [subprocess.Popen(spin) for _ in os.sched_getaffinity(0)]
@@ -147,6 +148,7 @@ def test_with_all_cores_spinning_a_trial_is_invalid():
     assert watch.facts()["machine"]["busy_share"] > 0.95
 
 
+@pytest.mark.slow
 def test_a_watch_ends_its_process_also_after_an_error():
     with suppress(KeyError), MachineWatch(a_trial()) as watch:
         pids = [program.pid for program in watch._lags]

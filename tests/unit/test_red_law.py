@@ -52,6 +52,7 @@ def test_how_far_the_law_is_from_the_line():
     assert SECN2.worst_departure() == pytest.approx(0.026, abs=0.001)
 
 
+@pytest.mark.slow
 def test_the_band_holds_what_the_kernels_loop_marks():
     rng = np.random.default_rng(2)
     inside = 0

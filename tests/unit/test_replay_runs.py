@@ -123,6 +123,7 @@ def assert_repeats(old: Path, again: list[TrialResult]) -> None:
     assert not before
 
 
+@pytest.mark.slow
 def test_a_run_replayed_is_the_run(old, tmp_path):
     campaign = replay(old, tmp_path)
     assert {trial.tuner.name for trial in campaign.trials} == {"recorded"}
@@ -134,6 +135,7 @@ def test_a_run_replayed_is_the_run(old, tmp_path):
         assert_same_tables(read_trial(origin), trial)
 
 
+@pytest.mark.slow
 def test_a_testbed_of_ones_own_and_drawn_faults_are_replayed(tmp_path):
     bed = tmp_path / "bed.yml"
     bed.write_text(CUSTOM, encoding="utf-8")
@@ -143,6 +145,7 @@ def test_a_testbed_of_ones_own_and_drawn_faults_are_replayed(tmp_path):
     assert_repeats(run_folder, run(replay(run_folder, tmp_path / "new"), tmp_path / "new"))
 
 
+@pytest.mark.slow
 def test_reports_take_the_repeats_of_a_recording_together(old, tmp_path):
     campaign = replay(old, tmp_path)
     run(campaign, tmp_path)
@@ -152,6 +155,7 @@ def test_reports_take_the_repeats_of_a_recording_together(old, tmp_path):
     assert summary.parents == ("old",)
 
 
+@pytest.mark.slow
 def test_another_tuner_in_place_sends_the_same_flows(old, tmp_path):
     campaign = replay(
         old,
@@ -171,6 +175,7 @@ def test_a_recording_beside_a_tuner_of_the_same_name_has_another_label(old, tmp_
     assert labels == {"recorded-secn1", "dice", "secn1"}
 
 
+@pytest.mark.slow
 def test_rates_change_and_thresholds_only_if_asked(old, tmp_path):
     (trial,) = (t for t in finished_trials(old) if t.name.startswith("secn1-r1"))
     name = load_testbed("rlcc-7").links_by_name
@@ -203,6 +208,7 @@ def test_one_trial_can_be_repeated_with_seeds_of_its_own(old, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_late_readings_are_answered_at_their_samples(old, tmp_path):
     """A reading begins a little after its time, and not always as late as the recorded one."""
     copy = Path(shutil.copytree(old, tmp_path / "old"))
@@ -250,6 +256,7 @@ def test_invalid_trials_are_replayed_only_by_name(old, tmp_path):
         replay(copy, tmp_path, trials=f"{bad.name[:8]}*{bad.name[-5:]}")
 
 
+@pytest.mark.slow
 def test_the_same_replay_is_left_alone_and_another_spares_its_results(old, tmp_path):
     campaign = replay(old, tmp_path, name="mine")
     written = campaign.path.stat().st_mtime_ns
@@ -352,6 +359,7 @@ def test_what_cannot_be_replayed_is_refused(old, tmp_path, changes, said):
     assert all(problem.remedy for problem in caught.value.problems)
 
 
+@pytest.mark.slow
 def test_imported_runs_are_replayed_where_the_user_says(old, tmp_path):
     """Others' results have flows, but neither patterns nor actions, and settings of their own."""
     folder = tmp_path / "others"

@@ -48,6 +48,7 @@ def text_before_plotly(page):
     return re.sub(r"<script>/\*\*.*?</script>\n</head>", "</head>", page, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_tables_fit_eighty_columns_and_say_the_answer_first(run, folder):
     result = run(folder, "--no-html")
     assert result.exit_code == 0, result.output
@@ -59,6 +60,7 @@ def test_the_tables_fit_eighty_columns_and_say_the_answer_first(run, folder):
         assert said in result.stdout
 
 
+@pytest.mark.slow
 def test_only_the_page_is_saved_and_only_if_wanted(run, folder):
     before = {path.name for path in folder.iterdir()}
     run(folder, "--no-html")
@@ -68,6 +70,7 @@ def test_only_the_page_is_saved_and_only_if_wanted(run, folder):
     assert "report.html" in result.stderr
 
 
+@pytest.mark.slow
 def test_json_is_valid_and_has_every_figure(run, folder):
     def refuse(name):
         raise AssertionError(f"{name} is not JSON")
@@ -112,6 +115,7 @@ def test_the_page_starts_with_the_answer_and_shows_the_invalid_trial(page):
     assert body.count("<figure>") == body.count('<div id="picture-') == body.count("<figcaption id")
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_page_soon(campaign, page):
     begin = time.monotonic()
     again = build_page(summarise(campaign))
@@ -150,6 +154,7 @@ def test_a_campaign_without_valid_trials_still_has_a_page(tmp_path, cases):
     assert "flows failed" in page
 
 
+@pytest.mark.slow
 def test_conditions_tuners_and_a_single_repeat_have_their_place(tmp_path, cases):
     static = TunerSpec("static", {"kmin_bytes": 5_000, "kmax_bytes": 200_000})
     for load in (0.3, 0.6):

@@ -54,6 +54,7 @@ def run(monkeypatch):
     return invoke
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_gets_a_page_with_links_to_reports(run, runs):
     result = run(runs)
     assert result.exit_code == 0, result.output
@@ -68,6 +69,7 @@ def test_a_folder_of_runs_gets_a_page_with_links_to_reports(run, runs):
     assert result.stdout.startswith("runs: 3 runs, 20 trials done, 2 invalid, 1 failed, 3 not run.")
 
 
+@pytest.mark.slow
 def test_the_data_beside_it_has_what_the_page_says(run, runs):
     def refuse(name):
         raise AssertionError(f"{name} is not JSON")
@@ -95,6 +97,7 @@ def test_the_data_beside_it_has_what_the_page_says(run, runs):
     assert json.loads(run(runs, "--json", "--no-html").stdout) == data
 
 
+@pytest.mark.slow
 def test_several_runs_are_named_and_the_page_goes_where_it_is_told(run, runs, tmp_path):
     both = (runs / "first-light", runs / "second")
     assert run(*both, "--no-html").exit_code == 0
@@ -111,6 +114,7 @@ def test_several_runs_are_named_and_the_page_goes_where_it_is_told(run, runs, tm
     )
 
 
+@pytest.mark.slow
 def test_reports_are_made_where_they_are_missing_or_old_only(run, runs):
     kept, old = (runs / name / "report.html" for name in ("first-light", "second"))
     for page in (kept, old):
@@ -121,6 +125,7 @@ def test_reports_are_made_where_they_are_missing_or_old_only(run, runs):
     assert old.read_text() != "by hand"
 
 
+@pytest.mark.slow
 def test_one_run_and_all_of_them_together_are_reports_as_before(run, runs):
     alone = run(runs / "first-light")
     assert alone.stdout.startswith("first-light: 1 of 10 trials is invalid")
@@ -140,6 +145,7 @@ def test_what_does_not_go_together_is_refused(run, runs):
         assert isinstance(run(*arguments).exception, InputError), arguments
 
 
+@pytest.mark.slow
 def test_a_damaged_run_does_not_keep_others_out(run, runs):
     trial = next(path for path in (runs / "second").iterdir() if path.is_dir())
     (trial / "trial.json").write_text("{}")

@@ -76,6 +76,7 @@ def acting(record):
     return dataclasses.replace(record, changes={"ecn": changes})
 
 
+@pytest.mark.slow
 def test_a_run_without_samples_of_ports_has_its_flows_and_says_what_it_lacks(written):
     made = written(without_ports, backend="imported")
     assert "No queue was sampled over time." in made.html
@@ -88,6 +89,7 @@ def always_empty(record):
     return with_lengths(record, np.zeros_like(record.ports.qlen_bytes))
 
 
+@pytest.mark.slow
 def test_queues_that_held_nothing_have_no_empty_picture(written):
     made = written(always_empty)
     assert "queue-distribution.csv" not in made.csv
@@ -102,6 +104,7 @@ def one_queue_only(record):
     return with_ports(record, Samples(record.ports.t_ns, ports))
 
 
+@pytest.mark.slow
 def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):
     made = written(one_queue_only, backend="imported")
     (head, *_) = made.csv["fabric-over-time.csv"].splitlines()
@@ -111,6 +114,7 @@ def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):
     assert "more ports are not drawn" not in made.html
 
 
+@pytest.mark.slow
 def test_metrics_that_nothing_measured_are_named_and_no_rows(written, tmp_path):
     made = written(without_ports, backend="imported")
     assert "Nothing was measured of queues and links." not in made.html
@@ -119,6 +123,7 @@ def test_metrics_that_nothing_measured_are_named_and_no_rows(written, tmp_path):
     assert "<td>segments retransmitted</td>" in made.html
 
 
+@pytest.mark.slow
 def test_samples_without_a_number_are_drawn_nowhere(written):
     made = written(half_unknown, backend="hardware")
     for name, text in made.csv.items():
@@ -128,6 +133,7 @@ def test_samples_without_a_number_are_drawn_nowhere(written):
     assert "of the cells are empty: no new number then." in made.html
 
 
+@pytest.mark.slow
 def test_a_replay_names_its_parent(written):
     made = written(parent="others/run-7 sha256:abc")
     assert "replays others" in made.html
@@ -150,6 +156,7 @@ def test_actions_are_shown_with_the_readings_that_they_answer(written):
     assert "320 changes in all queues" in made.html
 
 
+@pytest.mark.slow
 def test_of_many_tuners_pictures_show_some_and_tables_all(written):
     many = [TunerSpec("static", {"kmin_bytes": 1_000 * n, "kmax_bytes": 50_000}) for n in range(9)]
     made = written(seeds=(1, 2), tuners=many)
@@ -167,6 +174,7 @@ def test_links_have_the_text_of_the_csv_files(summary):
         assert unquote(address).partition(",")[2] == text
 
 
+@pytest.mark.slow
 def test_csv_files_hold_the_summary(summary, campaign, tmp_path):
     app = typer.Typer()
     app.command()(report)

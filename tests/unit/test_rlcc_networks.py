@@ -159,6 +159,7 @@ def test_the_networks_that_are_built_in_are_those_that_were_trained(name, archit
     assert (HEADERS / "policy_rlcc_tanh.h").read_text().rstrip() == sources.tanh_source().rstrip()
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_decisions_runs_every_model():
     sources_of = decision_cost.model_sources(decision_cost.paper_sized())
     assert set(sources_of) == {"trees", "rlcc_mlp", "rlcc_lstm"}

@@ -116,6 +116,7 @@ def repeats_of(campaign, names):
     return {name: patterns.count(name) for name in ("busy", "calm")}
 
 
+@pytest.mark.slow
 def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_path):
     campaign = load()
     summary, listener = run(campaign, tmp_path)
@@ -136,6 +137,7 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
     assert [entry["trials"] for entry in journal(tmp_path, "looked")] == [16, 22, 22]
 
 
+@pytest.mark.slow
 def test_neither_jobs_nor_who_ends_first_changes_what_is_run(load, tmp_path):
     campaign = load()
     for jobs in (1, 2, 5):
@@ -151,6 +153,7 @@ def test_neither_jobs_nor_who_ends_first_changes_what_is_run(load, tmp_path):
     assert started[0] == sorted(started[0], key=ids.index)
 
 
+@pytest.mark.slow
 def test_trials_are_those_of_a_plain_campaign_with_as_many_repeats(load, tmp_path):
     adaptive = load()
     plain = load("8")
@@ -164,6 +167,7 @@ def test_trials_are_those_of_a_plain_campaign_with_as_many_repeats(load, tmp_pat
     assert {c.look.of for c in summarise(tmp_path / "tiny").conditions} == {3}
 
 
+@pytest.mark.slow
 def test_a_plain_campaign_goes_on_as_an_adaptive_one(load, tmp_path):
     run(load("4"), tmp_path)
     summary, _ = run(load(), tmp_path)
@@ -171,6 +175,7 @@ def test_a_plain_campaign_goes_on_as_an_adaptive_one(load, tmp_path):
     assert [standing.repeats for standing in summary.standings] == [8, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 12, 14])
 def test_after_an_interruption_it_goes_on_at_the_right_look(load, runs, tmp_path, after):
     campaign = load()
@@ -185,6 +190,7 @@ def test_after_an_interruption_it_goes_on_at_the_right_look(load, runs, tmp_path
     assert read[0] == read[1]
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_nothing_twice(load, tmp_path):
     run(load(), tmp_path)
     summary, listener = run(load(), tmp_path)
@@ -211,6 +217,7 @@ class Invalid(FluidBackend):
         return record
 
 
+@pytest.mark.slow
 def test_an_invalid_trial_counts_nowhere_and_is_kept(load, tmp_path):
     summary, _ = run(load(), tmp_path, backend=Invalid())
     assert (summary.finished, len(summary.invalid)) == (22, 2)
@@ -230,6 +237,7 @@ def test_an_invalid_trial_counts_nowhere_and_is_kept(load, tmp_path):
     assert width == pytest.approx((apart.high - apart.low) / 2 / mean)
 
 
+@pytest.mark.slow
 def test_a_pair_whose_trial_failed_is_missing_and_is_run_again_next_time(load, tmp_path):
     summary, _ = run(load(), tmp_path, backend=Failing())
     assert (len(summary.failed), summary.exit_code) == (2, 1)
@@ -239,6 +247,7 @@ def test_a_pair_whose_trial_failed_is_missing_and_is_run_again_next_time(load, t
     assert (again.finished, again.exit_code) == (2, 0)
 
 
+@pytest.mark.slow
 def test_results_that_were_looked_at_otherwise_are_refused(load, tmp_path):
     run(load(), tmp_path)
     with pytest.raises(InputError, match="looked at after 3, 5, 8 repeats"):
@@ -257,6 +266,7 @@ def test_a_metric_that_does_not_exist_is_refused_with_its_line(load, tmp_path):
     assert not (tmp_path / "tiny").exists()
 
 
+@pytest.mark.slow
 def test_the_report_reads_each_condition_at_its_look(runs):
     summary = summarise(runs / "tiny")
     looks = {condition.label: condition.look for condition in summary.conditions}
@@ -270,6 +280,7 @@ def test_the_report_reads_each_condition_at_its_look(runs):
         assert wide.high - wide.low > 1.05 * (plain.high - plain.low)
 
 
+@pytest.mark.slow
 def test_papers_and_comparisons_read_them_at_their_look_too(runs, load, tmp_path):
     measured = measure_campaign(runs / "tiny", lambda done, total: None)
     busy = [Compared("t", {}, trial) for trial in measured if trial.cell["pattern"] == "busy"]
@@ -282,6 +293,7 @@ def test_papers_and_comparisons_read_them_at_their_look_too(runs, load, tmp_path
     assert not any("Adaptive repeats" in note for note in plain.notes)
 
 
+@pytest.mark.slow
 def test_from_python_and_from_the_command_line(load, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load()

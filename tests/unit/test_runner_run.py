@@ -118,6 +118,7 @@ def run(campaign, out, backend=None, jobs=2, **options):
     return summary, listener
 
 
+@pytest.mark.slow
 def test_every_trial_leaves_a_finished_folder_and_a_journal(load, out):
     campaign = load()
     summary, listener = run(campaign, out)
@@ -137,6 +138,7 @@ def test_every_trial_leaves_a_finished_folder_and_a_journal(load, out):
     assert [kind for kind, *_ in listener.events].count("finished") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_no_more_trials_run_at_once_than_asked_for(load, out, jobs):
     _, listener = run(load(), out, jobs=jobs)
@@ -150,6 +152,7 @@ def test_trials_start_in_the_campaigns_order(load, out):
     assert started == [trial.id for trial in campaign.trials]
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_nothing_twice(load, out):
     run(load(), out)
     before = {p.name: contents(p) for p in (out / "tiny").iterdir() if p.is_dir()}
@@ -158,6 +161,7 @@ def test_the_same_command_runs_nothing_twice(load, out):
     assert before == {p.name: contents(p) for p in (out / "tiny").iterdir() if p.is_dir()}
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_run_again(load, out):
     campaign = load()
     run(campaign, out)
@@ -167,6 +171,7 @@ def test_what_is_missing_is_run_again(load, out):
     assert listener.events[-1] == ("finished", campaign.trials[1].id)
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_does_not_stop_the_others(load, out):
     def fault():
         raise TrialError("the guest died", "look at its console", console="last words")
@@ -185,6 +190,7 @@ def test_a_trial_that_fails_does_not_stop_the_others(load, out):
     assert (again.finished, again.skipped, again.exit_code) == (2, 2, 0)
 
 
+@pytest.mark.slow
 def test_an_unexpected_error_is_a_failure_with_its_traceback(load, out):
     summary, _ = run(load(), out, Faulty(lambda: 1 // 0))
     failure = next(iter(summary.failed.values()))
@@ -241,6 +247,7 @@ def test_as_many_jobs_as_cores_unless_the_backend_has_less_room(load, monkeypatc
     assert default_jobs(load(), NotReady(100)) == 4
 
 
+@pytest.mark.slow
 def test_a_comment_in_the_file_changes_nothing(load, out):
     run(load(), out)
     summary, _ = run(load("# why\n" + CAMPAIGN), out)
@@ -248,12 +255,14 @@ def test_a_comment_in_the_file_changes_nothing(load, out):
     assert (out / "tiny" / "campaign.yml").read_text().startswith("# why")
 
 
+@pytest.mark.slow
 def test_more_repeats_are_added(load, out):
     run(load(), out)
     summary, _ = run(load(CAMPAIGN.replace("repeats: 2", "repeats: 3")), out)
     assert (summary.skipped, summary.finished) == (4, 2)
 
 
+@pytest.mark.slow
 def test_another_campaign_in_the_folder_is_refused_or_put_aside(load, out):
     run(load(), out)
     before = contents(out / "tiny")
@@ -278,6 +287,7 @@ def test_a_folder_of_something_else_is_left_alone(load, out, fresh):
     assert [path.name for path in (out / "tiny").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_two_runs_cannot_share_a_folder(load, out):
     campaign = load()
     with RunFolder(out / "tiny") as held:

@@ -110,6 +110,7 @@ def test_what_lasts_lasts_longer_and_nothing_else_changes(factor):
         assert after[path] == longer, path
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5_000))
 def test_the_same_flows_have_the_same_slowdown(factor):
     slow, spec = scaled(GRAPHCC, factor), trial(factor)

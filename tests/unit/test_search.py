@@ -249,6 +249,7 @@ def run(file: Path, out: Path, *options: str) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_where_it_was_and_finds_the_same_with_any_number_of_workers(
     tmp_path: Path,
 ) -> None:

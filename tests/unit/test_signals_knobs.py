@@ -298,6 +298,7 @@ def rows_of(knob, one):
     return list(zip(*(one[name].tolist() for name in knob.column_names), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knob", [ECN, GAP, STAIR], ids=lambda knob: knob.name)
 @given(data=st.data())
 def test_what_is_clamped_is_within_bounds_and_only_what_was_not_is_changed(knob, data):
@@ -339,6 +340,7 @@ def test_check_refuses_what_is_out_of_bounds_and_names_its_target(knob, data):
     assert str(caught.value) == f"{knob.scope} {caught.value.target}: {caught.value.what}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knob", [ECN, GAP, STAIR], ids=lambda knob: knob.name)
 @given(data=st.data())
 def test_targets_that_do_not_exist_or_come_twice_are_refused(knob, data):

@@ -58,6 +58,7 @@ def run(tmp_path_factory):
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [(5_000, 200_000, 0.01), (100_000, 400_000, 0.2), (9, 9, 1.0)])
 def test_queues_mark_by_the_law_of_linux_red(run, setting):
     kmin, kmax, pmax = setting

@@ -54,6 +54,7 @@ def test_without_a_compiler_the_one_command_is_named(monkeypatch, wheel):
     assert caught.value.remedy == "apt-get install g++"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
 def test_what_does_not_compile_is_shown_and_leaves_nothing(wheel, tmp_path):
     with pytest.raises(NotReadyError, match=r"does not compile with ns3 3\.44\.post0") as caught:

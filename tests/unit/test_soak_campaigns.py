@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "soak"))
 from draw import TRANSPORTS, draw_campaign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", TRANSPORTS)
 def test_every_drawn_campaign_loads(tmp_path, backend):
     transports = set()

@@ -259,6 +259,7 @@ HUGE = 300_000
 DEEP = f"nested more than {MAX_DEPTH} deep"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "where", "said"),
     [
@@ -335,6 +336,7 @@ def test_huge_file_is_refused_unread(tmp_path):
         read(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "load",
     [
@@ -394,6 +396,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(words, trees, max_size=4))
 def test_json_is_read_as_json(data):
     assert parse(json.dumps(data, ensure_ascii=False), "f").data == data

@@ -89,6 +89,7 @@ def test_the_queues_of_the_trial_that_ended_last_are_its_last_readings(run):
             assert value(found, f"closloop_queue_{name}_total", **place) == expected
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_shows_its_snapshots(tmp_path, monkeypatch):
     monkeypatch.setattr("collectors.snapshot.EVERY_S", 0.0)
     monkeypatch.setattr("orchestration.runner.worker._PROGRESS_EVERY_S", 0.0)
@@ -119,6 +120,7 @@ def test_a_damaged_trial_leaves_the_others(run):
     assert trials == {whole.name}
 
 
+@pytest.mark.slow
 def test_it_is_served_and_a_taken_port_is_said(run):
     with serve(run, "127.0.0.1", 0) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:

@@ -14,6 +14,7 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(["campaign", "class", "device"]), PLAIN, min_size=1),
     st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=50),

@@ -124,6 +124,7 @@ def agree(campaign, store):
         assert len(store.of("closloop_trial", **tags)) == 1
 
 
+@pytest.mark.slow
 def test_what_was_sent_live_is_what_the_archive_has(campaign, store):
     for seed in (1, 2):
         run_fake(campaign, seed)
@@ -242,6 +243,7 @@ def test_a_run_of_a_trial_that_failed_is_told_from_the_one_that_was_archived(cam
     assert len({point["run"] for point in store.of("closloop_port", trial=trial.id)}) == 2
 
 
+@pytest.mark.slow
 def test_a_sender_that_is_ended_anywhere_goes_on_where_it_was(campaign, store):
     run_fake(campaign, 1)
     run_fake(campaign, 2, live=False)
@@ -274,6 +276,7 @@ def test_a_ledger_that_a_kill_has_torn_costs_a_repetition_and_no_point(campaign,
     assert store.points == points
 
 
+@pytest.mark.slow
 def test_troubles_in_the_midst_lose_nothing(campaign, store):
     run_fake(campaign, 1)
     later = Answer("later", "is in trouble (500)", "see its log")

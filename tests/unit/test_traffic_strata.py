@@ -75,6 +75,7 @@ def test_golden_schedule():
     assert (len(flows), digest.hexdigest()[:16]) == GOLDEN
 
 
+@pytest.mark.slow
 def test_the_mean_load_is_the_one_asked_for_and_its_deviation_a_tenth():
     before, now = loads(INDEPENDENT, 300), loads(STRATA, 300)
     assert before.std() > 0.06
@@ -82,6 +83,7 @@ def test_the_mean_load_is_the_one_asked_for_and_its_deviation_a_tenth():
     assert now.mean() == pytest.approx(0.6, abs=4 * now.std() / 300**0.5)
 
 
+@pytest.mark.slow
 def test_a_heavy_tail_stays_unbiased():
     """Of DataMining, one flow in 50 has most of the bytes: no mean must lose it."""
     heavy = dataclasses.replace(TRIAL.traffic[0], workload="DataMining", load=1.0)
@@ -91,6 +93,7 @@ def test_a_heavy_tail_stays_unbiased():
     assert np.std(sums) < 0.7 * asked
 
 
+@pytest.mark.slow
 def test_fewer_flows_than_one_are_as_many_in_the_mean():
     rare = dataclasses.replace(TRIAL.traffic[0], load=0.0005)
     expected = 0.0005 * CAPACITY_BYTES / load_workload("WebSearch").mean_bytes

@@ -33,6 +33,7 @@ def test_the_version_of_the_file_is_that_of_campaigns(protocol):
     assert protocol.version == PROTOCOL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tuner", "transport"), TRAININGS)
 def test_what_chooses_is_not_what_was_learned_from(protocol, tuner, transport):
     planned = protocol.training(tuner, transport)
@@ -165,6 +166,7 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
     assert math.exp(log_slowdown) == pytest.approx((400_000 + 1_500_000) / 2 / ideal_ns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

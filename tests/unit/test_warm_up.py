@@ -181,6 +181,7 @@ warm_up: WARM_UP
 """
 
 
+@pytest.mark.slow
 def test_a_campaign_with_a_warm_up_is_run_reported_and_queried(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "warm.yml").write_text(CAMPAIGN.replace("WARM_UP", "1ms"))

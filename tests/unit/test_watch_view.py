@@ -341,6 +341,7 @@ def test_watching_over_a_terminal_ends_clean_with_ctrl_c_and_with_the_run(run, p
     assert "was interrupted at" in second.said.rpartition("\x1b[?1049l")[2]
 
 
+@pytest.mark.slow
 def test_run_watch_shows_the_fabric_and_then_the_results(tmp_path, program):
     file = tmp_path / "watched.yml"
     file.write_text(CAMPAIGN.replace("1s", "100ms"))

@@ -74,6 +74,7 @@ def ran(asked: Asked, out: Path):
     return answer(asked, out / campaign.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["recorded", "tuner"])
 @pytest.mark.parametrize(("tuner", "at"), [("secn1", "0ns"), ("graphcc", "300us")])
 def test_an_unchanged_decision_gives_the_parent_to_the_bit(old, tmp_path, tuner, at, then):
