@@ -50,7 +50,7 @@ STARTER = (
 # What the starter says first, before it reads.
 STARTED = re.compile(rb"closloop-agent (\d+)\.(\d+)\r?\n")
 
-# Without importlib.abc, which imports half of what an agent's start takes.
+# Without importlib.abc, which imports much that an agent does not need.
 _LOADER = """
 import sys
 from importlib.machinery import ModuleSpec
