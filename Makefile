@@ -61,7 +61,7 @@ test: check
 QUICK = not (kernel or slow or ns3 or ssh or redis or influx or browser or root or containers or yang or clab or cluster or flux or grafana)
 
 fast: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)" $(foreach kind,emulated page cluster,--ignore=tests/$(kind))
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(QUICK)"
 
 INPUTS ?= 10000
 

@@ -38,7 +38,6 @@ def refusal(path, testbed=None, tuner="acc") -> str:
     return "; ".join(registry.check(tuner, {"checkpoint": str(path)}, testbed))
 
 
-@pytest.mark.slow
 def test_a_good_one_is_taken(saved, testbed):
     assert refusal(saved(), testbed) == ""
 

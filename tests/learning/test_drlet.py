@@ -59,7 +59,6 @@ def test_target_of_the_critic_by_hand():
     assert float(y) == pytest.approx(1.0 + 0.5 * (1.5 + 10 * np.tanh(1.0)))
 
 
-@pytest.mark.slow
 def test_exploration_takes_the_base_with_a_tenth_of_one_by_the_step():
     def share(step):
         rng = np.random.default_rng(0)

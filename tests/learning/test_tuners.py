@@ -49,7 +49,6 @@ def write(tmp_path):
     return save
 
 
-@pytest.mark.slow
 def test_idle_queues_get_no_inference(write):
     testbed = load_testbed("graphcc")
     tuner = Acc(write("acc", AccLearner(1, testbed)))

@@ -63,7 +63,6 @@ def test_it_is_done_when_every_difference_is_narrow_enough() -> None:
     assert standing_at(LOOKS.at(60), RULE, {}, values(first, near, far)).done == "most"
 
 
-@pytest.mark.slow
 def test_one_tuner_alone_is_known_by_its_mean() -> None:
     first, _ = draw(0.1)
     found = standing_at(LOOKS.at(12), RULE, {}, values(first))

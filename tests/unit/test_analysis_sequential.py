@@ -55,7 +55,6 @@ def test_a_level_that_is_spent_more_freely_has_lower_boundaries_at_every_look() 
     assert all(np.all(np.diff(column) > 0) for column in zip(*levels, strict=True))
 
 
-@pytest.mark.slow
 def test_results_belong_to_the_first_look_that_has_as_many_repeats() -> None:
     looks = Looks(SIZES)
     assert [looks.at(n).repeats for n in (1, 5, 6, 8, 59, 60, 99)] == [5, 5, 8, 8, 60, 60, 60]

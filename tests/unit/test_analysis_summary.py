@@ -33,7 +33,6 @@ def write(folder, case, verdict=None, **changes):
     write_trial(folder / trial.id, trial, case.testbed, case.schedule, case.record, verdict, {})
 
 
-@pytest.mark.slow
 def test_tuners_meet_in_one_condition_with_the_baseline_first(summary):
     (condition,) = summary.conditions
     assert condition.label == "load 0.6"
@@ -179,7 +178,6 @@ def test_a_label_that_stands_for_two_settings_is_not_taken(tmp_path, cases):
     assert summarise(tmp_path).tuners == ("static(kmin_bytes=5000)", "static(kmin_bytes=9000)")
 
 
-@pytest.mark.slow
 def test_what_stamps_say_of_every_trial_is_said_once(tmp_path, cases):
     for repeat in (1, 2, 3):
         case = cases("secn1", repeat, 1_000_000)

@@ -24,7 +24,6 @@ def runs(campaign, tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
 def test_trials_are_found_at_and_below_a_path(runs):
     found = trial_folders(runs)
     assert [campaign_below(runs, folder) for folder in found] == ["a", "a", "b", "b", "c"]

@@ -83,7 +83,6 @@ def test_trials_run_one_after_the_other_and_leave_nothing(host, tmp_path):
     assert not list((tmp_path / "scratch").iterdir())
 
 
-@pytest.mark.slow
 def test_a_node_is_asked_whether_it_is_ready(host, tmp_path):
     order = dataclasses.replace(order_of(tmp_path), trial=None)
     ((message, files),) = host.said(order)

@@ -74,7 +74,6 @@ def rewrite(path, change):
     pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path)
 
 
-@pytest.mark.slow
 def test_a_run_is_equivalent_to_itself_and_exits_with_0(run, runs):
     result = run(runs / "first", runs / "first", "--json", "--no-html")
     assert result.exit_code == 0, result.output
@@ -100,7 +99,6 @@ def test_one_trial_is_equivalent_to_its_copy(run, one):
     assert metrics(result)[0]["verdict"] == "equivalent"
 
 
-@pytest.mark.slow
 def test_other_thresholds_are_found_different_and_named_first(run, runs):
     result = run(runs / "first", runs / "other", "--json", "--no-html")
     assert result.exit_code == 1
@@ -219,7 +217,6 @@ def test_what_is_in_one_run_only_is_said(cases, tmp_path):
     assert pairing.left_over == ("secn2, load 0.6: only in A",)
 
 
-@pytest.mark.slow
 def test_invalid_trials_are_left_out_and_named(cases, tmp_path, runs):
     case = cases("secn1", 1)
     case.record.flows.status[0], case.record.flows.end_ns[0] = 1, -1

@@ -93,7 +93,6 @@ def test_a_testbed_file_goes_along_with_what_only_it_can_say(tmp_path):
     assert any("shared buffers" in note for note in written.notes)
 
 
-@pytest.mark.slow
 def test_sonic_switches_have_sonics_names_and_no_shaper(tmp_path):
     folder = tmp_path / "lab"
     options = ("--switch", "sonic-vs", "--switch-image", "sonic:1", "--host-image", "mine:2")
@@ -116,7 +115,6 @@ def test_sonic_switches_have_sonics_names_and_no_shaper(tmp_path):
     assert text.count('image: "mine:2"') == 1
 
 
-@pytest.mark.slow
 def test_a_campaign_is_planned_with_the_inventory(tmp_path):
     folder = tmp_path / "lab"
     write_lab(Lab(load_testbed("graphcc")), "graphcc", folder)

@@ -96,7 +96,6 @@ def report(folder):
     return " ".join(output.split())
 
 
-@pytest.mark.slow
 def test_queues_are_those_of_the_time_when_flows_arrived(take_over, tmp_path):
     """Later dumps count on through the idle drain: 545 B came of 12.4 KB."""
 

@@ -70,7 +70,6 @@ def test_every_campaign_of_a_paper_has_a_section() -> None:
     assert papers == {section.campaign for section in CLAIMS.sections}
 
 
-@pytest.mark.slow
 def test_figures_of_a_trial_by_hand(campaign: Path) -> None:
     result = read_trial(finished_trials(campaign)[0])
     flows, schedule = done_flows(result), result.table("schedule")

@@ -40,7 +40,6 @@ def bare(monkeypatch):
     monkeypatch.setattr(pio.templates, "default", "none")
 
 
-@pytest.mark.slow
 def test_plotly_py_takes_every_picture_of_a_report(summary):
     figures = pictures_of(build_page(summary))
     assert len(figures) > 10

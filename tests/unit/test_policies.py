@@ -49,7 +49,6 @@ def cwnd(flow):
     return flow.state.own[0] / 2**20
 
 
-@pytest.mark.slow
 def test_a_fixed_rate_stays_whatever_happens(policies):
     flow = begin(policies, "fixed", rate=7_000)
     for event in (TX, ACK, NACK, CNP, TIMEOUT, RTT):

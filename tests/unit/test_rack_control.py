@@ -149,7 +149,6 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
         RackFolder(tmp_path).make()
 
 
-@pytest.mark.slow
 def test_what_a_rack_writes_is_its_owners_and_is_removed_again(tmp_path):
     place = RackFolder(tmp_path / "lab")
     place.make()

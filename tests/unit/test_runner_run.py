@@ -118,7 +118,6 @@ def run(campaign, out, backend=None, jobs=2, **options):
     return summary, listener
 
 
-@pytest.mark.slow
 def test_every_trial_leaves_a_finished_folder_and_a_journal(load, out):
     campaign = load()
     summary, listener = run(campaign, out)
@@ -190,7 +189,6 @@ def test_a_trial_that_fails_does_not_stop_the_others(load, out):
     assert (again.finished, again.skipped, again.exit_code) == (2, 2, 0)
 
 
-@pytest.mark.slow
 def test_an_unexpected_error_is_a_failure_with_its_traceback(load, out):
     summary, _ = run(load(), out, Faulty(lambda: 1 // 0))
     failure = next(iter(summary.failed.values()))

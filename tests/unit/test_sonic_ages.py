@@ -1,6 +1,5 @@
 """Times of polls that nobody stamps: never later than the truth."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +39,6 @@ def switches(draw):
     return count, polls, readings
 
 
-@pytest.mark.slow
 @given(switches())
 def test_no_time_is_later_than_the_poll(switch):
     count, polls, readings = switch
