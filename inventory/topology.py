@@ -208,6 +208,12 @@ class Testbed:
         """Return the line rate of a host in bit/s, summed over its NICs."""
         return sum(port.rate_bps for port in self.ports_of[host])
 
+    @cached_property
+    def nic_rates_bps(self) -> tuple[int, ...]:
+        """The line rates of the hosts' NICs in bit/s, each once, in the order of the hosts."""
+        nics = (port for host in self.hosts for port in self.ports_of[host])
+        return tuple(dict.fromkeys(port.rate_bps for port in nics))
+
     @property
     def frame_bytes(self) -> int:
         """What a full packet takes on the wire."""

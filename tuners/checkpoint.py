@@ -103,6 +103,14 @@ def load(name: str) -> Checkpoint:
         raise CheckpointError(
             f"{path} is truncated or no safetensors file ({error}): get it again, or train anew"
         ) from error
+    card = card_of(path)
+    if not finite(arrays):
+        raise CheckpointError(f"{path} holds NaN or infinite parameters: train anew")
+    return Checkpoint(path, arrays, card)
+
+
+def card_of(path: Path) -> dict[str, Any]:
+    """Return the card beside a checkpoint's file. Raises CheckpointError if it cannot be read."""
     beside = path.with_suffix(".json")
     try:
         card = json.loads(beside.read_text(encoding="utf-8"))
@@ -114,9 +122,7 @@ def load(name: str) -> Checkpoint:
         raise CheckpointError(
             f"{beside} is no card of format {FORMAT}: use the closloop that wrote it"
         )
-    if not finite(arrays):
-        raise CheckpointError(f"{path} holds NaN or infinite parameters: train anew")
-    return Checkpoint(path, arrays, card)
+    return card
 
 
 def load_for(

@@ -14,6 +14,7 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import check_delivered, check_rates
+from orchestration.analysis.networks import check_network
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.model.records import (
     DONE,
@@ -246,5 +247,6 @@ _CHECKS: dict[str, _Check] = {
     "ideal times": _ideal,
     "offloads": _offloads,
     "thresholds": _clamped,
+    "network": lambda case: check_network(case.trial),
     "devices": _findings,
 }

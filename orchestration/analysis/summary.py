@@ -39,6 +39,7 @@ from orchestration.model.condition import (
     condition_key,
     factors_of,
     in_words,
+    labels_of,
     tuner_called,
 )
 from orchestration.model.errors import InputError, Problem
@@ -326,7 +327,7 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
     labels: dict[str, int] = {}
     conditions = []
     for group in groups:
-        cell = group[0].spec.cell
+        cell = labels_of(group[0].spec)
         campaign = campaign_below(path, group[0].folder)
         label = ", ".join([*([campaign] if campaign else []), *in_words(cell)]) or "all trials"
         labels[label] = labels.get(label, 0) + 1

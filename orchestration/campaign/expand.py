@@ -25,6 +25,7 @@ from orchestration.campaign.fields import (
     params_beside,
     reference_beside,
 )
+from orchestration.campaign.former import with_former_sets
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host, chosen_fabric
 from orchestration.campaign.repeats import Adaptive, most_repeats
@@ -156,7 +157,7 @@ def read_cells(
             cells.append(Cell(labels, file))
     if problems:
         raise InputError(in_order(problems))
-    return cells
+    return with_former_sets(cells, path)
 
 
 def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
@@ -267,7 +268,7 @@ def _roce(testbed: Testbed, file: schema.CampaignFile, folder: str) -> RoceSpec 
     """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
     for control in controls_of(testbed, file.host, file.traffic):
         if control in ROCE_CONTROLS:
-            return file.host.roce.spec(control, folder)
+            return file.host.roce.spec(control, folder, testbed.nic_rates_bps[0])
     return None
 
 

@@ -12,8 +12,14 @@ from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host, chosen_fabric
 from orchestration.campaign.schema import AnyPattern
 from orchestration.model.congestion import PROGRAM
-from orchestration.model.roce import DCQCN_PARAMETERS, HEADER_BYTES, MOST_PAYLOAD_BYTES
+from orchestration.model.roce import (
+    DCQCN_PARAMETERS,
+    HEADER_BYTES,
+    MOST_PAYLOAD_BYTES,
+    RATE_PARAMETERS,
+)
 from orchestration.model.trial import ROCE_CONTROLS
+from orchestration.model.units import format_rate
 
 
 def check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
@@ -102,6 +108,8 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
         )
     yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
     yield from _check_dcqcn(host)
+    if testbed is not None and "dcqcn" in roce:
+        yield from _check_rates_of_set(host, testbed)
 
 
 def check_loss_detection(whole: Fields, controls: Collection[str]) -> Iterator[Finding]:
@@ -143,6 +151,20 @@ def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:
             ("host", "roce", "payload"),
             f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
             f"use {max(4, host.roce.payload // 4 * 4)}B",
+        )
+
+
+def _check_rates_of_set(host: Host, testbed: Testbed) -> Iterator[Finding]:
+    """Report a set whose parameters go by the NICs' rate, where NICs have several."""
+    dcqcn, rates = host.roce.dcqcn, testbed.nic_rates_bps
+    open_ones = [name for name in RATE_PARAMETERS.get(dcqcn.set, ()) if name not in dcqcn.own]
+    if open_ones and len(rates) > 1:
+        parameters = " and ".join(open_ones)
+        yield Finding(
+            ("host", "roce", "dcqcn"),
+            f"the set {dcqcn.set} has {parameters} by the NICs' rate, and those of testbed "
+            f"{testbed.name} have {' and '.join(map(format_rate, rates))}",
+            f"give {parameters} beside `set: {dcqcn.set}`",
         )
 
 

@@ -13,7 +13,14 @@ from inventory.strictyaml import Duration, StrictModel, suggest
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
-from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Decisions, Recovery, RoceSpec
+from orchestration.model.roce import (
+    BDP_WINDOW,
+    DCQCN_SETS,
+    Decisions,
+    Recovery,
+    RoceSpec,
+    dcqcn_set,
+)
 from orchestration.model.trial import REAL, ROCE_CONTROLS, CongestionControl, LossDetection
 from orchestration.model.units import parse_size_bytes
 from orchestration.policies.store import program_path
@@ -39,10 +46,12 @@ class Dcqcn(StrictModel):
         """The parameters given beside the set."""
         return dict(self.model_extra or {})
 
-    @property
-    def parameters(self) -> tuple[tuple[str, int], ...]:
-        """Those that differ from mlx5's defaults, in the order of their names."""
-        values = {**DCQCN_SETS[self.set], **self.own}
+    def parameters(self, nic_bps: int) -> tuple[tuple[str, int], ...]:
+        """Return those that differ from mlx5's defaults, in the order of their names.
+
+        `nic_bps` is the NICs' rate in bit/s, by which some sets go.
+        """
+        values = {**dcqcn_set(self.set, nic_bps), **self.own}
         default = DCQCN_SETS["mlx5"]
         return tuple(sorted((k, v) for k, v in values.items() if default.get(k) != v))
 
@@ -81,8 +90,11 @@ class Roce(StrictModel):
         """The parameters of controls other than DCQCN, by the controls' names."""
         return {name: getattr(self, name.replace("-", "_")) for name in CONTROLS}
 
-    def spec(self, control: str, folder: str) -> RoceSpec:
-        """Return it as a trial under this control has it; paths start in `folder`."""
+    def spec(self, control: str, folder: str, nic_bps: int) -> RoceSpec:
+        """Return it as a trial under this control has it, with NICs of a rate in bit/s.
+
+        Paths start in `folder`.
+        """
         spec = RoceSpec(
             self.payload,
             self.ack_every,
@@ -90,7 +102,7 @@ class Roce(StrictModel):
             self.timeout,
             self.recovery,
             self.rtt_probe_interval,
-            self.dcqcn.parameters,
+            self.dcqcn.parameters(nic_bps),
             control,
             decision_latency_ns=self.decision_latency,
             decisions=self.decisions,

@@ -90,12 +90,21 @@ def show_plan(
     console.print(_total(made) if span is None else _spanned(made, span), highlight=False)
     for said in in_plan(made.arriving):
         console.print(said, style="yellow", highlight=False, markup=False)
+    for caution in _cautions(campaign):
+        console.print(caution, style="yellow", highlight=False, markup=False, soft_wrap=True)
     for line in in_words(campaign.trials):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     least = campaign.repeats.least if campaign.repeats else None
     console.print(_order(made, least), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cautions(campaign: Campaign) -> list[str]:
+    from orchestration.analysis.networks import cautions
+    from orchestration.model.trial import checkpoint_in
+
+    return cautions(name for trial in campaign.trials if (name := checkpoint_in(trial)))
 
 
 def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:
@@ -254,6 +263,7 @@ def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
         "wall_s": round(made.wall_s, 3),
         "disk_bytes": made.disk_bytes,
         "earlier_trials": made.earlier,
+        "cautions": _cautions(campaign),
         "arriving": [
             {
                 **{field.name: getattr(found, field.name) for field in fields(found)},

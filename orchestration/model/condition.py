@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from orchestration.model.roce import FORMER_HPCC, HPCC, is_former_hpcc
 from orchestration.model.trial import Scalar, TrialSpec
 
 # The factor that every campaign has: its levels are the campaign's tuners.
@@ -26,6 +27,17 @@ _OWN = ("campaign", "tuner", "seed", "repeat", "action_period_ns", "cell", "pare
 def factors_of(cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the factors of a trial's cell: every label except the tuner's."""
     return {name: level for name, level in cell.items() if name != TUNER}
+
+
+def labels_of(spec: TrialSpec) -> dict[str, Scalar]:
+    """Return the labels of a trial's cell, with the present name of the DCQCN set that it has.
+
+    A trial of closloop 0.2 may call `hpcc` what is `hpcc-0.2` now; its parameters tell.
+    """
+    roce = spec.host.roce
+    if roce is None or not is_former_hpcc(roce.parameters):
+        return dict(spec.cell)
+    return {name: FORMER_HPCC if level == HPCC else level for name, level in spec.cell.items()}
 
 
 def in_words(cell: Mapping[str, Scalar], between: str = " ") -> list[str]:

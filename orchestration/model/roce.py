@@ -68,7 +68,21 @@ DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
     ),
 }
 _MLX5 = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
-# Sets of parameters, by name. Some values of papers are outside the range of mlx5 NICs.
+# Sets of parameters for NICs of 25 Gbit/s, by name; `dcqcn_set` has those for other rates. Some
+# values of papers are outside the range of mlx5 NICs.
+HPCC, FORMER_HPCC = "hpcc", "hpcc-0.2"
+_HPCC_AT_25G = {
+    **_MLX5,
+    "rpg_byte_reset": 0,
+    "rpg_ai_rate": 5,
+    "rpg_hai_rate": 50,
+    "rpg_min_rate": 1000,
+    "dce_tcp_g": 1020,
+    "min_time_between_cnps": 0,
+}
+# What closloop 0.2 called `hpcc`: RATE_AI, RATE_HAI and MIN_RATE are those of the example in that
+# repository's mix/config_doc.txt, in place of run.py's.
+_FORMER_HPCC_RATES = {"rpg_ai_rate": 50, "rpg_hai_rate": 100, "rpg_min_rate": 100}
 DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
     "mlx5": _MLX5,
     # Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015: sections 5.1
@@ -85,18 +99,31 @@ DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
         "clamp_tgt_rate": 1,
         "min_time_between_cnps": 50,
     },
-    # Li et al., "HPCC", SIGCOMM 2019: what its simulator's run.py sets for DCQCN at 25 Gbit/s.
-    # There a mark comes back with each acknowledgement, and no bytes are counted.
-    "hpcc": {
-        **_MLX5,
-        "rpg_byte_reset": 0,
-        "rpg_ai_rate": 50,
-        "rpg_hai_rate": 100,
-        "rpg_min_rate": 100,
-        "dce_tcp_g": 1020,
-        "min_time_between_cnps": 0,
-    },
+    # Li et al., "HPCC", SIGCOMM 2019: what its simulator's run.py (at 9f4be2a) sets for DCQCN with
+    # NICs of bw Gbit/s, RATE_AI 5 * bw / 25, RATE_HAI 50 * bw / 25 and MIN_RATE 1000 Mb/s. There a
+    # mark comes back with each acknowledgement, and no bytes are counted.
+    HPCC: _HPCC_AT_25G,
+    FORMER_HPCC: {**_HPCC_AT_25G, **_FORMER_HPCC_RATES},
 }
+# The parameters of a set that go by the rate of the NICs.
+RATE_PARAMETERS: Mapping[str, tuple[str, ...]] = {HPCC: ("rpg_ai_rate", "rpg_hai_rate")}
+
+
+def dcqcn_set(name: str, nic_bps: int) -> dict[str, int]:
+    """Return the parameters of a set for NICs of a rate in bit/s. Raises KeyError if unknown.
+
+    As in run.py, NICs have whole Gbit/s, at least one, and rates whole Mb/s, at least one.
+    """
+    values, gbps = dict(DCQCN_SETS[name]), max(1, nic_bps // 10**9)
+    for parameter in RATE_PARAMETERS.get(name, ()):
+        values[parameter] = max(1, values[parameter] * gbps // 25)
+    return values
+
+
+def is_former_hpcc(values: Mapping[str, int]) -> bool:
+    """Return whether parameters of DCQCN have the rates of `FORMER_HPCC`."""
+    return _FORMER_HPCC_RATES.items() <= values.items()
+
 
 # The largest path MTU of InfiniBand.
 MOST_PAYLOAD_BYTES = 4096

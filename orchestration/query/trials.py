@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestration.artifacts.arrow import is_current, read_arrow
 from orchestration.artifacts.found import Found
 from orchestration.artifacts.tables import TABLES, is_absent
+from orchestration.model.condition import labels_of
 from orchestration.model.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 from orchestration.model.trial import checkpoint_in
 
@@ -83,7 +84,7 @@ def cell_types(found: Sequence[Found]) -> dict[str, str]:
     """Return factor -> SQL type of its values: numeric or boolean if all values are, else text."""
     values: dict[str, list[Any]] = {}
     for trial in found:
-        for name, value in trial.result.spec.cell.items():
+        for name, value in labels_of(trial.result.spec).items():
             values.setdefault(name, []).append(value)
     return {name: _type(of) for name, of in values.items()}
 
@@ -100,7 +101,8 @@ def _trial(trial: Found) -> dict[str, Any]:
     result, spec = trial.result, trial.result.spec
     said = spec.to_json()
     return {
-        **{name: getattr(spec, name) for name in (*_TRIALS, "cell") if hasattr(spec, name)},
+        **{name: getattr(spec, name) for name in _TRIALS if hasattr(spec, name)},
+        "cell": labels_of(spec),
         **identity(trial),
         "folder": str(result.folder),
         "tuner": spec.tuner.name,

@@ -14,7 +14,14 @@ from orchestration.campaign.controls import written
 from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
 from orchestration.model.load_balancing import ECMP, QUALITY, LoadBalancingSpec
-from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
+from orchestration.model.roce import (
+    BDP_WINDOW,
+    DCQCN_SETS,
+    FORMER_HPCC,
+    RATE_PARAMETERS,
+    RoceSpec,
+    is_former_hpcc,
+)
 from orchestration.model.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
@@ -151,7 +158,11 @@ def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
 def _roce(roce: RoceSpec) -> dict[str, Any]:
     given, known = roce.parameters, CONTROLS.get(roce.control, {})
     own = {name: written(known[name], value) for name, value in roce.values if name in known}
-    nearest = min(DCQCN_SETS, key=lambda name: len(_others(given, name)))
+    # a set that goes by the NICs' rate would say something else for NICs of another one
+    sets = [name for name in DCQCN_SETS if name not in RATE_PARAMETERS]
+    if not is_former_hpcc(given):
+        sets.remove(FORMER_HPCC)
+    nearest = min(sets, key=lambda name: len(_others(given, name)))
     return {
         "payload": f"{roce.payload_bytes}B",
         "ack_every": roce.ack_every,

@@ -10,8 +10,10 @@ from types import TracebackType
 
 from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import Campaign
+from orchestration.campaign.former import has_former_hpcc
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.files import PARTIAL_SUFFIX, write_whole
+from orchestration.model.roce import FORMER_HPCC
 from orchestration.model.trial import TrialSpec, drawn_independently
 from orchestration.runner.journal import TRIAL_STARTED, Journal, read_journal
 
@@ -110,11 +112,13 @@ class RunFolder:
         if other:
             before = {drawn_independently(trial).id for trial in campaign.trials}
             drawn = any(name in before for name in other)
+            former = any(has_former_hpcc(self.path / name) for name in other)
             raise InputError.single(
                 str(self.path),
                 f"holds {len(other)} finished trials that {campaign.path} no longer describes "
                 f"(such as {other[0]})",
                 ("give its patterns draw: independent, as theirs were; or " if drawn else "")
+                + (f"name the DCQCN set {FORMER_HPCC}, which theirs is now; or " if former else "")
                 + "keep both with --out, or put the old results aside with --fresh",
             )
 

@@ -17,7 +17,7 @@ from orchestration.analysis.summary import tuner_label
 from orchestration.artifacts.found import campaign_below, read_each, trial_folders
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import TrialResult
-from orchestration.model.condition import TUNER, factors_of
+from orchestration.model.condition import TUNER, factors_of, labels_of
 from orchestration.model.errors import InputError, Problem
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -174,7 +174,7 @@ class _Pairs:
 
     def _cell(self, side: int, trial: TrialResult) -> _Cell:
         spec = trial.spec
-        levels = sorted((name, str(level)) for name, level in factors_of(spec.cell).items())
+        levels = sorted((name, str(level)) for name, level in factors_of(labels_of(spec)).items())
         tuner = str(spec.cell.get(TUNER, tuner_label(spec.tuner)))
         return campaign_below(self._runs[side].folder, trial.folder), tuple(levels), tuner
 

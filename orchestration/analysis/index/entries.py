@@ -15,7 +15,7 @@ from orchestration.analysis.tables import SEVERITIES, findings, plain
 from orchestration.analysis.tuner_differences import Comparison, describe_difference
 from orchestration.analysis.words import quantity
 from orchestration.artifacts.findings import in_words
-from orchestration.model.condition import factors_of
+from orchestration.model.condition import factors_of, labels_of
 
 INDEX_FORMAT = 1
 HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
@@ -252,7 +252,7 @@ def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
     """Return each factor with its levels, in the order of their coming."""
     asks: dict[str, dict[str, None]] = {}
     for trial in trials:
-        for name, level in factors_of(trial.spec.cell).items():
+        for name, level in factors_of(labels_of(trial.spec)).items():
             asks.setdefault(name, {})[str(level)] = None
     return {name: tuple(sorted(levels)) for name, levels in asks.items()}
 

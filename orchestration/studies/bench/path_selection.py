@@ -6,7 +6,7 @@ import statistics
 
 from orchestration.analysis.packet_hops import packet_hops
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.roce import DCQCN_SETS, FORMER_HPCC, RoceSpec
 from orchestration.model.trial import TCP, HostSpec
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
@@ -25,7 +25,7 @@ _HOSTS = {
     # a receiver that bears what comes out of order, so that all sides send as many packets
     "DCQCN": HostSpec(
         "dcqcn",
-        roce=RoceSpec(dcqcn=tuple(DCQCN_SETS["hpcc"].items()), recovery="selective-repeat"),
+        roce=RoceSpec(dcqcn=tuple(DCQCN_SETS[FORMER_HPCC].items()), recovery="selective-repeat"),
     ),
 }
 _SIDES = {

@@ -15,7 +15,7 @@ from orchestration.analysis.packet_hops import PACKET_HOP, packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.roce import DCQCN_SETS, FORMER_HPCC, RoceSpec
 from orchestration.model.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec, SingleFlowSpec
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
@@ -29,7 +29,7 @@ from orchestration.studies.bench.outcome import (
     websearch,
 )
 
-DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS["hpcc"].items())))
+DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS[FORMER_HPCC].items())))
 _NS3 = "DCQCN, ns-3"
 _COARSE, _PET = "DCQCN, sampled every 5 ms", "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms"
 _THRESHOLDS = Path(__file__).resolve().parents[3] / "examples" / "thresholds.yml"

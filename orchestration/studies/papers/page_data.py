@@ -72,6 +72,14 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Caution:
+    """What a paper's results rest on that is to be made anew."""
+
+    paper: str
+    text: str
+
+
+@dataclass(frozen=True)
 class PageData:
     """What the page opens with."""
 
@@ -79,6 +87,7 @@ class PageData:
     arms: tuple[Arm, ...] = ()
     headlines: tuple[Headline, ...] = ()
     yardsticks: tuple[Yardstick, ...] = ()
+    cautions: tuple[Caution, ...] = ()
 
     def renewed(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
         """Return `former` with the rows of one paper from here, in the order of `papers`."""

@@ -6,13 +6,14 @@ Tuners are compared over seeds on which both have valid trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
+from orchestration.analysis.networks import check_network
 from orchestration.analysis.paper_metrics import PAPER_METRICS, load_figures, port_figures
 from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
 from orchestration.artifacts.looks import read_looks
@@ -22,9 +23,12 @@ from orchestration.model.condition import (
     ORACLE,
     TUNER,
     factors_of,
+    labels_of,
     tuner_called,
 )
-from orchestration.model.trial import Scalar
+from orchestration.model.former import FORMER_HPCC_TEXT
+from orchestration.model.roce import is_former_hpcc
+from orchestration.model.trial import Scalar, TrialSpec
 from orchestration.studies.papers.claims import Section, When
 from orchestration.studies.papers.condition import Condition, Repeat, Repeats, in_order
 
@@ -38,7 +42,8 @@ class Measured:
     """The metrics of one finished trial; `cell` has its tuner's label and those of its factors.
 
     `checkpoint` names the network that its tuner had, "" for that of the package or none. `tuner`
-    is the tuner's name and not its label, `params` are its parameters as text.
+    is the tuner's name and not its label, `params` are its parameters as text. `cautions` say what
+    is to be made anew before it is believed.
     """
 
     cell: When
@@ -53,6 +58,7 @@ class Measured:
     looks: Looks = PLAIN
     tuner: str = ""
     params: str = ""
+    cautions: tuple[str, ...] = ()
 
     def compared(self, factor: str) -> tuple[str, When]:
         """Return what it is compared as, the level of a factor, and its other factors."""
@@ -128,7 +134,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
         result = read_trial(path)
         measured.append(
             Measured(
-                cell={TUNER: tuner_called(result.spec), **factors_of(result.spec.cell)},
+                cell={TUNER: tuner_called(result.spec), **factors_of(labels_of(result.spec))},
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
                 backend=result.spec.backend,
@@ -144,10 +150,20 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 looks=Looks(planned.sizes) if planned else PLAIN,
                 tuner=result.spec.tuner.name,
                 params=repr(sorted(result.spec.tuner.params.items())),
+                cautions=tuple(_cautions(result.spec)),
             )
         )
         progress(number + 1, len(folders))
     return tuple(measured)
+
+
+def _cautions(spec: TrialSpec) -> Iterator[str]:
+    """Yield what a trial rests on that has another name, or another value, than it had."""
+    roce = spec.host.roce
+    if roce is not None and is_former_hpcc(roce.parameters):
+        yield f"trials under DCQCN had {FORMER_HPCC_TEXT}"
+    if check_network(spec):
+        yield f"networks for DCQCN were trained in part under {FORMER_HPCC_TEXT}"
 
 
 def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from orchestration.studies.papers.causes import CAUSES
 from orchestration.studies.papers.claims import ClaimsFile
 from orchestration.studies.papers.headroom import headroom_of
 from orchestration.studies.papers.headroom_page import headroom_part
-from orchestration.studies.papers.page_data import PageData
+from orchestration.studies.papers.page_data import Caution, PageData
 from orchestration.studies.papers.results import (
     Measured,
     SectionResult,
@@ -89,7 +89,7 @@ class ResultsPage:
 
 def opening(data: PageData, picture: str) -> str:
     """Return the page up to its second part: headroom, arms, the answer."""
-    lines = [_HEAD, *headroom_part(data.headroom, picture)]
+    lines = [_HEAD, *_cautions(data), *headroom_part(data.headroom, picture)]
     if data.arms:
         lines += ["### The arms\n", *arms_table(data.arms)]
     lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
@@ -102,6 +102,15 @@ def opening(data: PageData, picture: str) -> str:
             *yardstick_table(data.yardsticks),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _cautions(data: PageData) -> Iterator[str]:
+    """Yield what the results rest on that is to be made anew, each with its papers."""
+    papers: dict[str, dict[str, None]] = {}
+    for caution in data.cautions:
+        papers.setdefault(caution.text, {})[caution.paper] = None
+    for text, whose in papers.items():
+        yield f"**To be made anew** ({', '.join(whose)}): {text}.\n"
 
 
 def build_rest(
@@ -177,5 +186,14 @@ def _data(
                 ),
             ),
             yardsticks=(*found.yardsticks, *yardsticks(paper, own)),
+            cautions=(
+                *found.cautions,
+                *(
+                    Caution(paper, text)
+                    for text in dict.fromkeys(
+                        text for _, trials in parts for one in trials for text in one.cautions
+                    )
+                ),
+            ),
         )
     return found
