@@ -15,6 +15,9 @@ from orchestration.model.errors import InputError
 from orchestration.model.roce import DCQCN_SETS, dcqcn_set
 from orchestration.replay.campaign_file import _roce
 from orchestration.runner.folder import RunFolder
+from orchestration.studies.papers.page_data import Caution, PageData
+from orchestration.studies.papers.results import _cautions
+from orchestration.studies.papers.results_page import opening
 from tuners.checkpoint import pretrained
 
 RATES = ("rpg_ai_rate", "rpg_hai_rate", "rpg_min_rate")
@@ -166,3 +169,13 @@ def test_a_network_of_a_later_closloop_says_nothing(tmp_path):
         mine = path.with_stem(f"own-{version.replace('.', '-')}")
         save(mine, trained.arrays, {**card, "versions": {"closloop": version}})
         assert bool(cautions([str(mine)])) is warns
+
+
+def test_a_results_page_says_what_is_to_be_made_anew(old_run):
+    _, trial = old_run
+    told = tuple(Caution("GraphCC", text) for text in _cautions(trial))
+    assert len(told) == 1
+    page = opening(PageData(cautions=told), "picture.svg")
+    assert "**To be made anew** (GraphCC): trials under DCQCN had the DCQCN set hpcc-0.2" in page
+    # and goes on saying so while only another paper's part is made anew
+    assert PageData().renewed(PageData(cautions=told), ["GraphCC", "ACC"], "ACC").cautions == told
