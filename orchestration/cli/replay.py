@@ -31,6 +31,16 @@ class _Changes:
         default_factory=list
     )
     scale_thresholds: Annotated[bool, "Recorded thresholds in proportion to changed rates."] = False
+    congestion_control: Annotated[
+        str,
+        "--congestion-control",
+        "All flows under this, like dctcp; default: the recorded one.",
+    ] = ""
+    without: Annotated[
+        list[str],
+        "Leave out what this backend cannot repeat: shared-buffer, pfc, load-balancing, link-loss "
+        "or drivers. Again: more.",
+    ] = field(default_factory=list)
     trials: Annotated[str, "Only the trials of these names, like 'secn1-*'."] = ""
     repeats: Annotated[
         int | None,
@@ -53,6 +63,8 @@ class _Changes:
             scale_rates=self.scale_rates,
             rates=dict(parse_rate(text) for text in self.rate),
             scale_thresholds=self.scale_thresholds,
+            congestion_control=self.congestion_control,
+            without=tuple(self.without),
         )
 
 
@@ -67,6 +79,9 @@ def replay(
     plan_only: Annotated[bool, "Write the campaign and show its plan; run nothing."] = False,
 ) -> None:
     """Replay a run: the same flows at the same times, with the same or another tuner.
+
+    What decides the run's results and this backend cannot repeat is refused, unless you name what
+    takes its place: --congestion-control, --without, --testbed.
 
     The replay is a campaign of its own, in NAME.inputs with all that it needs; the same command
     goes on after Ctrl-C. Each trial knows its parent. Then: closloop compare RUN runs/NAME

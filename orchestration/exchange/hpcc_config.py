@@ -27,6 +27,7 @@ from orchestration.exchange.hpcc_parameters import (
 )
 from orchestration.exchange.source import Exported
 from orchestration.model.errors import InputError
+from orchestration.model.load_balancing import ECMP
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
 
@@ -119,6 +120,11 @@ def config_text(
         notes.append(f"a port's buffer of {buffer_bytes} B is rounded up to {buffer_mib} MiB")
     if not testbed.switch:
         notes.append("the buffer there is a switch's, shared by its ports; here it is a port's")
+    if not (testbed.switch and testbed.switch.lossless):
+        notes.append("switches there have PFC, always; here they drop what does not fit")
+    if item.spec.load_balancing != ECMP:
+        ways = item.spec.load_balancing
+        notes.append(f"switches there do ECMP; here {ways.kind} ({ways.route_by})")
     notes.append(
         f"a packet there has {HEADER_BYTES} B beside its payload, here "
         f"{testbed.wire_bytes(1) - 1} B"

@@ -18,9 +18,13 @@ from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thr
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
 from orchestration.exchange.hpcc_parameters import Control, changed, control_of, nic_rate_bps
-from orchestration.exchange.imported import IMPORTED
 from orchestration.exchange.source import Exported, new_folder
 from orchestration.model.errors import InputError
+from orchestration.model.import_facts import (
+    CONGESTION_CONTROL,
+    IMPORTED_CONTROL,
+    UNKNOWN_CONTROL,
+)
 from orchestration.model.records import Schedule
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
@@ -89,9 +93,9 @@ def _control(item: Exported, name: str, parameters: Mapping[str, str]) -> Contro
     """Return the control called `name`, or the trial's own; an import keeps its parameters."""
     own = item.spec.host.congestion_control
     kept: Mapping[str, str] = {}
-    if own == IMPORTED and item.result is not None:
+    if own == IMPORTED_CONTROL and item.result is not None:
         facts = item.result.facts
-        own = str(facts.get("congestion_control", "unknown"))
+        own = str(facts.get(CONGESTION_CONTROL, UNKNOWN_CONTROL))
         kept = {} if name else facts.get("hpcc_parameters", {})
     return changed(control_of(name or own, nic_rate_bps(item.testbed)), {**kept, **parameters})
 

@@ -44,9 +44,11 @@ from orchestration.exchange.hpcc_results import (
     read_fct,
     read_pfc,
 )
+from orchestration.exchange.hpcc_settings import run_settings
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import tiers
 from orchestration.model.errors import InputError
+from orchestration.model.import_facts import HPCC_FORMAT
 from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
 from orchestration.model.trial import FaultSpec
@@ -97,7 +99,7 @@ def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)
     return Imported(
-        format="HPCC ns-3",
+        format=HPCC_FORMAT,
         testbed=testbed,
         flows=imported,
         inputs={role: roles[role] for role in ("flow", "topology", "config") if roles[role]},
@@ -113,6 +115,7 @@ def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
         actions=_thresholds(config, testbed),
         events=_events(pauses, testbed, base_ns),
         facts={**queues, **_parameters(config, control)},
+        settings=run_settings(config, topology, testbed),
         parent=names.trial,
         seed=names.seed,
         repeat=names.repeat,
@@ -270,11 +273,13 @@ def _missing(
     if files.config is None:
         found.append("config (thresholds, buffer and packet size are the simulator's defaults)")
     elif config.thresholds is None:
-        found.append("thresholds (no KMIN_MAP, KMAX_MAP and PMAX_MAP)")
+        off = config.values.get("ENABLE_QCN") == "0"
+        why = "ENABLE_QCN 0: nothing marks" if off else "no KMIN_MAP, KMAX_MAP and PMAX_MAP"
+        found.append(f"thresholds ({why})")
     elif lost := {port.rate_bps for port in testbed.switch_ports} - set(config.thresholds):
         rates = ", ".join(str(rate) for rate in sorted(lost))
         found.append(f"thresholds of ports of {rates} bit/s")
-    if any(link.error_rate for link in topology.links):
+    if "link-loss" in run_settings(config, topology, testbed):
         found.append("random loss of links, which a testbed has not")
     found.append(f"its {HEADER_BYTES} B of headers a packet (the testbed's TCP has more)")
     return found

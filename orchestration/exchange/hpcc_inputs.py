@@ -218,9 +218,9 @@ def read_config(path: Path) -> HpccConfig:
             refuse(path, line, f"{key} needs {count} numbers of 0 or more", CHECK_FORMAT)
         return found
 
-    def one(key: str) -> float:
+    def one(key: str, default: float = 0) -> float:
         found = numbers(key, 1)
-        return found[0] if found else 0
+        return found[0] if found else default
 
     down = numbers("LINK_DOWN", 3) or [0]
     mode = int(one("CC_MODE"))
@@ -229,7 +229,8 @@ def read_config(path: Path) -> HpccConfig:
         payload_bytes=int(one("PACKET_PAYLOAD_SIZE")) or DEFAULT_PAYLOAD_BYTES,
         buffer_bytes=(int(one("BUFFER_SIZE")) or DEFAULT_BUFFER_MIB) << 20,
         congestion_control=known if "CC_MODE" in values else "",
-        thresholds=_thresholds(path, values),
+        # `SwitchNode::EcnEnabled`: without it no switch marks, whatever the maps have
+        thresholds=_thresholds(path, values) if one("ENABLE_QCN", 1) else None,
         link_down=(BASE_NS + int(down[0]) * 1000, int(down[1]), int(down[2])) if down[0] else None,
         stop_ns=round(one("SIMULATOR_STOP_TIME") * 10**9),
         mode=mode,

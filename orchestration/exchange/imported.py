@@ -22,6 +22,11 @@ from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
+from orchestration.model.import_facts import (
+    CONGESTION_CONTROL,
+    IMPORTED_CONTROL,
+    UNKNOWN_CONTROL,
+)
 from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
@@ -40,8 +45,6 @@ from traffic.schedule import ideal_times_ns
 
 # The default of a campaign.
 _DRAIN_NS = 200_000_000
-# Stands for the hosts' congestion control in the spec; the facts have the real one.
-IMPORTED = "imported"
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class Imported:
     `inputs` are the files that define flows and fabric, and `results` those with the outcome, by
     kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
     known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
-    `parent` is the closloop trial whose flows were sent, if there is one.
+    `parent` is the closloop trial whose flows were sent, if there is one. `settings` are what
+    decides the results and has no other place here; see orchestration/model/import_facts.py.
     """
 
     format: str
@@ -125,6 +129,7 @@ class Imported:
     actions: ChangeRecords | None = None
     events: tuple[Event, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     sample_period_ns: int = 100_000
     parent: str = ""
     seed: int = 0
@@ -238,7 +243,7 @@ def _trial(
         action_period_ns=imported.sample_period_ns,
         faults=imported.faults,
         # The facts have the real one: here it would make runs of one schedule incomparable.
-        host=HostSpec(congestion_control=IMPORTED),
+        host=HostSpec(congestion_control=IMPORTED_CONTROL),
         files={"schedule": _digest_of(flows), "testbed": _digest_text(imported.testbed)},
         parent=imported.parent,
     )
@@ -268,8 +273,9 @@ def _facts(imported: Imported) -> dict[str, Any]:
                 role: {"name": path.name, "sha256": sha256_of(path)} for role, path in files.items()
             },
             "missing": list(imported.missing),
+            "settings": dict(imported.settings),
         },
-        "congestion_control": imported.congestion_control or "unknown",
+        CONGESTION_CONTROL: imported.congestion_control or UNKNOWN_CONTROL,
         **imported.facts,
     }
 

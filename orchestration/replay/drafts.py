@@ -7,12 +7,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
 
 from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
-from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import offered
 from orchestration.campaign.schema import check_backend
 from orchestration.model.csv_columns import write_csv
@@ -23,9 +21,7 @@ from orchestration.model.trial import (
     CLOSLOOP,
     LINUX,
     REPEAT,
-    ROCE_CONTROLS,
     SOCKETS,
-    FabricSpec,
     HostSpec,
     PatternSpec,
     TrialSpec,
@@ -43,11 +39,20 @@ from orchestration.replay.campaign_file import (
 )
 from orchestration.replay.parents import Group, Recording, find_parents, group_parents
 from orchestration.replay.recordings import write_actions
+from orchestration.replay.substitutions import (
+    HARDWARE,
+    IMPORTED,
+    Choices,
+    fabric_of,
+    has_roce,
+    host_under,
+    settle,
+    transport,
+)
 from traffic import flow_file
 from traffic.schedule import class_names
 from tuners.registry import RECORDED
 
-IMPORTED, HARDWARE = "imported", "hardware"
 _TIMES = ("drain", "sample_period", "action_period", "decision_latency")
 _FLOWS_FILE = "flows.csv"
 _DEFAULT_BACKEND = "emulated"
@@ -61,7 +66,8 @@ class ReplayRequest:
     `run` is a run folder, a trial's folder, or a CSV of flows; `trials` selects trials of a run.
     `tuners` are names or mappings as in a campaign file; `recorded` means the recorded actions.
     `rates` are in bit/s, by name of the link. An empty `backend` or `testbed` and `repeats` of None
-    mean the recorded ones. An empty `name` is replaced by a generated one.
+    mean the recorded ones. An empty `name` is replaced by a generated one. `congestion_control` and
+    `without` name what takes the place of what cannot be carried over (`replay.substitutions`).
     """
 
     run: Path
@@ -74,6 +80,13 @@ class ReplayRequest:
     scale_rates: float = 1.0
     rates: Mapping[str, int] = field(default_factory=dict)
     scale_thresholds: bool = False
+    congestion_control: str = ""
+    without: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> Choices:
+        """What the user names in place of what cannot be carried over."""
+        return Choices(self.congestion_control, self.without, self.testbed)
 
 
 def backend_of(request: ReplayRequest, recorded: str) -> str:
@@ -135,11 +148,13 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     single = len(group.repeats) == 1
     flows = "flows.csv" if single else f"flows-{REPEAT}.csv"
     order = _class_order(group)
-    patterns, notes = _patterns(trial.spec, order, backend)
+    declared = _declared(trial.spec, order)
+    notes = settle(trial, declared, backend, request.choices)
+    sent = transport(trial, order, declared, request.congestion_control)
+    patterns = _patterns(declared, order, backend, sent.patterns)
     if not _keeps_numbers(group, order):
         notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
-    host, said = _host(trial.spec, backend)
-    notes += said
+    with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
     balancing = trial.spec.load_balancing
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
@@ -163,10 +178,10 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
             times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times}
-            | _flow_samples(trial.spec, backend)
+            | ({"flow_sample_period": samples_ns} if samples_ns and with_fabric else {})
             | ({"warm_up": trial.spec.warm_up_ns} if trial.spec.warm_up_ns else {}),
-            host=host,
-            fabric=_fabric(trial.spec) if _has_fabric(trial.spec, backend) else LINUX,
+            host=sent.host,
+            fabric=fabric_of(trial) if with_fabric else LINUX,
             clock=trial.spec.clock if backend == "emulated" else "",
             faults=trial.spec.faults,
             load_balancing=balancing if offered(backend, balancing) else ECMP,
@@ -184,18 +199,6 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
         notes=tuple(notes),
         write=write,
     )
-
-
-def _fabric(spec: TrialSpec) -> FabricSpec:
-    """Return the parent's switches, which are Linux' on a rack; elsewhere nothing is known."""
-    known = spec.fabric != LINUX or spec.backend in ("emulated", HARDWARE)
-    return spec.fabric if known else CLOSLOOP
-
-
-def _flow_samples(spec: TrialSpec, backend: str) -> dict[str, int]:
-    """Return the period at which flows are sampled, if they were, and the backend can."""
-    period_ns = spec.flow_sample_period_ns if _has_fabric(spec, backend) else 0
-    return {"flow_sample_period": period_ns} if period_ns else {}
 
 
 def _chosen(group: Group, repeats: int | None) -> Group:
@@ -258,44 +261,29 @@ def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
     )
 
 
+def _declared(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
+    """Return the patterns of the classes that have flows; imported flows have none."""
+    declared = dict(zip(class_names(spec.traffic), spec.traffic, strict=True))
+    return {name: declared[name] for name in order if name in declared}
+
+
 def _patterns(
-    spec: TrialSpec, order: Sequence[str], backend: str
-) -> tuple[tuple[ReplayedPattern, ...], list[str]]:
-    declared: dict[str, PatternSpec] = dict(
-        zip(class_names(spec.traffic), spec.traffic, strict=True)
-    )
-    patterns, notes = [], []
+    declared: Mapping[str, PatternSpec],
+    order: Sequence[str],
+    backend: str,
+    controls: Mapping[str, str],
+) -> tuple[ReplayedPattern, ...]:
+    patterns = []
     for name in order:
-        pattern = declared.get(name)
+        pattern, control = declared.get(name), controls.get(name, "")
         if pattern is None:
-            patterns.append(ReplayedPattern(name))
+            patterns.append(ReplayedPattern(name, congestion_control=control))
             continue
         driver = {}
         if pattern.driver != SOCKETS and backend == HARDWARE:
             driver = {"name": pattern.driver.name, **dict(pattern.driver.options)}
-        elif pattern.driver != SOCKETS:
-            notes.append(f"sockets send what {pattern.driver.name} sent: {name}")
-        control = pattern.congestion_control
-        if control in ROCE_CONTROLS and not _has_fabric(spec, backend):
-            notes.append(f"the hosts' congestion control in place of {control}: {name}")
-            control = ""
         patterns.append(ReplayedPattern(name, pattern.queue_class, driver, control))
-    return tuple(patterns), notes
-
-
-def _has_fabric(spec: TrialSpec, backend: str) -> bool:
-    return backend == "emulated" or (backend == "simulated" and spec.host.is_roce)
-
-
-def _host(spec: TrialSpec, backend: str) -> tuple[HostSpec | None, list[str]]:
-    """Return the hosts' settings, None if the backend lacks their congestion control, and notes."""
-    known = get_args(Host.model_fields["congestion_control"].annotation)
-    if spec.host.congestion_control in known and (
-        not spec.host.is_roce or _has_fabric(spec, backend)
-    ):
-        return spec.host, []
-    default = Host.model_fields["congestion_control"].default
-    return None, [f"congestion control {default} in place of {spec.host.congestion_control}"]
+    return tuple(patterns)
 
 
 def _recorded(
@@ -362,12 +350,17 @@ def _of_flows(request: ReplayRequest) -> Draft:
     if RECORDED in request.tuners:
         remedy = "name a tuner that decides: --tuner secn1"
         problems.append(Problem("--tuner", f"{request.run} has no recorded actions", remedy))
-    unfit = {"--trials": request.trials, "--scale-thresholds": request.scale_thresholds}
+    unfit = {
+        "--trials": request.trials,
+        "--scale-thresholds": request.scale_thresholds,
+        "--without": request.without,
+    }
     for option, given in unfit.items():
         if given:
             problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
     if problems:
         raise InputError(problems)
+    request.choices.check()
     flows = flow_file.read_flows(str(request.run))
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
@@ -377,6 +370,8 @@ def _of_flows(request: ReplayRequest) -> Draft:
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         shutil.copyfile(request.run, folder / _FLOWS_FILE)
+        control = request.congestion_control
+        host = host_under(control, testbed, HostSpec()) if control else None
         return ReplayCampaign(
             name=name,
             backend=backend,
@@ -387,7 +382,8 @@ def _of_flows(request: ReplayRequest) -> Draft:
             duration_ns=duration_ns,
             parent_run=request.run.name,
             parent_sha256=sha256_of(request.run),
-            fabric=CLOSLOOP if backend == "emulated" else LINUX,
+            host=host,
+            fabric=CLOSLOOP if has_roce(backend, host) else LINUX,
         )
 
     return Draft(

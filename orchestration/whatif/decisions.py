@@ -256,8 +256,8 @@ def check_repeatable(trial: TrialResult) -> None:
         raise InputError.single(
             where,
             f"{why}, so no trial repeats it to the bit",
-            "replay it in virtual time, and ask about the replay: "
-            f"closloop replay {trial.folder} --on emulated",
+            "replay it in virtual time, and ask about the replay (it may want more options, and "
+            f"says which): closloop replay {trial.folder} --on emulated",
         )
     if not trial.stamp.valid:
         reasons = "; ".join(reason.text for reason in trial.stamp.reasons)

@@ -1,5 +1,6 @@
 """Import, export, import again loses nothing."""
 
+import dataclasses
 import shutil
 import tempfile
 import zlib
@@ -22,6 +23,7 @@ from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.source import read_source
 from orchestration.model.errors import InputError
+from orchestration.model.load_balancing import LoadBalancingSpec
 
 TABLES = ("schedule", "flows", "actions")
 
@@ -179,6 +181,7 @@ def test_a_trials_flows_come_home_from_the_simulator_with_their_numbers(trial, p
     (item,) = read_source(trial)
     done = export_hpcc(item, place / "out")
     assert "here 90 B" in " ".join(done.notes)
+    assert "switches there have PFC, always; here they drop what does not fit" in done.notes
     out = place / "out"
     files = HpccFiles(
         out / "topology.txt", out / "flow.txt", config=out / "config.txt", names=out / "names.json"
@@ -222,14 +225,10 @@ def test_the_exported_schedule_is_a_replays_file(trial, place):
 
 
 def changed(item, **fields):
-    import dataclasses
-
     return dataclasses.replace(item, **fields)
 
 
 def test_what_the_formats_cannot_hold_is_refused_and_leaves_nothing(trial, place):
-    import dataclasses
-
     from inventory.parts import LinkSpec, TrafficClass
     from inventory.topology import Testbed
     from orchestration.model.trial import FaultSpec
@@ -288,8 +287,6 @@ def test_what_the_formats_cannot_hold_is_refused_and_leaves_nothing(trial, place
 
 
 def test_a_link_that_fails_is_in_the_config(trial, place):
-    import dataclasses
-
     from orchestration.model.trial import FaultSpec
 
     (item,) = read_source(trial)
@@ -304,6 +301,13 @@ def test_a_link_that_fails_is_in_the_config(trial, place):
         out / "topology.txt", out / "flow.txt", config=out / "config.txt", names=out / "names.json"
     )
     assert [fault.down_ns for fault in import_hpcc(files).faults] == [1_500_000]
+
+
+def test_load_balancing_that_the_simulator_has_not_is_told(trial, place):
+    (item,) = read_source(trial)
+    spray = dataclasses.replace(item.spec, load_balancing=LoadBalancingSpec(kind="spray"))
+    done = export_hpcc(changed(item, spec=spray), place / "out")
+    assert "switches there do ECMP; here spray (random)" in done.notes
 
 
 def test_a_campaign_file_is_exported_without_a_run(place):

@@ -372,9 +372,12 @@ def test_imported_runs_are_replayed_where_the_user_says(old, tmp_path):
         (trial / "trial.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=r"was imported.*\n.*--on emulated"):
         replay(folder, tmp_path, tuners=("secn1",))
-    made = build_replays(ReplayRequest(folder, "fluid", ("secn1",)), tmp_path)
+    with pytest.raises(InputError, match="congestion control dcqcn"):
+        build_replays(ReplayRequest(folder, "fluid", ("secn1",)), tmp_path)
+    asked = ReplayRequest(folder, "fluid", ("secn1",), congestion_control="dctcp")
+    made = build_replays(asked, tmp_path)
     assert len(made) == 2  # two labels, whose flows need not be the same
-    assert all("dctcp in place of dcqcn" in " ".join(item.notes) for item in made)
+    assert all("control dcqcn: dctcp with" in " ".join(item.notes) for item in made)
     for item in made:
         campaign = load_campaign(item.file)
         assert sorted(trial.repeat for trial in campaign.trials) == [1, 2]

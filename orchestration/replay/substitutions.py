@@ -1,0 +1,275 @@
+"""What a replay cannot take over from its parent, and what the user chose in its place.
+
+One rule for all parents and backends. What decides a trial's results (congestion control with its
+parameters and window, buffers, PFC, load balancing, loss on links, what sends the flows) is carried
+over, or the user names what takes its place, or the replay is refused. The rest is a note.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import TrialResult
+from orchestration.campaign.load_balancing import offered
+from orchestration.model.congestion import ACK_EVERY, PROGRAM
+from orchestration.model.errors import InputError, suggest
+from orchestration.model.import_facts import (
+    CONGESTION_CONTROL,
+    HPCC_FORMAT,
+    IMPORTED_CONTROL,
+    UNKNOWN_CONTROL,
+    import_settings,
+)
+from orchestration.model.load_balancing import ECMP
+from orchestration.model.roce import RoceSpec
+from orchestration.model.trial import (
+    CLOSLOOP,
+    LINUX,
+    REAL,
+    ROCE_CONTROLS,
+    SOCKETS,
+    CongestionControl,
+    DriverSpec,
+    FabricSpec,
+    HostSpec,
+    PatternSpec,
+    TrialSpec,
+)
+
+IMPORTED, HARDWARE = "imported", "hardware"
+CONTROLS = tuple(name for name in get_args(CongestionControl) if name != PROGRAM)
+# What can be left out, and what the replay has then.
+WITHOUT = {
+    "shared-buffer": "a buffer for each port",
+    "pfc": "queues that drop what does not fit",
+    "load-balancing": "ECMP",
+    "link-loss": "links without random loss",
+    "drivers": "sockets, without limits of rate",
+}
+# What a testbed says: named by the user, it is the user's choice.
+_OF_TESTBED = ("shared-buffer", "pfc", "link-loss")
+# Programs that send flows over TCP as sockets do, and the options that leave it so.
+_LIKE_SOCKETS = {"iperf3": ("block", "zerocopy"), "fio": ("block", "nodelay")}
+_CONTROL_OPTION, _WITHOUT_OPTION = "--congestion-control", "--without"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user names in place of what cannot be carried over; see `replay --help`."""
+
+    congestion_control: str = ""
+    without: tuple[str, ...] = ()
+    testbed: str = ""
+
+    def check(self) -> None:
+        """Raise InputError for a congestion control, or a word of `without`, that is unknown."""
+        named = [self.congestion_control] if self.congestion_control else []
+        for option, words, known in (
+            (_CONTROL_OPTION, named, CONTROLS),
+            (_WITHOUT_OPTION, self.without, WITHOUT),
+        ):
+            for word in words:
+                if word not in known:
+                    remedy = f"{suggest(word, known)}use one of {', '.join(known)}"
+                    raise InputError.single(option, f"unknown: {word!r}", remedy)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Something that decides the parent's results, and that the backend cannot repeat.
+
+    `name` is `CONGESTION_CONTROL` or a key of `WITHOUT`.
+    """
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Transport:
+    """The hosts' settings, None for a campaign's defaults, and the control of patterns, or ""."""
+
+    host: HostSpec | None
+    patterns: Mapping[str, str]
+
+
+def settle(
+    trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str, choices: Choices
+) -> list[str]:
+    """Return notes on what the replay has in place of what decides its parent's results.
+
+    `patterns` are those of the classes that have flows. Raises InputError, with everything that
+    the user has to choose, if anything is neither carried over nor chosen.
+    """
+    choices.check()
+    lost = [
+        one
+        for one in _lost(trial, patterns, backend)
+        if not (choices.testbed and one.name in _OF_TESTBED)
+    ]
+    names = list(dict.fromkeys(one.name for one in lost))
+    for name in choices.without:
+        if name not in names:
+            raise InputError.single(
+                f"{_WITHOUT_OPTION} {name}",
+                "the replay takes it over, or the parent had none",
+                "leave it out; to change more, edit the files that --plan-only writes",
+            )
+    chosen = (*choices.without, *([CONGESTION_CONTROL] if choices.congestion_control else []))
+    if open_ := [one for one in lost if one.name not in chosen]:
+        raise _refused(trial, backend, open_)
+    named = f"{choices.congestion_control} with its default parameters"
+    instead = {**WITHOUT, CONGESTION_CONTROL: named}
+    notes = [f"in place of {one.what}: {instead[one.name]}" for one in lost]
+    return [*notes, *_notes(trial, patterns, backend)]
+
+
+def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputError:
+    """Return the error that lists what is lost, and the options that choose its replacement."""
+    options, names = [], list(dict.fromkeys(one.name for one in lost))
+    for name in names:
+        if name == CONGESTION_CONTROL:
+            first, *others = _controls_on(backend)
+            more = f" (or {', '.join(others)})" if others else ""
+            options.append(f"{_CONTROL_OPTION} {first}{more}")
+        else:
+            options.append(f"{_WITHOUT_OPTION} {name}")
+    # the longest last, so that the command can be read up to its parenthesis
+    options.sort(key=lambda text: "(" in text)
+    of_fabric = [f"{_WITHOUT_OPTION} {name}" for name in _OF_TESTBED if name in names]
+    own = f"; --testbed FILE, a fabric of your own, stands for {' '.join(of_fabric)}"
+    return InputError.single(
+        str(trial.folder),
+        f"a replay on {backend} cannot yet have what decides this run's results: "
+        + "; ".join(one.what for one in lost),
+        f"to send the same flows under other settings, name them: {' '.join(options)}"
+        + (own if of_fabric else ""),
+    )
+
+
+def _controls_on(backend: str) -> list[str]:
+    """Return the congestion controls that a backend has."""
+    if backend == "fluid":
+        return [HostSpec().congestion_control]
+    roce = backend in ("emulated", "simulated")
+    return [one for one in CONTROLS if roce or one not in ROCE_CONTROLS]
+
+
+def transport(
+    trial: TrialResult, order: Sequence[str], patterns: Mapping[str, PatternSpec], control: str
+) -> Transport:
+    """Return the hosts' and patterns' congestion control, with `control` in its place if named.
+
+    `order` are the classes that have flows, `patterns` those of them that are declared. A class of
+    the testbed with a control of its own is overruled by its patterns.
+    """
+    spec = trial.spec
+    own = {name: pattern.congestion_control for name, pattern in patterns.items()}
+    if not control:
+        return Transport(None if spec.backend == IMPORTED else spec.host, own)
+    if any(klass.congestion_control for klass in trial.testbed.classes):
+        return Transport(spec.host, dict.fromkeys(order, control))
+    if control == spec.host.congestion_control:
+        return Transport(spec.host, {})
+    base = HostSpec() if spec.backend == IMPORTED else spec.host
+    return Transport(host_under(control, trial.testbed, base), {})
+
+
+def host_under(control: str, testbed: Testbed, base: HostSpec) -> HostSpec:
+    """Return hosts under another control, with its default parameters; TCP's timeout is `base`'s.
+
+    RoCE's packets carry what TCP's do on this testbed, at most the default.
+    """
+    if control not in ROCE_CONTROLS:
+        return dataclasses.replace(base, congestion_control=control, roce=None)
+    payload = min(RoceSpec.payload_bytes, max(4, testbed.mss_bytes // 4 * 4))
+    every = ACK_EVERY.get(control, RoceSpec.ack_every)
+    roce = RoceSpec(payload_bytes=payload, ack_every=every, control=control)
+    return HostSpec(control, base.min_rto_ns, roce)
+
+
+def fabric_of(trial: TrialResult) -> FabricSpec:
+    """Return the parent's switches, which are Linux' on a rack; elsewhere nothing is known."""
+    spec, imported = trial.spec, trial.facts.get("imported")
+    if isinstance(imported, Mapping) and imported.get("format") == HPCC_FORMAT:
+        # its switches mark what leaves (`SwitchNode::SwitchNotifyDequeue`)
+        return FabricSpec(CLOSLOOP.kind, "departures")
+    known = spec.fabric != LINUX or spec.backend in ("emulated", HARDWARE)
+    return spec.fabric if known else CLOSLOOP
+
+
+def has_roce(backend: str, host: HostSpec | None) -> bool:
+    """Return whether a backend has RoCE NICs, for flows of these hosts."""
+    return backend == "emulated" or (backend == "simulated" and host is not None and host.is_roce)
+
+
+def _lost(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str) -> Iterator[Lost]:
+    spec = trial.spec
+    if spec.backend == IMPORTED:
+        yield from _lost_of_import(trial.facts, trial.testbed, spec)
+    elif not has_roce(backend, spec.host):
+        if spec.host.is_roce:
+            what = f"congestion control {spec.host.congestion_control} of its hosts' RoCE NICs"
+            yield Lost(CONGESTION_CONTROL, what)
+        for name, pattern in patterns.items():
+            if pattern.congestion_control in ROCE_CONTROLS:
+                what = f"congestion control {pattern.congestion_control} of the flows {name}"
+                yield Lost(CONGESTION_CONTROL, what)
+    ways = spec.load_balancing
+    if ways != ECMP and not offered(backend, ways):
+        yield Lost("load-balancing", f"load balancing by {ways.kind} ({ways.route_by})")
+    for name, pattern in patterns.items():
+        if backend != HARDWARE and not _sends_like_sockets(pattern.driver):
+            options = ", ".join(f"{key} {value}" for key, value in pattern.driver.options)
+            how = f" with {options}" if options else ""
+            yield Lost("drivers", f"{pattern.driver.name}{how}, which sent the flows {name}")
+
+
+def _lost_of_import(facts: Mapping[str, Any], testbed: Testbed, spec: TrialSpec) -> Iterator[Lost]:
+    own = spec.host.congestion_control
+    control = str(
+        facts.get(CONGESTION_CONTROL, UNKNOWN_CONTROL if own == IMPORTED_CONTROL else own)
+    )
+    buffer_bytes = max((port.buffer_bytes for port in testbed.switch_ports), default=0)
+    settings = import_settings(facts, buffer_bytes)
+    if control == UNKNOWN_CONTROL:
+        yield Lost(CONGESTION_CONTROL, "its congestion control, which its files do not say")
+    elif control != HostSpec().congestion_control:
+        parameters = " with its parameters" if facts.get("hpcc_parameters") else ""
+        yield Lost(CONGESTION_CONTROL, f"congestion control {control}{parameters}")
+    for name, what in settings.items():
+        # those of the transport (a window, IRN) go with the congestion control
+        yield Lost(name if name in WITHOUT else CONGESTION_CONTROL, what)
+
+
+def _sends_like_sockets(driver: DriverSpec) -> bool:
+    """Return whether sockets send as this driver did: over TCP, and as fast as that lets it."""
+    if driver == SOCKETS:
+        return True
+    harmless = _LIKE_SOCKETS.get(driver.name)
+    return harmless is not None and all(key in harmless for key, _ in driver.options)
+
+
+def _notes(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str) -> Iterator[str]:
+    """Yield what differs and decides nothing, or what the choice of the backend includes."""
+    spec = trial.spec
+    for name, pattern in patterns.items():
+        if (
+            pattern.driver != SOCKETS
+            and backend != HARDWARE
+            and _sends_like_sockets(pattern.driver)
+        ):
+            yield f"sockets send what {pattern.driver.name} sent: {name}"
+    if spec.clock == REAL and backend != "emulated":
+        yield f"the parent ran in real time, on this machine's kernel; the replay is on {backend}"
+    if spec.scale != 1:
+        yield f"the parent's rates were divided by {spec.scale}; the replay's are not"
+    if spec.flow_sample_period_ns and not has_roce(backend, spec.host):
+        yield f"flows are not sampled on {backend}"
+    if spec.backend == IMPORTED:
+        here = trial.testbed.wire_bytes(1) - 1
+        yield f"packets have this testbed's headers ({here} B with TCP), whatever they had there"
