@@ -191,12 +191,16 @@ def import_flows(
     hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
     idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
     mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
+    without: Annotated[
+        list[str], "Leave out packets that are not read yet: roce or tunnels; again for both."
+    ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Make flows to replay out of what a network carried: a capture or exporters' flow records.
 
     Without --hosts, each new address is the testbed's next host. Flows with an end that is no host
-    are dropped, and counted.
+    are dropped, and counted. RoCE and tunnels are refused, unless --without leaves them out; all
+    else that is no flow is counted.
 
     Examples: closloop import flows rack.pcap --testbed graphcc --hosts hosts.yml -o flows.csv
 
@@ -214,7 +218,7 @@ def import_flows(
     chosen = kind or ("csv" if mapping else kind_of(file))
     with waiting("reading"):
         found, named = read_records(
-            file, chosen, _duration("--idle", idle) if idle else None, mapping
+            file, chosen, _duration("--idle", idle) if idle else None, mapping, without
         )
         given = read_hosts(hosts, fabric) if hosts else named or None
         written = write_replay(out, found, fabric, given)

@@ -7,39 +7,37 @@ sequence number: a segment that was sent twice or captured at two ports counts o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestration.exchange.records import (
-    LINK_TYPES,
-    FlowRecord,
-    Packet,
-    Recorded,
-    counted,
-    ends_of,
-    parse,
-)
+from orchestration.exchange.packets import LINK_TYPES, Packet, ends_of, parse
+from orchestration.exchange.records import FlowRecord, Recorded, counted
+from orchestration.exchange.unread import Tally, Unread
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.units import format_duration
 
 # Packets may be a little out of order, because the ports of a switch are captured in turn.
 _JUMP_NS = 1_000_000_000
 _PCAP_HEADER_BYTES = 24
-_HALF, _WRAP = 1 << 31, 1 << 32
+# What TCP sends again comes within this (Linux' TCP_RTO_MAX); ports are used anew after TIME_WAIT.
+_MAX_RTO_NS = 120_000_000_000
+_HALF, _WRAP, _MAX_WINDOW = 1 << 31, 1 << 32, 1 << 30
 
 
-def read_capture(path: Path, idle_ns: int) -> Recorded:
+def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
     """Return the flows of a capture. A gap of more than `idle_ns` within a five-tuple ends a flow.
 
-    Raises InputError for a file that is not a capture, is truncated, or has times that jump back.
-    Raises NotReadyError without Scapy.
+    `without` names kinds of packets that are left out (orchestration/exchange/unread.py). Raises
+    InputError for packets of such a kind that is not named, for a file that is not a capture, is
+    truncated, or has times that jump back. Raises NotReadyError without Scapy.
     """
     flows: dict[bytes, _Flow] = {}
     ended: list[_Flow] = []
-    other = packets = last_ns = 0
-    for t_ns, data, link_type in _packets(path):
+    tally = Tally("packets", without)
+    packets = last_ns = apart = 0
+    for t_ns, data, link_type, wire_bytes in _packets(path):
         packets += 1
         if t_ns < last_ns - _JUMP_NS:
             back = format_duration(last_ns - t_ns)
@@ -49,68 +47,129 @@ def read_capture(path: Path, idle_ns: int) -> Recorded:
                 "cut the capture there (editcap) and import the parts, or capture again",
             )
         last_ns = max(last_ns, t_ns)
-        packet = parse(data, link_type)
-        if packet is None:
-            other += 1
+        packet = parse(data, link_type, wire_bytes)
+        if isinstance(packet, Unread):
+            tally.add(packet, f"{path}: packet {packets}")
             continue
         flow = flows.get(packet.key)
-        if flow is None or t_ns - flow.end_ns > idle_ns:
+        if flow is None or t_ns - flow.end_ns > idle_ns or flow.is_other_connection(packet):
+            before = None
             if flow is not None:
                 ended.append(flow)
-            flow = flows[packet.key] = _Flow(packet.key, t_ns)
+                other = flow.is_other_connection(packet)
+                apart += other and not packet.opens
+                before = None if other or t_ns - flow.end_ns > _MAX_RTO_NS else flow
+            flow = flows[packet.key] = _Flow(packet.key, t_ns, before)
         flow.take(t_ns, packet)
     ended += flows.values()
     records = [record for flow in ended if (record := flow.record()) is not None]
     silent = len(ended) - len(records)
     notes = counted(
         [
-            (other, "packets are neither TCP nor UDP, or are cut within their headers"),
+            *tally.notes(),
             (silent, "flows carry no payload (acknowledgements, empty connections)"),
+            (
+                sum(flow.began_earlier for flow in ended),
+                "TCP flows begin without a SYN: what was sent before the capture is not counted",
+            ),
+            (
+                apart,
+                "flows go on at a sequence number that is a window or more away: of another "
+                "connection, or packets are missing",
+            ),
+            (
+                sum(record.klass == "udp" for record in records),
+                "flows are UDP: datagrams that were sent or seen twice count twice",
+            ),
         ]
     )
     return Recorded(f"{packets} packets", sorted(records, key=lambda r: r.start_ns), notes)
 
 
 class _Flow:
-    """The packets of one five-tuple since it was last idle."""
+    """The packets of one five-tuple since it was last idle.
 
-    __slots__ = ("end_ns", "first", "highest", "key", "payload", "start_ns")
+    `before` is the flow that the same connection had earlier: what that had sent counts once.
+    """
 
-    def __init__(self, key: bytes, t_ns: int) -> None:
+    __slots__ = ("_before", "_first", "_highest", "_opened", "end_ns", "key", "payload", "start_ns")
+
+    def __init__(self, key: bytes, t_ns: int, before: _Flow | None = None) -> None:
         self.key = key
         self.start_ns, self.end_ns = -1, t_ns
         self.payload = 0
-        self.first = self.highest = -1
+        self._opened: int | None = before._opened if before else None
+        # Sequence numbers of TCP, unwrapped.
+        self._highest: int | None = before._highest if before else None
+        self._before = self._highest
+        self._first: int | None = None
+
+    @property
+    def began_earlier(self) -> bool:
+        """Whether it is the first of a TCP connection, and that began before the capture."""
+        return self._opened is None and self._before is None and self._first is not None
+
+    def is_other_connection(self, packet: Packet) -> bool:
+        """Whether a packet is of a later connection between the same ports.
+
+        Within one, nothing is further than the largest window from what was sent (RFC 7323).
+        """
+        if packet.sequence < 0:
+            return False
+        if packet.opens and self._opened is not None:
+            return packet.sequence != self._opened
+        if self._highest is None or not (packet.opens or packet.payload_bytes):
+            return False
+        if packet.opens:
+            # its SYN may come after data, from another port
+            return self._before is not None or (packet.sequence - (self._first or 0)) % _WRAP != 0
+        return abs(self._ahead(packet)) > _MAX_WINDOW
+
+    def _ahead(self, packet: Packet) -> int:
+        """Return by how much a packet begins beyond the highest number: the nearest such value."""
+        return (packet.sequence - (self._highest or 0) + _HALF) % _WRAP - _HALF
 
     def take(self, t_ns: int, packet: Packet) -> None:
+        """Add a packet."""
         self.end_ns = max(self.end_ns, t_ns)
+        if packet.opens:
+            self._opened = packet.sequence
         size = packet.payload_bytes
         if not size:
             return
-        if self.start_ns < 0:
-            self.start_ns = t_ns
         if packet.sequence < 0:
+            self._seen(t_ns)
             self.payload += size
             return
-        if self.first < 0:
-            self.first = self.highest = packet.sequence
-        # Sequence numbers wrap at 32 bits: unwrap to the value nearest to the highest so far.
-        ahead = (packet.sequence - self.highest + _HALF) % _WRAP - _HALF
-        begin = self.highest + ahead
-        self.first = min(self.first, begin)
-        self.highest = max(self.highest, begin + size)
+        begin = packet.sequence
+        if self._highest is not None:
+            begin = self._highest + self._ahead(packet)
+        end = begin + size
+        if self._before is not None:
+            begin = max(begin, self._before)
+        if begin >= end:
+            return
+        self._seen(t_ns)
+        self._first = begin if self._first is None else min(self._first, begin)
+        self._highest = end if self._highest is None else max(self._highest, end)
+
+    def _seen(self, t_ns: int) -> None:
+        """Let it start at a packet's time, unless it did earlier: packets come out of order."""
+        self.start_ns = t_ns if self.start_ns < 0 else min(self.start_ns, t_ns)
 
     def record(self) -> FlowRecord | None:
         """Return the flow; None if it carried nothing."""
-        size = self.payload + self.highest - self.first
+        size = self.payload
+        if self._highest is not None and self._first is not None:
+            size += self._highest - self._first
         if size <= 0:
             return None
         src, dst, protocol = ends_of(self.key)
         return FlowRecord((self.key,), src, dst, self.start_ns, self.end_ns, size, protocol)
 
 
-def _packets(path: Path) -> Iterator[tuple[int, bytes, int]]:
-    """Yield each packet's time in ns, bytes and link type."""
+def _packets(path: Path) -> Iterator[tuple[int, bytes, int, int]]:
+    """Yield each packet's time in ns, bytes, link type, and length on the link."""
     try:
         from scapy.error import Scapy_Exception
         from scapy.utils import RawPcapNgReader, RawPcapReader
@@ -134,16 +193,24 @@ def _packets(path: Path) -> Iterator[tuple[int, bytes, int]]:
                 for number, block in enumerate(reader, start=1):
                     data, meta = block
                     _refuse_damage(path, number, complaints)
+                    if meta.tshigh is None:
+                        raise InputError.single(
+                            f"{path}: packet {number}",
+                            "has no time (a simple packet block), so no flow has a start",
+                            "capture again into a pcap, or pcapng with enhanced packet blocks",
+                        )
                     ticks = (meta.tshigh or 0) << 32 | (meta.tslow or 0)
                     _known_link(path, meta.linktype)
-                    yield ticks * 10**9 // (meta.tsresol or 10**6), data, meta.linktype
+                    t_ns = ticks * 10**9 // (meta.tsresol or 10**6)
+                    yield t_ns, data, meta.linktype, meta.wirelen
             else:
                 _known_link(path, reader.linktype)
                 scale, place = 1 if reader.nano else 1000, _PCAP_HEADER_BYTES
                 for number, (data, meta) in enumerate(reader, start=1):
                     _refuse_damage(path, number, complaints)
                     place += 16 + meta.caplen
-                    yield meta.sec * 10**9 + meta.usec * scale, data, reader.linktype
+                    t_ns = meta.sec * 10**9 + meta.usec * scale
+                    yield t_ns, data, reader.linktype, meta.wirelen
                 # The reader treats a truncated header as the end of the file, without an error.
                 if reader.f.tell() != place:
                     complaints.append("the next packet is cut off")

@@ -10,13 +10,16 @@ of datagrams, in whole seconds.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from inventory.topology import TCP_IP_HEADER_BYTES
-from orchestration.exchange.records import FlowRecord, Recorded, counted, ends_of, merged, parse
+from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
+from orchestration.exchange.records import FlowRecord, Recorded, counted, merged
+from orchestration.exchange.unread import OTHER, TUNNEL, Tally, Unread, kind_of_datagram
 from orchestration.model.csv_columns import opened, opened_csv, refuse, shown
 from orchestration.model.errors import InputError
 
@@ -39,19 +42,24 @@ _UDP_IP_HEADER_BYTES = 28
 _IP6_MORE_BYTES = 20
 _PROTOCOLS = {"6": "tcp", "TCP": "tcp", "17": "udp", "UDP": "udp"}
 _WRITE_AGAIN = "write it again with `nfdump -o csv`"
-_ETHERNET = 1
+# As nfdump prints the protocols of tunnels.
+_TUNNELS = frozenset(("4", "IPIP", "41", "IPV6", "47", "GRE", "50", "ESP", "51", "AH"))
+# sFlow's header_protocol (sflow_version_5.txt) -> link type.
+_LINKS = {1: ETHERNET, 11: RAW_IP4, 12: RAW_IP6}
 _PRINT_AGAIN = (
     "print it with `sflowtool -r FILE`, without -l, -L or -J: they leave out times or headers"
 )
 
 
-def read_nfdump(path: Path, idle_ns: int) -> Recorded:
+def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
     """Return the flows of nfdump's CSV. Records of one five-tuple within `idle_ns` are one flow.
 
-    Raises InputError, with the line, for another format or a malformed row.
+    `without` names kinds that are left out. Raises InputError, with the line, for a record of such
+    a kind that is not named, another format, or a malformed row.
     """
     records: list[FlowRecord] = []
-    other = rows = whole_seconds = 0
+    tally = Tally("records", without)
+    rows = whole_seconds = 0
     with opened_csv(path, _WRITE_AGAIN) as (_, reader):
         header = [name.strip() for name in next(reader, [])]
         first = ("src", "start")
@@ -72,30 +80,44 @@ def read_nfdump(path: Path, idle_ns: int) -> Recorded:
                 refuse(path, line, what, _WRITE_AGAIN)
             cells = {name: row[at].strip() for name, at in place.items()}
             rows += 1
-            protocol = _PROTOCOLS.get(cells["protocol"].upper())
-            if protocol is None:
-                other += 1
+            protocol = _PROTOCOLS.get(cells["protocol"].upper(), "")
+            unread = _unread(cells, protocol)
+            if unread is not None:
+                tally.add(unread, f"{path}:{line}")
                 continue
             whole_seconds += "." not in cells["start"]
             try:
                 records += _records(cells, protocol)
             except ValueError as error:
                 refuse(path, line, str(error), _WRITE_AGAIN)
-    flows = merged(records, idle_ns)
+    flows, overlaps = merged(records, idle_ns)
     kept = [flow for flow in flows if flow.size_bytes > 0]
     notes = [
         f"payload is estimated: IP bytes less {TCP_IP_HEADER_BYTES} B for each packet of TCP and "
-        f"{_UDP_IP_HEADER_BYTES} B of UDP",
+        f"{_UDP_IP_HEADER_BYTES} B of UDP; what was sent twice counts twice",
         *counted(
             [
                 (len(records) - len(flows), "records continue another's flow"),
-                (other, "records are neither TCP nor UDP"),
+                (
+                    overlaps,
+                    "of them begin before it ends, and are added: if several exporters saw a "
+                    "flow, give the records of one (`nfdump 'exporter ip ADDRESS'`)",
+                ),
+                *tally.notes(),
                 (len(flows) - len(kept), "flows carry no payload (acknowledgements)"),
                 (whole_seconds, "starts are known to a second only"),
             ]
         ),
     ]
     return Recorded(f"{rows} records", kept, notes)
+
+
+def _unread(cells: dict[str, str], protocol: str) -> Unread | None:
+    """Return the kind of a record that no flow is made of; None for others."""
+    if not protocol:
+        return TUNNEL if cells["protocol"].upper() in _TUNNELS else OTHER
+    port = cells["dport"]
+    return kind_of_datagram(int(port)) if protocol == "udp" and port.isdecimal() else None
 
 
 def _records(cells: dict[str, str], protocol: str) -> list[FlowRecord]:
@@ -149,12 +171,13 @@ class _Seen:
     size_bytes: int
 
 
-def read_sflowtool(path: Path, idle_ns: int) -> Recorded:
+def read_sflowtool(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
     """Return the flows of sflowtool's lines. A gap of more than `idle_ns` (and 1 s) ends a flow.
 
-    Raises InputError, with the line, for another format, and for times out of order.
+    `without` names kinds that are left out. Raises InputError, with the line, for a sample of such
+    a kind that is not named, for another format, and for times out of order.
     """
-    reader = _Sampled(path, max(1, idle_ns // 10**9))
+    reader = _Sampled(path, max(1, idle_ns // 10**9), Tally("samples", without))
     with opened(path) as file:
         number, line = 0, b"\n"
         for number, line in enumerate(file, start=1):
@@ -165,15 +188,15 @@ def read_sflowtool(path: Path, idle_ns: int) -> Recorded:
 
 
 class _Sampled:
-    def __init__(self, path: Path, idle_s: int) -> None:
-        self._path, self._idle_s = path, idle_s
+    def __init__(self, path: Path, idle_s: int, tally: Tally) -> None:
+        self._path, self._idle_s, self._tally = path, idle_s, tally
         self._time_s = -1
         self._agent = ""
         self._rate = 0
         self._open: dict[tuple[bytes, str], _Seen] = {}
         self._ended: dict[bytes, list[tuple[str, _Seen]]] = defaultdict(list)
         self._rates: set[int] = set()
-        self._samples = self._other = 0
+        self._samples = self._protocol = self._frame_bytes = 0
 
     def take(self, number: int, line: bytes) -> None:
         """Process a line."""
@@ -191,6 +214,15 @@ class _Sampled:
             self._rate = self._integer(number, value)
             if self._rate < 1:
                 refuse(self._path, number, "a sampling rate of 0", "sample packets, not counters")
+        elif tag == b"startSample":
+            self._protocol, self._frame_bytes = 1, 0
+        elif tag == b"headerProtocol":
+            self._protocol = self._integer(number, value)
+        elif tag == b"sampledPacketSize":
+            self._frame_bytes += self._integer(number, value)
+        elif tag == b"strippedBytes":
+            # the trailer, of which `sampledPacketSize` has the length too
+            self._frame_bytes -= self._integer(number, value)
         elif tag == b"headerBytes":
             self._sample(number, value)
         elif tag.startswith((b"FLOW,", b"CNTR,", b"{")):
@@ -212,9 +244,13 @@ class _Sampled:
             data = bytes.fromhex(value.decode("ascii").replace("-", ""))
         except ValueError:
             refuse(self._path, number, f"{shown(value)} is no packet in hexadecimal", _PRINT_AGAIN)
-        packet = parse(data, _ETHERNET)
-        if packet is None:
-            self._other += 1
+        link = _LINKS.get(self._protocol)
+        if link is None:
+            what = f"a packet of header protocol {self._protocol}"
+            refuse(self._path, number, what, "sample on Ethernet interfaces")
+        packet = parse(data, link, max(self._frame_bytes, len(data)))
+        if isinstance(packet, Unread):
+            self._tally.add(packet, f"{self._path}:{number}")
             return
         seen = self._open.get((packet.key, self._agent))
         if seen is None or self._time_s - seen.end_s > self._idle_s:
@@ -245,7 +281,7 @@ class _Sampled:
             "starts are known to a second only",
             *counted(
                 [
-                    (self._other, "samples are neither TCP nor UDP"),
+                    *self._tally.notes(),
                     (len(records) - len(kept), "flows carry no payload (acknowledgements)"),
                 ]
             ),

@@ -14,6 +14,7 @@ from orchestration.exchange.csv_flows import read_csv_records
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, Recorded
 from orchestration.exchange.source import new_place
+from orchestration.exchange.unread import check_names
 from orchestration.model.csv_columns import opened, write_csv
 from orchestration.model.errors import InputError
 from orchestration.model.files import whole_file
@@ -69,9 +70,18 @@ def kind_of(path: Path) -> str:
 
 
 def read_records(
-    path: Path, kind: str, idle_ns: int | None, mapping: Path | None
+    path: Path,
+    kind: str,
+    idle_ns: int | None,
+    mapping: Path | None,
+    without: Sequence[str] = (),
 ) -> tuple[Recorded, dict[str, str]]:
-    """Return a file's flow records, and `hosts` of its mapping file. Raises InputError."""
+    """Return a file's flow records, and `hosts` of its mapping file.
+
+    `without` names kinds of packets or records that are left out, which are refused otherwise
+    (orchestration/exchange/unread.py). Raises InputError.
+    """
+    check_names(without)
     if kind not in IDLE:
         known = ", ".join(IDLE)
         remedy = f"{suggest(kind, IDLE)}use one of {known}"
@@ -81,9 +91,12 @@ def read_records(
         if mapping is None:
             what = "a CSV needs to be told which column is what"
             raise InputError.single("--mapping", what, "add --mapping FILE")
+        if without:
+            what = "a CSV of flows has no packets to leave out"
+            raise InputError.single("--without", what, "leave it out")
         return read_csv_records(path, mapping)
     reader = {"capture": read_capture, "nfdump": read_nfdump, "sflowtool": read_sflowtool}[kind]
-    return reader(path, idle), {}
+    return reader(path, idle, without), {}
 
 
 def read_hosts(path: Path, testbed: Testbed) -> dict[str, str]:
@@ -122,6 +135,13 @@ def _write(
     dropped = Counter(
         address for record in lost for address in (record.src, record.dst) if address not in known
     )
+    if not recorded.records:
+        raise InputError.single(
+            str(out),
+            f"no flow is left of {recorded.source}"
+            + (f": {'; '.join(recorded.notes)}" if recorded.notes else ""),
+            "give a file with TCP or UDP that carries payload",
+        )
     if not kept:
         raise InputError.single(
             str(out),

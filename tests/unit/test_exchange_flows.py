@@ -24,8 +24,8 @@ def segment(src, dst, sport, payload, sequence, flags=ACK, options=12):
     return ip4(src, dst, 6, tcp + bytes(payload))
 
 
-def datagram(src, dst, sport, payload):
-    return ip4(src, dst, 17, struct.pack("!HHHH", sport, 4791, 8 + payload, 0) + bytes(payload))
+def datagram(src, dst, sport, payload, dport=5001):
+    return ip4(src, dst, 17, struct.pack("!HHHH", sport, dport, 8 + payload, 0) + bytes(payload))
 
 
 def ip4(src, dst, protocol, rest, ethertype=b"\x08\x00"):
@@ -64,13 +64,13 @@ def pcapng(packets):
 
 @pytest.fixture
 def replay(tmp_path):
-    def run(data, name="a.pcap", kind="", idle_ns=None, hosts=None, mapping=None, gone=False):
+    def run(data, name="a.pcap", kind="", idle_ns=None, hosts=None, mapping=None, **more):
         path, out = tmp_path / name, tmp_path / "flows.csv"
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
         if mapping is not None:
             (tmp_path / "map.yml").write_text(mapping)
             mapping = tmp_path / "map.yml"
-        found, named = read_records(path, kind or kind_of(path), idle_ns, mapping)
+        found, named = read_records(path, kind or kind_of(path), idle_ns, mapping, **more)
         done = write_replay(out, found, load_testbed("graphcc"), hosts or named or None)
         with out.open() as file:
             rows = [tuple(row.values()) for row in csv.DictReader(file)]
@@ -148,7 +148,8 @@ def test_datagrams_are_added_up_and_others_counted(replay):
     packets += [(BASE_NS + 2, arp), (BASE_NS + 3, bytes(fragment))]
     done, rows = replay(pcap(packets))
     assert rows == [("0", "h1", "h2", "1200", "udp")]
-    assert any(note.startswith("2 packets are neither") for note in done.notes)
+    assert any(note.startswith("1 packets are not IP") for note in done.notes)
+    assert any(note.startswith("1 packets are later fragments") for note in done.notes)
 
 
 def test_ip_version_6(replay):
@@ -194,7 +195,7 @@ NFDUMP = (
     + record(
         "2026-09-01 10:00:07.000", "2.0", "10.0.0.1,10.0.0.2,5,80", "TCP", 10, 12000, "8,64000"
     )
-    + record("2026-09-01 10:00:08", "0.000", "10.0.0.3,10.0.0.4,4000,4791", "UDP", 1, 1028)
+    + record("2026-09-01 10:00:08", "0.000", "10.0.0.3,10.0.0.4,4000,4792", "UDP", 1, 1028)
     + record("2026-09-01 10:00:08", "0.000", "10.0.0.3,10.0.0.4,0,8.0", "ICMP", 1, 84)
     + record("2026-09-01 10:00:08.5", "0.000", "10.0.0.2,10.0.0.9,80,4000", "TCP", 2, 104)
     + "Summary\nflows,bytes,packets,avg_bps,avg_pps,avg_bpp\n5,89216,32,0,0,0\n"
