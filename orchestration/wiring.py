@@ -99,6 +99,8 @@ def check_fits(campaign: Campaign) -> None:
     metric that does not exist.
     """
     from inventory.files import load_testbed
+    from orchestration.campaign.marks import check_marking
+    from orchestration.campaign.places import tuner_places
     from orchestration.runner.adaptive import checked_rule
     from orchestration.runner.fit import check_fit
 
@@ -106,7 +108,10 @@ def check_fits(campaign: Campaign) -> None:
 
     names = dict.fromkeys(trial.testbed for trial in campaign.trials)
     testbeds = {name: load_testbed(name) for name in names}
-    check_fit(campaign.trials, testbeds, backend_class(campaign.trials[0].backend).offer)
+    offer = backend_class(campaign.trials[0].backend).offer
+    place = tuner_places(campaign)
+    check_fit(campaign.trials, testbeds, offer, place)
+    check_marking(campaign.trials, testbeds.__getitem__, place)
     if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
         from orchestration.backends.emulated.policies import check_policies
 

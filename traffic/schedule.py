@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from inventory.routing import Path, PathTable, attachment
 from inventory.topology import Testbed
+from orchestration.model.congestion import may_answer_marks
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
@@ -70,11 +71,22 @@ def own_control(testbed: Testbed, spec: PatternSpec) -> str:
     return testbed.classes[testbed.class_index(spec.queue_class)].congestion_control
 
 
+def flow_controls(testbed: Testbed, trial: TrialSpec) -> tuple[str, ...]:
+    """Return the congestion control of each of a trial's patterns."""
+    return tuple(trial.host.control_of(own_control(testbed, spec)) for spec in trial.traffic)
+
+
+def ignores_marks(testbed: Testbed, trial: TrialSpec) -> bool:
+    """Return whether it is certain that no flow of a trial answers ECN marks."""
+    return not any(
+        may_answer_marks(control, trial.backend, real_time=bool(trial.clock))
+        for control in flow_controls(testbed, trial)
+    )
+
+
 def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
     """Return which flows are sent by RoCE NICs and not by TCP, shape (flows,)."""
-    patterns = [
-        trial.host.control_of(own_control(testbed, spec)) in ROCE_CONTROLS for spec in trial.traffic
-    ]
+    patterns = [control in ROCE_CONTROLS for control in flow_controls(testbed, trial)]
     return np.array(patterns, dtype=bool)[schedule.klass]
 
 

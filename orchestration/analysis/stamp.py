@@ -14,6 +14,7 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import check_delivered, check_rates
+from orchestration.analysis.marks import check_marks
 from orchestration.analysis.networks import check_network
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.model.records import (
@@ -220,6 +221,10 @@ def _clamped(case: _Case) -> Iterable[Reason] | None:
     return (Reason("thresholds-clamped", "warning", text),)
 
 
+def _marks(case: _Case) -> Iterable[Reason] | None:
+    return check_marks(case.trial, case.testbed, case.record)
+
+
 def _findings(case: _Case) -> Iterable[Reason] | None:
     """Pass on the backend's own findings: counters that a device lacks, an incomplete restore."""
     if "findings" not in case.record.facts:
@@ -248,5 +253,6 @@ _CHECKS: dict[str, _Check] = {
     "offloads": _offloads,
     "thresholds": _clamped,
     "network": lambda case: check_network(case.trial),
+    "marks": _marks,
     "devices": _findings,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from orchestration.campaign.expand import Campaign
+    from orchestration.campaign.marks import Unanswered
     from orchestration.campaign.plan import Plan
     from orchestration.model.trial import TrialSpec
     from orchestration.wiring import RackAccess
@@ -68,7 +70,9 @@ def show_plan(
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
+    from inventory.files import load_testbed
     from orchestration.campaign.arriving import in_plan
+    from orchestration.campaign.marks import marking
     from orchestration.campaign.plan import make_plan
     from orchestration.campaign.rotation import in_words
 
@@ -77,10 +81,12 @@ def show_plan(
     cores = 1 if campaign.takes_turns else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     span = _span(campaign, made, out)
+    marks = marking(campaign.trials, cache(load_testbed))
     if as_json:
         switches = {} if offers is None else {"switches": offers}
         repeats = {} if span is None else {"repeats": span}
-        print_json({**_as_json(campaign, made), **repeats, **switches}, indent=2)
+        ignored = {"marks_ignored": [_ignored_as_json(one) for one in marks.unanswered]}
+        print_json({**_as_json(campaign, made), **ignored, **repeats, **switches}, indent=2)
         return
 
     from rich.console import Console
@@ -88,7 +94,7 @@ def show_plan(
     console = Console()
     console.print(_cells(campaign, made))
     console.print(_total(made) if span is None else _spanned(made, span), highlight=False)
-    for said in in_plan(made.arriving):
+    for said in (*marks.sentences, *in_plan(made.arriving)):
         console.print(said, style="yellow", highlight=False, markup=False)
     for caution in _cautions(campaign):
         console.print(caution, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -250,6 +256,14 @@ def _order(made: Plan, upto: int | None = None) -> str:
     if upto is not None:
         lines.append(f"  repeats {upto + 1} to {last}: likewise, of the conditions that need them")
     return "\n".join(["order:", *lines])
+
+
+def _ignored_as_json(one: Unanswered) -> dict[str, Any]:
+    return {
+        "condition": one.condition,
+        "congestion_controls": list(one.controls),
+        "tuners": list(one.tuners),
+    }
 
 
 def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:

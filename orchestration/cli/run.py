@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +78,9 @@ class Running:
     ) -> Summary:
         """Run a campaign's trials at a place, as `run` does."""
         from orchestration import wiring
+        from inventory.files import load_testbed
         from orchestration.campaign.arriving import foretold
+        from orchestration.campaign.marks import marking
         from orchestration.cli.display import open_display
         from orchestration.cli.telemetry import follow
         from orchestration.runner.run import default_jobs, run_campaign
@@ -88,7 +91,8 @@ class Running:
         jobs = self.jobs or default_jobs(campaign, engine, place)
         if not self.jobs and any(trial.clock for trial in campaign.trials):
             typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
-        if said := foretold(campaign.trials):
+        ignored = marking(campaign.trials, cache(load_testbed)).sentences
+        for said in filter(None, (*ignored, foretold(campaign.trials))):
             typer.echo(said, err=True)
         title = f"{campaign.name} on {engine.name}"
         watched = folder if watch else None

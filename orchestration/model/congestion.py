@@ -80,8 +80,25 @@ CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
 }
 # A round trip that is that of the testbed if it is 0.
 _BASE_RTT = {"hpcc": "t", **dict.fromkeys(("rlcc", "rlcc-mlp", "rlcc-lstm"), "base_rtt")}
-# Whose packets may be marked, and are answered with CNPs.
-HEARS_MARKS = ("dcqcn", PROGRAM)
+# How a sender answers ECN marks. "always": its packets are ECN-capable (ECT), and a mark slows it
+# down. "negotiated": so it is where the hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn = 1). "never":
+# its packets cannot be marked, or a mark changes nothing.
+MarkAnswer = Literal["always", "negotiated", "never"]
+MARK_ANSWERS: Mapping[str, MarkAnswer] = {
+    "dctcp": "always",  # RFC 8257; TCP_CONG_NEEDS_ECN in net/ipv4/tcp_dctcp.c
+    "cubic": "negotiated",
+    "reno": "negotiated",
+    # BBRv1, which net/ipv4/tcp_bbr.c is: its cong_control looks at losses and rates only
+    "bbr": "never",
+    "dcqcn": "always",
+    PROGRAM: "always",  # it is told of CNPs; whether it looks at them is not known
+    # delays, telemetry or nothing decide; their packets are Not-ECT
+    **dict.fromkeys(CONTROLS, "never"),
+}
+# RoCE controls whose packets may be marked, and are answered with CNPs.
+HEARS_MARKS = tuple(
+    name for name in (*CONTROLS, "dcqcn", PROGRAM) if MARK_ANSWERS[name] == "always"
+)
 # Whose trials say how many flows never had their round trip timed, and so kept their rate.
 TIMES_ROUND_TRIPS = ("rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # They act on each acknowledgement; the others know of more at one.
@@ -93,6 +110,21 @@ TELEMETRY_MBPS = (
 )
 # In each packet of data and each acknowledgement.
 TELEMETRY_BYTES = 42
+
+
+def may_answer_marks(control: str, backend: str, *, real_time: bool = False) -> bool:
+    """Return whether flows under a control may answer ECN marks on a backend.
+
+    False is certain. Emulated hosts leave Linux' tcp_ecn at 2, so that connections between them do
+    not negotiate ECN (`orchestration.backends.linux.host_sysctls`), except in real time on a kernel
+    without DCTCP; neither do ns-3's (TcpSocketBase's UseEcn is Off, and TcpDctcp sets it On). The
+    hosts of a rack are not known: they may ask for ECN, their `bbr` may be BBRv3, and switches may
+    drop packets above a threshold that cannot be marked.
+    """
+    if backend not in ("emulated", "fluid", "simulated"):
+        return True
+    answer = MARK_ANSWERS.get(control, "always")
+    return answer == "always" or (answer == "negotiated" and real_time)
 
 
 def defaults(control: str) -> dict[str, int]:

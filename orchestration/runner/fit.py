@@ -18,12 +18,13 @@ def check_fit(
     trials: Iterable[TrialSpec],
     testbeds: Mapping[str, Testbed],
     offer: Callable[[Testbed], Offer],
+    where: Callable[[TrialSpec], str] = lambda trial: trial.campaign,
 ) -> None:
     """Raise InputError if a tuner needs a signal, knob or program that the backend lacks.
 
     Likewise if it needs a knob that is of another congestion control than the hosts' NICs have, or
-    knobs or signals of switches that choose paths where they do not.
-    `testbeds` are the trials' testbeds, by name; `offer` is the backend's.
+    knobs or signals of switches that choose paths where they do not. `testbeds` are the trials'
+    testbeds, by name; `offer` is the backend's; `where` names the place of a trial's tuner.
     """
     problems: dict[Problem, None] = {}
     seen: set[tuple[str, ...]] = set()
@@ -43,7 +44,7 @@ def check_fit(
             kind = lack.partition(" ")[0]
             have = getattr(offered, f"{kind}s")
             remedy = f"its {kind}s are {', '.join(have) or 'none'}; run another tuner there"
-            problems[Problem(trial.campaign, what, remedy)] = None
+            problems[Problem(where(trial), what, remedy)] = None
         for knob in (KNOBS[name] for name in tuner.knobs if name in KNOBS and not lacks):
             if knob.control and knob.control != control:
                 what = (
@@ -51,14 +52,14 @@ def check_fit(
                     f"and the hosts are under {control}"
                 )
                 remedy = f"add `host: {{congestion_control: {knob.control}}}`, or run another tuner"
-                problems[Problem(trial.campaign, what, remedy)] = None
+                problems[Problem(where(trial), what, remedy)] = None
             if knob.load_balancing and knob.load_balancing != balancing:
                 what = (
                     f"tuner {trial.tuner.name!r} turns the {knob.plural} of {knob.load_balancing}, "
                     f"and the load balancing is {balancing}"
                 )
                 remedy = f"add `load_balancing: {knob.load_balancing}`, or run another tuner"
-                problems[Problem(trial.campaign, what, remedy)] = None
+                problems[Problem(where(trial), what, remedy)] = None
         seen_of_paths = [name for name in tuner.observes if name in BALANCING_KEYS]
         if balancing == ECMP.kind and seen_of_paths and not lacks:
             what = (
@@ -66,10 +67,10 @@ def check_fit(
                 f"is {balancing}, which has none"
             )
             remedy = "add `load_balancing: flowlets`, or run another tuner"
-            problems[Problem(trial.campaign, what, remedy)] = None
+            problems[Problem(where(trial), what, remedy)] = None
         on_linux = trial.backend == "emulated" and trial.fabric.kind == "linux"
         if PAIRS in tuner.observes and on_linux:
             what = f"tuner {trial.tuner.name!r} observes {PAIRS!r}, which `fabric: linux` lacks"
-            problems[Problem(trial.campaign, what, "use `fabric: closloop`")] = None
+            problems[Problem(where(trial), what, "use `fabric: closloop`")] = None
     if problems:
         raise InputError(list(problems))

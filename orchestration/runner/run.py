@@ -17,6 +17,8 @@ from orchestration.artifacts.looks import write_looks
 from orchestration.artifacts.provenance import versions
 from orchestration.artifacts.reader import read_trial
 from orchestration.campaign.expand import Campaign
+from orchestration.campaign.marks import check_marking
+from orchestration.campaign.places import tuner_places
 from orchestration.model.errors import Interrupted, NotReadyError
 from orchestration.model.ports import Backend
 from orchestration.model.repeats import RepeatRule, Standing
@@ -158,7 +160,9 @@ def run_campaign(
     if rule is not None and not fresh:
         refuse_other_looks(home, rule)
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
-    check_fit(todo, testbeds, backend.offer)
+    check_fit(todo, testbeds, backend.offer, place_of_tuner := tuner_places(campaign))
+    if not part_of_many:
+        check_marking(campaign.trials, testbeds.__getitem__, place_of_tuner)
     for name in dict.fromkeys(trial.testbed for trial in todo):
         on_it = [trial for trial in todo if trial.testbed == name]
         place.check(backend, testbeds[name], jobs, on_it)

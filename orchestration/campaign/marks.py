@@ -1,0 +1,152 @@
+"""Tuners of ECN thresholds where no flow answers ECN marks: their arms are one experiment.
+
+What answers marks on which backend is declared in `orchestration.model.congestion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from inventory.topology import Testbed
+from orchestration.model.condition import factors_of, in_words, settings, tuner_called
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.knobs import ECN
+from orchestration.model.trial import ROCE_CONTROLS, TrialSpec
+from traffic.schedule import flow_controls, ignores_marks
+from tuners.registry import create
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A condition in which no flow answers marks. `arms` has a trial for each tuner of marks.
+
+    These turn ECN thresholds and nothing else. `adaptive` are the names of those that change them
+    while the trial runs; `replays` says that recorded trials are repeated.
+    """
+
+    condition: str
+    controls: tuple[str, ...]
+    arms: tuple[TrialSpec, ...]
+    adaptive: tuple[str, ...]
+    replays: bool
+
+    @property
+    def tuners(self) -> tuple[str, ...]:
+        """The tuners' names, with the levels of factors where one name is of several arms."""
+        names = [tuner_called(trial) for trial in self.arms]
+        if len(set(names)) == len(names):
+            return tuple(names)
+        return tuple(
+            f"{name} ({', '.join(in_words(trial.cell))})" if factors_of(trial.cell) else name
+            for name, trial in zip(names, self.arms, strict=True)
+        )
+
+    @property
+    def under(self) -> str:
+        """Which congestion controls the flows are under: `cubic`."""
+        return _listed(self.controls)
+
+    @property
+    def instead(self) -> str:
+        """A congestion control of the same transport that answers marks."""
+        return "dcqcn" if any(control in ROCE_CONTROLS for control in self.controls) else "dctcp"
+
+
+@dataclass(frozen=True)
+class Marking:
+    """The conditions of a campaign in which no flow answers marks, and whether all are such."""
+
+    unanswered: tuple[Unanswered, ...]
+    everywhere: bool
+
+    @property
+    def refused(self) -> list[Unanswered]:
+        """The conditions for which a campaign does not run: they compare tuners of marks.
+
+        It runs if other conditions answer marks, or if it repeats recorded trials.
+        """
+        several = [one for one in self.unanswered if len(one.arms) > 1 and not one.replays]
+        return several if self.everywhere else []
+
+    @property
+    def sentences(self) -> list[str]:
+        """What a plan says: which tuners are the same where, and which work for nothing."""
+        groups: dict[tuple[str, ...], list[Unanswered]] = {}
+        for one in () if self.refused else self.unanswered:
+            names = one.tuners if len(one.arms) > 1 else one.adaptive
+            if names:
+                groups.setdefault((one.under, *names), []).append(one)
+        return [_sentence(names, found) for (_, *names), found in groups.items()]
+
+
+def marking(trials: Iterable[TrialSpec], testbed_of: Callable[[str], Testbed]) -> Marking:
+    """Return the conditions of trials in which no flow answers ECN marks."""
+    cells: dict[object, TrialSpec] = {}
+    for trial in trials:
+        cells.setdefault(tuple(trial.cell.items()) or trial.tuner.name, trial)
+    conditions: dict[str, list[TrialSpec]] = {}
+    for trial in sorted(cells.values(), key=lambda trial: list(map(str, trial.cell.values()))):
+        conditions.setdefault(settings(trial), []).append(trial)
+    ignored = [
+        group for group in conditions.values() if ignores_marks(testbed_of(group[0].testbed), group[0])
+    ]
+    found = [_unanswered(group, testbed_of(group[0].testbed)) for group in ignored]
+    return Marking(
+        tuple(one for one in found if one.arms), everywhere=len(ignored) == len(conditions)
+    )
+
+
+def check_marking(
+    trials: Iterable[TrialSpec],
+    testbed_of: Callable[[str], Testbed],
+    where: Callable[[TrialSpec], str],
+) -> None:
+    """Raise InputError for a campaign whose tuners differ in nothing that reaches a flow.
+
+    `trials` are all of the campaign; `where` names the place of a trial's tuner in its file.
+    """
+    problems = [
+        Problem(
+            where(one.arms[0]),
+            f"tuners {_listed(one.tuners)} turn ECN thresholds only, and no flow answers ECN "
+            f"marks: all are under {one.under}",
+            f"use `congestion_control: {one.instead}`, which answers them, or keep one of these "
+            "tuners",
+        )
+        for one in marking(trials, testbed_of).refused
+    ]
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+
+
+def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unanswered:
+    arms, adaptive = [], []
+    for trial in group:
+        tuner = create(trial.tuner)
+        if set(tuner.knobs) == {ECN.name} and not getattr(tuner, "programs", ()):
+            arms.append(trial)
+            if getattr(tuner, "decides", True):
+                adaptive.append(tuner_called(trial))
+    first = group[0]
+    return Unanswered(
+        ", ".join(in_words(first.cell)) or "all trials",
+        tuple(dict.fromkeys(flow_controls(testbed, first))),
+        tuple(arms),
+        tuple(adaptive),
+        bool(first.parent),
+    )
+
+
+def _sentence(names: Sequence[str], found: Sequence[Unanswered]) -> str:
+    where = found[0].condition
+    if len(found) > 1:
+        where += f" and {len(found) - 1} more conditions"
+    said = f"{where}: no flow answers ECN marks under {found[0].under}"
+    if len(names) > 1:
+        return f"{said}, so tuners {_listed(names)} are one experiment there"
+    return f"{said}, so what tuner {names[0]} sets reaches nothing"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
