@@ -1,6 +1,7 @@
 """iperf3's output, recorded from the real program (tests/hardware/recorded/iperf3)."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def test_json_in_numbers():
         received_bytes=20_578_304,
         receiver_ns=11_270_000,
         retransmits=0,
+        under_way_bytes=3 * 2_226_422 + 2_690_048,
     )
 
 
@@ -184,6 +186,80 @@ def test_a_flow_is_placed_before_the_end_of_its_client():
     assert (outcome.status, outcome.retransmits) == (DONE, 0)
     assert (outcome.sent_ns, outcome.end_ns) == (3_000_000_000 - 11_270_000, 3_000_000_000)
     assert outcome.detail == "its receiver stopped counting 393216 bytes before the end"
+
+
+def edited(name, **values):
+    """Return a recorded report with other numbers: `sum_received__bytes=1`."""
+    report = json.loads(read(name))
+    for path, value in values.items():
+        part, _, key = path.partition("__")
+        report["end"][part][key] = value
+    return report
+
+
+def outcome_of(report, size=SIZE):
+    flow = dataclasses.replace(FLOW, size_bytes=size)
+    return Iperf3().outcome(flow, output(), output(json.dumps(report)))
+
+
+def test_what_the_buffers_cannot_have_held_at_the_end_has_failed():
+    short = SIZE - (3 * 2_226_422 + 2_690_048)
+    at_most = outcome_of(edited("3.12-json-tcp.txt", sum_received__bytes=short))
+    assert (at_most.status, "stopped counting" in at_most.detail) == (DONE, True)
+    beyond = outcome_of(edited("3.12-json-tcp.txt", sum_received__bytes=short - 1))
+    assert beyond.status == FAILED
+    assert f"{short - 1} of {SIZE} bytes came" in beyond.detail
+
+
+def test_what_cannot_be_bounded_is_not_put_down_to_the_end():
+    report = edited("3.12-json-tcp.txt")
+    del report["end"]["streams"][0]["sender"]["max_snd_wnd"]  # before 3.10
+    outcome = outcome_of(report)
+    assert outcome.detail.endswith("393216 bytes too few: under way when it ended, or lost")
+
+
+def test_what_a_threaded_version_sends_beyond_the_flow_is_not_missing():
+    report = edited("3.22-json-tcp.txt", sum_sent__bytes=SIZE + 1_000_000)
+    assert outcome_of(report).detail == "its end may be seen up to 0.1 s late"
+
+
+@ALL
+def test_datagrams_of_which_none_came_are_a_failed_flow(version):
+    outcome = outcome_of(edited(f"{version}-json-udp.txt", sum_received__bytes=0), 512_000)
+    assert (outcome.status, outcome.end_ns) == (FAILED, -1)
+    assert outcome.detail == "iperf3: none of 512000 bytes came"
+
+
+LOSSES = [
+    (  # gaps
+        {"sum_received__bytes": 13 * 32_768, "sum_received__lost_packets": 3},
+        "3 of 16 datagrams were lost (18.75%)",
+    ),
+    (  # none that came shows a loss of the last
+        {"sum_received__bytes": 12 * 32_768, "sum_received__packets": 12},
+        "the last 4 of 16 datagrams did not come: lost, or under way when it ended",
+    ),
+    (
+        {
+            "sum_received__bytes": 10 * 32_768,
+            "sum_received__packets": 12,
+            "sum_received__lost_packets": 2,
+        },
+        "2 of 16 datagrams were lost (12.50%); "
+        "the last 4 of 16 datagrams did not come: lost, or under way when it ended",
+    ),
+    (  # a late datagram counts as none lost, and so does one that came twice
+        {"sum_received__bytes": 15 * 32_768},
+        "32768 of 524288 bytes did not come: lost",
+    ),
+    ({}, ""),
+]
+
+
+@pytest.mark.parametrize(("values", "detail"), LOSSES)
+def test_datagrams_that_did_not_come_are_told_as_lost(values, detail):
+    outcome = outcome_of(edited("3.12-json-udp.txt", **values), 512_000)
+    assert (outcome.status, outcome.detail) == (DONE, detail)
 
 
 def test_versions_that_see_the_end_late_are_said_to():

@@ -2,8 +2,11 @@
 
 Observed behaviour, and why a flow's times need care:
 
-- Before 3.16, a test by bytes ends when they are handed to the kernel. The receiver stops counting
-  then, so it may report fewer bytes than will reach it.
+- A test by bytes ends when they are handed to the kernel (src/iperf_client_api.c). The receiver then
+  closes its sockets (src/iperf_server_api.c, TEST_END): what is still under way is not counted. Of
+  TCP that is at most what both ends' buffers hold; more is a flow that failed.
+- A receiver of UDP takes gaps in the datagrams' numbers for losses, less those that came late
+  (src/iperf_udp.c). It cannot know of losses after the last one that came.
 - From 3.16 on, the sending threads are checked only at each report interval. The shortest, 0.1 s,
   is used, and the end of a flow may be seen that late. Use sockets for short flows.
 - From 3.16 on, a UDP test by bytes continues to the end of its interval and sends more than asked.
@@ -38,13 +41,20 @@ _CONNECT_MS = 5000
 # The first version with a thread per stream.
 _THREADED = (3, 16)
 
+# How far a socket's send buffer grows by default: net.ipv4.tcp_wmem's last number.
+_SEND_BUFFER_BYTES = 4 << 20
+
 # The sizes that it accepts for a datagram's payload.
 _DATAGRAM_BYTES = range(16, 65_508)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one test moved. A receiver's values are None if it did not report any."""
+    """What one test moved. A receiver's values are None if it did not report any.
+
+    `packets` are UDP's datagrams up to the last that came, `sent_packets` all that were sent.
+    `under_way_bytes` is the most that the sockets of TCP's streams held at once, None if unknown.
+    """
 
     version: str
     protocol: str
@@ -56,6 +66,8 @@ class Transfer:
     packets: int | None = None
     lost_packets: int | None = None
     jitter_ns: int | None = None
+    sent_packets: int | None = None
+    under_way_bytes: int | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -108,7 +120,27 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
         packets=told("sum_received", "packets"),
         lost_packets=told("sum_received", "lost_packets"),
         jitter_ns=told("sum_received", "jitter_ms", 1e6),
+        sent_packets=told("sum_sent", "packets"),
+        under_way_bytes=_under_way_bytes(end),
     )
+
+
+def _under_way_bytes(end: Mapping[str, Any]) -> int | None:
+    """Return the most bytes that TCP's sockets can have held at the end; None if it is not told.
+
+    A sender's buffer grows to two or, with BBR, three windows of congestion (tcp_sndbuf_expand in
+    net/ipv4/tcp_input.c), and does not shrink with them. A receiver's is the window that it
+    offered.
+    """
+    streams = end.get("streams")
+    total = 0
+    for stream in streams if isinstance(streams, list) else ():
+        sender = mapping(stream, "sender") if isinstance(stream, Mapping) else {}
+        sizes = [optional(_NAME, sender, name) for name in ("max_snd_cwnd", "max_snd_wnd")]
+        if not all(sizes):
+            return None
+        total += round(max(_SEND_BUFFER_BYTES, 3 * (sizes[0] or 0)) + (sizes[1] or 0))
+    return total or None
 
 
 _FAILURES = (
@@ -193,20 +225,62 @@ class Iperf3(ProgramDriver):
             raise FlowFailed(why)
         if moved.sent_bytes < flow.size_bytes:
             raise FlowFailed(f"{_NAME}: it sent {moved.sent_bytes} of {flow.size_bytes} bytes")
+        if why := _incomplete(moved, flow.size_bytes):
+            raise FlowFailed(f"{_NAME}: {why}")
         retransmits = UNKNOWN if moved.retransmits is None else moved.retransmits
-        return finished(client, moved.duration_ns, retransmits, "; ".join(_remarks(moved)))
+        remarks = "; ".join(_remarks(moved, flow.size_bytes))
+        return finished(client, moved.duration_ns, retransmits, remarks)
 
 
-def _remarks(moved: Transfer) -> list[str]:
-    remarks = []
-    if moved.protocol == "UDP" and moved.lost_packets:
-        remarks.append(f"{moved.lost_packets} of {moved.packets} datagrams were lost")
-    elif moved.received_bytes is not None and moved.received_bytes < moved.sent_bytes:
-        short = moved.sent_bytes - moved.received_bytes
-        remarks.append(f"its receiver stopped counting {short} bytes before the end")
+def _incomplete(moved: Transfer, size_bytes: int) -> str:
+    """Return why a flow is not done though all was sent; "" if what is missing may be its end."""
+    came = moved.received_bytes
+    if moved.protocol == "UDP":
+        return f"none of {size_bytes} bytes came" if came == 0 else ""
+    if came is None or moved.under_way_bytes is None:
+        return ""
+    missing = size_bytes - came
+    if missing <= moved.under_way_bytes:
+        return ""
+    return (
+        f"{came} of {size_bytes} bytes came, and at most {moved.under_way_bytes} of the others were "
+        "under way when it ended"
+    )
+
+
+def _remarks(moved: Transfer, size_bytes: int) -> list[str]:
+    remarks = _losses(moved) if moved.protocol == "UDP" else _uncounted(moved, size_bytes)
     if _version(moved.version) >= _THREADED:
         remarks.append(f"its end may be seen up to {_INTERVAL_S} s late")
     return remarks
+
+
+def _losses(moved: Transfer) -> list[str]:
+    """Return which datagrams did not come: UDP sends nothing again."""
+    lost, seen = moved.lost_packets or 0, moved.packets or 0
+    sent = max(moved.sent_packets or 0, seen)
+    remarks = []
+    if lost:
+        remarks.append(f"{lost} of {sent} datagrams were lost ({lost / max(sent, 1):.2%})")
+    if sent > seen:
+        remarks.append(
+            f"the last {sent - seen} of {sent} datagrams did not come: lost, or under way when it "
+            "ended"
+        )
+    missing = moved.sent_bytes - (moved.received_bytes or moved.sent_bytes)
+    if missing > 0 and not remarks:
+        remarks.append(f"{missing} of {moved.sent_bytes} bytes did not come: lost")
+    return remarks
+
+
+def _uncounted(moved: Transfer, size_bytes: int) -> list[str]:
+    """Return what of TCP's bytes the receiver did not count."""
+    if moved.received_bytes is None or moved.received_bytes >= size_bytes:
+        return []
+    missing = size_bytes - moved.received_bytes
+    if moved.under_way_bytes is None:
+        return [f"its receiver counted {missing} bytes too few: under way when it ended, or lost"]
+    return [f"its receiver stopped counting {missing} bytes before the end"]  # in its buffers
 
 
 def _version(text: str) -> tuple[int, ...]:
