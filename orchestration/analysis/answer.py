@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from orchestration.analysis.marks import why_identical
 from orchestration.analysis.metrics import HEADLINES, METRIC
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Arm, Condition, Summary
-from orchestration.analysis.tuner_differences import REAL, Comparison
+from orchestration.analysis.tuner_differences import IDENTICAL, REAL, Comparison
 from orchestration.analysis.words import interval, quantity
 
 # The number of real differences to name besides the headline metrics.
@@ -47,12 +48,25 @@ def _condition(condition: Condition) -> list[str]:
     pairs: dict[tuple[str, str], list[Comparison]] = {}
     for one in found:
         pairs.setdefault((one.baseline, one.tuner), []).append(one)
-    return [_against(mine) for mine in pairs.values()]
+    return [_against(mine, _why(condition, mine[0])) for mine in pairs.values()]
 
 
-def _against(mine: Sequence[Comparison]) -> str:
-    """Return the results for FCT and slowdown, then the other real differences."""
+def _why(condition: Condition, one: Comparison) -> str:
+    """Return why two tuners cannot differ under a condition; "" if they can, or if unknown."""
+    both = [arm for arm in condition.arms if arm.tuner in (one.baseline, one.tuner)]
+    return why_identical(trial.stamp for arm in both for trial in arm.valid)
+
+
+def _against(mine: Sequence[Comparison], why: str) -> str:
+    """Return the results for FCT and slowdown, then the other real differences.
+
+    `why` says why the two cannot differ, if that is so.
+    """
     pairs = max(item.difference.n for item in mine)
+    count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
+    against = f"{mine[0].tuner} against {mine[0].baseline} ({count})"
+    if all(item.identical for item in mine):
+        return f"{against}: {IDENTICAL} by all {len(mine)} metrics{f': {why}' if why else ''}."
     clauses = [
         f"{METRIC[item.metric].label} {item.verdict}" for item in mine if item.metric in HEADLINES
     ]
@@ -63,8 +77,7 @@ def _against(mine: Sequence[Comparison]) -> str:
     ]
     if others:
         clauses.append(f"also real: {', '.join(others[:_OTHERS])}")
-    count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
-    return f"{mine[0].tuner} against {mine[0].baseline} ({count}): {'; '.join(clauses)}."
+    return f"{against}: {'; '.join(clauses)}."
 
 
 def _figure(label: str, estimate: Estimate, key: str) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.artifacts.stamp import Reason
+from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.model.knobs import ECN
 from orchestration.model.records import MISSING, ChangeRecords, Floats, TrialRecord
 from orchestration.model.trial import TrialSpec
 from traffic.schedule import flow_controls, ignores_marks
 
+UNANSWERED = "marks-unanswered"
 # A switch may poll its counter of marks this rarely (WRED_ECN_QUEUE of SONiC's flex counters, as
 # `closloop provision` and `closloop inventory check` bound it).
 _POLLED_NS = 1_500_000_000
@@ -30,13 +31,22 @@ def check_marks(trial: TrialSpec, testbed: Testbed, record: TrialRecord) -> Iter
     return _findings(trial, testbed, record, changes)
 
 
+def why_identical(stamps: Iterable[Stamp]) -> str:
+    """Return why tuners of thresholds cannot differ in trials with these stamps; "" if unknown."""
+    said = {
+        next((one.text for one in stamp.reasons if one.code == UNANSWERED), "") for stamp in stamps
+    }
+    causes = {text.partition(":")[0] for text in said}
+    return causes.pop() if len(causes) == 1 else ""
+
+
 def _findings(
     trial: TrialSpec, testbed: Testbed, record: TrialRecord, changes: ChangeRecords
 ) -> Iterator[Reason]:
     if ignores_marks(testbed, trial):
         controls = ", ".join(dict.fromkeys(flow_controls(testbed, trial)))
         yield Reason(
-            "marks-unanswered",
+            UNANSWERED,
             "warning",
             f"no flow answers ECN marks under {controls}: the thresholds that tuner "
             f"{trial.tuner.name!r} set reached nothing",

@@ -56,6 +56,11 @@ class PairedDifference:
     p_sign_flip: float
     n: int
 
+    @property
+    def identical(self) -> bool:
+        """Whether `a` and `b` are the same in every pair, which is no question of chance."""
+        return self.n > 0 and self.mean == 0 and (self.n == 1 or self.low == self.high == 0)
+
 
 def t_interval(values: Sequence[float] | Floats, look: Look = FIXED) -> Estimate:
     """Return the mean of one value per repeat, with Student's interval. NaN values are left out.

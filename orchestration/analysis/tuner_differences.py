@@ -15,6 +15,8 @@ from orchestration.analysis.words import change, interval, percent_change, quant
 SIGNIFICANCE = 0.05
 # The end of a real difference's verdict.
 REAL = ", real"
+# The verdict where the two do not differ in any pair, however few.
+IDENTICAL = "identical in every pair"
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Comparison:
     """A tuner compared with the baseline on one metric, over their common seeds.
 
     `p_holm` is the paired t-test's p-value, corrected for `family` comparisons; the difference is
-    `real` if it is below 5 %.
+    `real` if it is below 5 %. They are `identical` if no pair differs at all.
     """
 
     metric: str
@@ -33,6 +35,7 @@ class Comparison:
     family: int
     real: bool
     verdict: str
+    identical: bool = False
 
 
 def compare(
@@ -75,16 +78,17 @@ def compare_pairs(
 
 
 def _judged(comparison: Comparison) -> Comparison:
-    return dataclasses.replace(comparison, verdict=_verdict(comparison))
+    same = comparison.difference.identical
+    return dataclasses.replace(comparison, verdict=_verdict(comparison), identical=same)
 
 
 def _verdict(comparison: Comparison) -> str:
     """Return the verdict: `12% higher (95% CI 8% to 16%), real`."""
     difference = comparison.difference
+    if difference.identical:
+        return IDENTICAL
     if difference.n < 2:
         return "cannot be told from chance with one pair"
-    if difference.mean == difference.low == difference.high == 0:
-        return f"the same in all {difference.n} pairs"
     if not comparison.real:
         text = f"no difference shown with {difference.n} repeats"
         if difference.p_t < SIGNIFICANCE:

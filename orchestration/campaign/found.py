@@ -44,6 +44,11 @@ class FoundInterval(StrictModel):
     low: float | None = None
     high: float | None = None
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is 0 at every seed."""
+        return self.mean == (self.low or 0) == (self.high or 0) == 0
+
 
 class FoundRank(StrictModel):
     """A setting that was verified. `behind` is its figure minus that of the best, in regret.

@@ -89,7 +89,9 @@ def marking(trials: Iterable[TrialSpec], testbed_of: Callable[[str], Testbed]) -
     for trial in sorted(cells.values(), key=lambda trial: list(map(str, trial.cell.values()))):
         conditions.setdefault(settings(trial), []).append(trial)
     ignored = [
-        group for group in conditions.values() if ignores_marks(testbed_of(group[0].testbed), group[0])
+        group
+        for group in conditions.values()
+        if ignores_marks(testbed_of(group[0].testbed), group[0])
     ]
     found = [_unanswered(group, testbed_of(group[0].testbed)) for group in ignored]
     return Marking(

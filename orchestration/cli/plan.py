@@ -69,8 +69,8 @@ def show_plan(
     campaign: Campaign, rack: RackAccess | None, jobs: int, out: Path, *, as_json: bool
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
-    from orchestration import wiring
     from inventory.files import load_testbed
+    from orchestration import wiring
     from orchestration.campaign.arriving import in_plan
     from orchestration.campaign.marks import marking
     from orchestration.campaign.plan import make_plan

@@ -77,8 +77,8 @@ class Running:
         sink: str = "",
     ) -> Summary:
         """Run a campaign's trials at a place, as `run` does."""
-        from orchestration import wiring
         from inventory.files import load_testbed
+        from orchestration import wiring
         from orchestration.campaign.arriving import foretold
         from orchestration.campaign.marks import marking
         from orchestration.cli.display import open_display

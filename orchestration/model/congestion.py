@@ -81,7 +81,7 @@ CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
 # A round trip that is that of the testbed if it is 0.
 _BASE_RTT = {"hpcc": "t", **dict.fromkeys(("rlcc", "rlcc-mlp", "rlcc-lstm"), "base_rtt")}
 # How a sender answers ECN marks. "always": its packets are ECN-capable (ECT), and a mark slows it
-# down. "negotiated": so it is where the hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn = 1). "never":
+# down. "negotiated": so it is where hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn is 1). "never":
 # its packets cannot be marked, or a mark changes nothing.
 MarkAnswer = Literal["always", "negotiated", "never"]
 MARK_ANSWERS: Mapping[str, MarkAnswer] = {
@@ -118,10 +118,10 @@ def may_answer_marks(control: str, backend: str, *, real_time: bool = False) -> 
     False is certain. Emulated hosts leave Linux' tcp_ecn at 2, so that connections between them do
     not negotiate ECN (`orchestration.backends.linux.host_sysctls`), except in real time on a kernel
     without DCTCP; neither do ns-3's (TcpSocketBase's UseEcn is Off, and TcpDctcp sets it On). The
-    hosts of a rack are not known: they may ask for ECN, their `bbr` may be BBRv3, and switches may
-    drop packets above a threshold that cannot be marked.
+    fluid backend has DCTCP only. The hosts of a rack are not known: they may ask for ECN, their
+    `bbr` may be BBRv3, and switches may drop packets above a threshold that cannot be marked.
     """
-    if backend not in ("emulated", "fluid", "simulated"):
+    if backend not in ("emulated", "simulated"):
         return True
     answer = MARK_ANSWERS.get(control, "always")
     return answer == "always" or (answer == "negotiated" and real_time)

@@ -89,13 +89,19 @@ def _of_nics(setting: Params) -> list[str]:
 
 
 def _alike(ranking: Sequence[FoundRank]) -> list[str]:
+    best = ranking[0].setting
     alike = [one for one in ranking[1:] if not one.told_apart]
     if not alike:
         return ["all others that were verified are worse beyond chance"] if ranking[1:] else []
-    return ["cannot be told from it:"] + [
-        f"  with {_difference(ranking[0].setting, one.setting)}"
+    identical = [one for one in alike if one.behind is not None and one.behind.is_nothing]
+    said = ["identical to it at every seed:"] if identical else []
+    said += [f"  with {_difference(best, one.setting)}" for one in identical]
+    others = [one for one in alike if one not in identical]
+    said += ["cannot be told from it:"] if others else []
+    return said + [
+        f"  with {_difference(best, one.setting)}"
         + (f": {share(one.behind)}" if one.behind else "")
-        for one in alike
+        for one in others
     ]
 
 

@@ -289,7 +289,8 @@ def test_verdicts_in_words():
     assert verdict(base, lower) == (True, "12% lower (95% CI 12% to 13%), real")
     noisy = [1100.0, 900.0, 1050.0, 960.0, 1000.0]
     assert verdict(base, noisy) == (False, "no difference shown with 5 repeats")
-    assert verdict(base, base) == (False, "the same in all 5 pairs")
+    assert verdict(base, base) == (False, "identical in every pair")
+    assert verdict(base[:1], base[:1]) == (False, "identical in every pair")
     assert verdict(base[:1], lower[:1]) == (False, "cannot be told from chance with one pair")
 
 

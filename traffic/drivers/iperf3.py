@@ -2,9 +2,9 @@
 
 Observed behaviour, and why a flow's times need care:
 
-- A test by bytes ends when they are handed to the kernel (src/iperf_client_api.c). The receiver then
-  closes its sockets (src/iperf_server_api.c, TEST_END): what is still under way is not counted. Of
-  TCP that is at most what both ends' buffers hold; more is a flow that failed.
+- A test by bytes ends when they are handed to the kernel (src/iperf_client_api.c). The receiver
+  then closes its sockets (src/iperf_server_api.c, TEST_END): what is still under way is not
+  counted. Of TCP that is at most what both ends' buffers hold; more is a flow that failed.
 - A receiver of UDP takes gaps in the datagrams' numbers for losses, less those that came late
   (src/iperf_udp.c). It cannot know of losses after the last one that came.
 - From 3.16 on, the sending threads are checked only at each report interval. The shortest, 0.1 s,
@@ -243,8 +243,8 @@ def _incomplete(moved: Transfer, size_bytes: int) -> str:
     if missing <= moved.under_way_bytes:
         return ""
     return (
-        f"{came} of {size_bytes} bytes came, and at most {moved.under_way_bytes} of the others were "
-        "under way when it ended"
+        f"{came} of {size_bytes} bytes came, and at most {moved.under_way_bytes} of the others "
+        "were under way when it ended"
     )
 
 

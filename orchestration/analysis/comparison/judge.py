@@ -50,6 +50,11 @@ class Judged:
     repeats: int | None
     n: int
 
+    @property
+    def identical(self) -> bool:
+        """Whether A and B are the same in every pair."""
+        return self.interval.difference == self.interval.low == self.interval.high == 0
+
 
 @dataclass(frozen=True)
 class _Draft:

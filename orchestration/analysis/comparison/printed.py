@@ -161,6 +161,7 @@ def _judged(item: Judged) -> dict[str, Any]:
         "p_zero_holm": item.p_zero,
         "p_beyond_margin": item.p_beyond,
         "verdict": item.verdict,
+        "identical": item.identical,
         "repeats_needed": item.repeats,
         "pairs": item.n,
     }

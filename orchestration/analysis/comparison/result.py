@@ -19,6 +19,7 @@ from orchestration.analysis.comparison.trials import (
     reduce_pair,
     speed_of,
 )
+from orchestration.analysis.marks import why_identical
 from orchestration.analysis.packet_hops import told_hops
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError, Problem
@@ -182,6 +183,8 @@ class _Work:
                 hops.append((fresh(trial), *told_hops(trial)))
             self._step()
         assert edges is not None
+        if why := why_identical(trial.stamp for pair in cell.pairs for trial in pair):
+            self._notes.append(f"{cell.label}: {why}, so thresholds make no difference")
         if cell.shared:
             self._notes.append(
                 f"{cell.label}: all replays have one parent: the intervals are of the replays alone"

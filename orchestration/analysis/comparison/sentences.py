@@ -15,6 +15,7 @@ from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.places import Places, SizeGroup
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.trials import Speed
+from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.analysis.words import NOTHING, change, quantity
 from orchestration.model.units import format_duration, format_size
 
@@ -30,7 +31,9 @@ def answer(comparison: RunComparison) -> str:
     missing = sum(len(cell.left_out) for cell in comparison.cells)
     metrics = f"of {total} {_one_or_more(total, 'metric', 'metrics')}"
     if same == total and not missing:
-        return f"{_HEADLINES[EQUIVALENT]}: {same} {metrics}."
+        identical = all(item.identical for item in comparison.judged)
+        alike = f", {IDENTICAL}" if identical else ""
+        return f"{_HEADLINES[EQUIVALENT]}: {same} {metrics}{alike}."
     said = (
         (different, "differs", "differ", ""),
         (same, "is equivalent", "are equivalent", ""),

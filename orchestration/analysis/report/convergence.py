@@ -24,6 +24,7 @@ from orchestration.analysis.report.differences import paired_values
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.summary import Condition
+from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.model.records import Floats
 
 # The half-width that readers would like to reach.
@@ -32,13 +33,17 @@ _TARGET = 0.01
 
 @dataclass(frozen=True)
 class _Path:
-    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,)."""
+    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,).
+
+    A difference is `identical` if no pair differs.
+    """
 
     tuner: str
     mean: Floats
     low: Floats
     high: Floats
     needed: int
+    identical: bool = False
 
     @property
     def half_width(self) -> float:
@@ -91,7 +96,9 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
     what = f"the difference in {label}" if paired else label
     known = f"is known to ±{widest.half_width:.2g}%"
-    if not math.isfinite(widest.half_width):
+    if all(path.identical for path in paths):
+        known = f"is 0: {IDENTICAL}"
+    elif not math.isfinite(widest.half_width):
         known = "cannot be told from chance"
     return Picture(
         f"After {most} repeats {what} {known}",
@@ -120,7 +127,7 @@ def _differences(condition: Condition, key: str) -> list[_Path]:
         )
         apart = np.array(item.second) - np.array(item.first)
         needed = repeats_needed(apart, _TARGET * float(np.mean(item.first)))
-        paths.append(_Path(item.tuner, mean, low, high, needed))
+        paths.append(_Path(item.tuner, mean, low, high, needed, steps[-1].identical))
     return paths
 
 
@@ -160,6 +167,8 @@ def _texts(path: _Path) -> list[str]:
 
 def _said(path: _Path) -> str:
     count = len(path.mean)
+    if path.identical:
+        return f"{path.tuner}: {IDENTICAL}."
     known = f"{path.tuner}: ±{path.half_width:.2g}%"
     if not math.isfinite(path.half_width):
         return f"{path.tuner}: no interval after {count} repeats."

@@ -28,7 +28,7 @@ from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Condition
-from orchestration.analysis.tuner_differences import Comparison
+from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
@@ -89,7 +89,10 @@ def _largest(comparisons: Sequence[Comparison]) -> str:
     if real:
         most = max(real, key=lambda item: abs(_log(item.difference.relative)))
         return f"The largest: {METRIC[most.metric].label}, {most.verdict}."
-    bounded = [item for item in comparisons if math.isfinite(item.difference.relative_high)]
+    apart = [item for item in comparisons if not item.identical]
+    if not apart:
+        return f"All are {IDENTICAL}."
+    bounded = [item for item in apart if math.isfinite(item.difference.relative_high)]
     if not bounded:
         return "One pair tells nothing about chance."
     first = bounded[0].difference
