@@ -16,6 +16,9 @@ from orchestration.model.trial import ROCE_CONTROLS, TrialSpec
 from traffic.schedule import flow_controls, ignores_marks
 from tuners.registry import create
 
+# Names to list before the rest is counted.
+_MAX_NAMED = 4
+
 
 @dataclass(frozen=True)
 class Unanswered:
@@ -151,4 +154,6 @@ def _sentence(names: Sequence[str], found: Sequence[Unanswered]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
+    if len(names) > _MAX_NAMED:
+        return f"{', '.join(names[:_MAX_NAMED])} and {len(names) - _MAX_NAMED} more"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -15,8 +15,11 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import ECN
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.training.protocol import Rule
+from traffic.schedule import flow_controls, ignores_marks
+from tuners.registry import tuner_class
 
 SCENARIOS = Path(__file__).with_name("scenarios")
 
@@ -71,6 +74,21 @@ class Episodes:
         self.source = campaign.source
         self.backend = self._cells[0].backend
         self.testbed: Testbed = load_testbed(testbeds.pop())
+        self._check_marks()
+
+    def _check_marks(self) -> None:
+        """Refuse a tuner of ECN thresholds where none of its decisions reaches a flow."""
+        request, testbed = self._request, self.testbed
+        only_marks = set(tuner_class(request.tuner).knobs) == {ECN.name}
+        if only_marks and all(ignores_marks(testbed, cell) for cell in self._cells):
+            controls = {name for cell in self._cells for name in flow_controls(testbed, cell)}
+            under = ", ".join(sorted(controls))
+            raise InputError.single(
+                request.scenario,
+                f"no flow answers ECN marks under {under}, and {request.tuner} turns ECN "
+                "thresholds only: it would learn nothing",
+                "use `congestion_control: dctcp`, or dcqcn, which answer them",
+            )
 
     def __getitem__(self, number: int) -> TrialSpec:
         """Return an episode, without its tuner's checkpoint (see `with_tuner`).
