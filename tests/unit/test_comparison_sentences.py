@@ -50,6 +50,13 @@ def test_all_equivalent():
     assert answer(SAME) == "Equivalent: 1 of 1 metric."
 
 
+def test_all_identical():
+    nothing = dataclasses.replace(KNOWN, difference=0.0, low=0.0, high=0.0)
+    same = judged(EQUIVALENT, interval=nothing)
+    assert answer(same, same) == "Equivalent: 2 of 2 metrics, identical in every pair."
+    assert answer(same, SAME) == "Equivalent: 2 of 2 metrics."
+
+
 def test_some_different():
     assert (
         answer(*[OTHER] * 2, *[SAME] * 15)

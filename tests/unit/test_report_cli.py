@@ -158,8 +158,9 @@ def test_a_campaign_without_valid_trials_still_has_a_page(tmp_path, cases):
 def test_conditions_tuners_and_a_single_repeat_have_their_place(tmp_path, cases):
     static = TunerSpec("static", {"kmin_bytes": 5_000, "kmax_bytes": 200_000})
     for load in (0.3, 0.6):
-        case = cases("secn1", 1, 1_000_000, load)
         for tuner in (TunerSpec("secn1"), TunerSpec("secn2"), static):
+            other = "secn2" if tuner.name == "secn2" else "secn1"
+            case = cases(other, 1, 1_000_000, load)
             trial = dataclasses.replace(case.trial, tuner=tuner)
             verdict = stamp(trial, case.testbed, case.schedule, case.record)
             folder = tmp_path / "x" / trial.id
@@ -169,6 +170,7 @@ def test_conditions_tuners_and_a_single_repeat_have_their_place(tmp_path, cases)
     assert "<h2>load 0.6</h2>" in page
     assert "static(kmax_bytes=200000, kmin_bytes=5000) against secn1 (one pair)" in page
     assert "cannot be told from chance with one pair" in page
+    assert "kmin_bytes=5000) against secn1 (one pair): identical in every pair by all" in page
 
 
 def test_the_marking_law_is_told_if_the_backend_tells_it(summary):

@@ -1,5 +1,6 @@
 """Colours, and what captions and pictures compute."""
 
+import dataclasses
 import itertools
 import math
 
@@ -10,9 +11,11 @@ from plotly.offline import get_plotlyjs_version
 from orchestration.analysis.document import PLOTLY_FILE, asset, csv_text
 from orchestration.analysis.figure_style import _PALETTE, colours_of, contrast_to_white, readable
 from orchestration.analysis.report.convergence import convergence
+from orchestration.analysis.report.differences import differences
 from orchestration.analysis.report.heatmap import fabric_grids
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
+from orchestration.analysis.tuner_differences import compare
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without a kind of cones.
 VISION = {
@@ -86,6 +89,25 @@ def test_convergence_ends_at_the_comparison_of_the_tables(summary):
     assert picture.data["percent"][-1] == pytest.approx(100 * item.difference.relative)
     assert picture.data["low"][-1] == pytest.approx(100 * item.difference.relative_low)
     assert picture.data["high"][-1] == pytest.approx(100 * item.difference.relative_high)
+
+
+def test_a_tuner_that_differs_in_no_pair_is_called_identical(summary):
+    (condition,) = summary.conditions
+    base, other = condition.arms
+    twin = dataclasses.replace(base, tuner=other.tuner)
+    same = dataclasses.replace(condition, arms=(base, twin))
+    picture = convergence(same, "fct_mean_ns_all", colours_of(summary.tuners))
+    assert (
+        picture.title == "After 5 repeats the difference in mean FCT is 0: identical in every pair"
+    )
+    assert picture.caption.startswith("secn2: identical in every pair.")
+    values = {trial.spec.seed: trial.metrics.scalars for trial in base.valid}
+    for count in (1, 5):
+        some = dict(list(values.items())[:count])
+        found = compare({"secn1": some, "secn2": some})
+        assert all(item.identical for item in found)
+        picture = differences(found, colours_of(summary.tuners))
+        assert picture.caption.startswith("All are identical in every pair.")
 
 
 @pytest.mark.parametrize("spans", [7, 30, 500])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from inventory.files import load_testbed
 from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.campaign.found import read_found
+from orchestration.campaign.found import FoundGroup, FoundInterval, FoundRank, read_found
 from orchestration.cli.main import app
 from orchestration.model.errors import ClosloopError, InputError
 from orchestration.search.figures import Ask, Figures, Seed
@@ -24,7 +24,7 @@ from orchestration.search.request import SearchRequest
 from orchestration.search.run import plan_search
 from orchestration.search.space import Dimension, Setting, Space
 from orchestration.search.spaces import threshold_space, with_ranges
-from orchestration.search.text import found_yaml
+from orchestration.search.text import _alike, _of_group, found_yaml
 from orchestration.search.verify import VERIFICATION, verify
 
 SIZE = Dimension("kmin_bytes", 1_000, 400_000, 1_000, 400_000, ("packet", "buffer"))
@@ -184,6 +184,28 @@ def test_fresh_seeds_undo_the_winners_curse() -> None:
     assert asked == {SEARCH, VERIFICATION}
     seeds = {trial_seed(1, n, p) for p in (SEARCH, VERIFICATION, "evaluation") for n in range(9)}
     assert len(seeds) == 27
+
+
+def test_settings_that_differ_at_no_seed_are_called_identical() -> None:
+    best, twin, other = ({"kmin_bytes": kmin, "pmax": 1.0} for kmin in (1_000, 2_000, 3_000))
+    nothing = FoundInterval(mean=0.0, low=0.0, high=0.0)
+    some = FoundInterval(mean=0.0, low=-0.1, high=0.1)
+    ranks = (
+        FoundRank(setting=best, regret=0.0),
+        FoundRank(setting=twin, regret=0.0, behind=nothing),
+        FoundRank(setting=other, regret=0.0, behind=some),
+    )
+    group = FoundGroup(
+        when={}, **{"best-static": best}, headroom=nothing, ranking=ranks, conditions=()
+    )
+    said = _of_group(group)
+    assert said[1:] == [
+        "  identical to it at every seed:",
+        "    with kmin 2KB",
+        "  cannot be told from it:",
+        "    with kmin 3KB: +0.0 % [-10.0, +10.0]",
+    ]
+    assert not any("cannot be told" in line for line in _alike(ranks[:2]))
 
 
 def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -> None:
