@@ -10,12 +10,12 @@ from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
-    from orchestration.backends.hardware.safety.recovery import Outcome
+    from orchestration.backends.hardware.safety.outcomes import Outcome
 
 
 @verb(
     "Examples:  closloop restore rack.yml  |  closloop restore rack.yml --runs-only  |  "
-    "closloop restore rack.yml --json"
+    "closloop restore rack.yml --forget leaf1"
 )
 def restore(
     inventory: InventoryArgument,
@@ -23,13 +23,23 @@ def restore(
     runs_only: Annotated[
         bool, "Put back what runs left; keep deployed policies and what provisioning made."
     ] = False,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="Give up what cannot be put back on this device: it was replaced, or another "
+            "account's record on it is not believed. Repeatable.",
+        ),
+    ] = None,
     passwords: Passwords,
     as_json: Json = False,
 ) -> None:
     """Put a rack back as it was found: what dead runs left, deployed policies, provisioning.
 
     Only what the ledger and provisioning's own records name is touched. Runs restore what they
-    change themselves; this is for those that could not.
+    change themselves; this is for those that could not. A device that is not the one a run was on,
+    by its machine id or MAC addresses, is refused, and what another account has left on a device is
+    obeyed only if the ledger has it: `--forget` closes such entries and restores nothing.
 
     Exit code: 0 everything is as it was, 1 a device is not, 3 a run still goes on.
     """
@@ -42,7 +52,7 @@ def restore(
     enter_virtual_rack(inventory)
     rack = load_rack(inventory)
     secrets = passwords.secrets()
-    outcomes = restore_runs(rack, inventory, secrets)
+    outcomes = restore_runs(rack, inventory, secrets, forget or ())
     data: dict[str, Any] = {"runs": [_as_json(outcome) for outcome in outcomes]}
     good = all(outcome.settled for outcome in outcomes)
     if not as_json:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -115,6 +116,11 @@ class RackFolder:
             return bool(json.loads(self.mark.read_text())["format"] == _FORMAT)
         except (OSError, ValueError, KeyError, TypeError):
             return False
+
+    def machine_id(self, device: str) -> str:
+        """Return a device's machine id: the same whenever the rack in this folder is started."""
+        place = f"{self.path.resolve()}\0{device}"
+        return hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
 
     def sign(self) -> None:
         """Write the mark."""

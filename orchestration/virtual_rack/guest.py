@@ -92,7 +92,7 @@ class Guest:
         forked = {}
         for device in self._layout.address:
             host_key = self._folder.host_key(device).read_text()
-            keys = Keys(authorized, host_key, password)
+            keys = Keys(authorized, host_key, password, self._folder.machine_id(device))
             forked[device] = fork_device(self._layout, device, keys)
             self._devices[device] = forked[device].line
         self._await_all("built", "file trees")

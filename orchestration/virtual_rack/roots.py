@@ -84,11 +84,16 @@ SUDOERS = (
 
 @dataclass(frozen=True)
 class Keys:
-    """The credentials of a device's users: a public key, and the password of admin and operator."""
+    """What tells a device and its users from others.
+
+    The credentials are a public key, and the password of admin and operator. `machine_id` is the
+    same whenever this rack is started, and no other rack's.
+    """
 
     authorized: str
     host_key: str
     password: str
+    machine_id: str
 
 
 @dataclass(frozen=True)
@@ -166,12 +171,11 @@ def _files(layout: Layout, device: str, keys: Keys, lower: Path) -> dict[str, tu
     """Return text and mode of each file that a device has instead of those of the tree below."""
     users = passwd((lower / "etc/passwd").read_text(errors="replace"))
     groups = group((lower / "etc/group").read_text(errors="replace"))
-    number = list(layout.address).index(device)
     ports = "Ethernet*" if device in layout.sonic else "eth*"
     return {
         "/etc/hostname": (f"{device}\n", 0o644),
         "/etc/hosts": (f"127.0.0.1 localhost\n{layout.address[device]} {device}\n", 0o644),
-        "/etc/machine-id": (f"{number:032x}\n", 0o444),
+        "/etc/machine-id": (f"{keys.machine_id}\n", 0o444),
         "/etc/passwd": (users, 0o644),
         "/etc/shadow": (shadow(password_hash(keys.password), users), 0o600),
         "/etc/group": (groups, 0o644),

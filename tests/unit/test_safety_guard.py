@@ -12,6 +12,7 @@ from inventory.rack import Access, Rack, Safety
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import restore_open_runs
+from orchestration.device.agent.identity import contradiction
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.model.errors import NotReadyError, TrialError
 
@@ -43,6 +44,7 @@ class Device:
         # differences that a restore leaves
         self.leaves: list[dict[str, Any]] = []
         self.log: list[str] = []
+        self.identity = {"machine_id": f"{name} of lab A", "chassis": "", "macs": []}
 
     @property
     def fired(self) -> dict[str, Any] | None:
@@ -126,9 +128,15 @@ class Device:
         self.holder, self.nonce = None, ""
 
     def state_snapshot(self, words: dict[str, Any]) -> dict[str, Any]:
-        return {"value": self.value, "boot": self.boot}
+        return {"value": self.value, "boot": self.boot, "identity": self.identity}
+
+    def state_identity(self, words: dict[str, Any]) -> dict[str, Any]:
+        return self.identity
 
     def state_restore(self, words: dict[str, Any]) -> dict[str, Any]:
+        other = contradiction(words["snapshot"].get("identity"), self.identity)
+        if other:
+            raise DeviceError(self.name, f"the snapshot is of another device: {other}")
         return self.restore(words["snapshot"])
 
     def deadman_arm(self, words: dict[str, Any]) -> None:

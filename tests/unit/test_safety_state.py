@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestration.backends.hardware.safety.recovery import is_foreign, outcome_of, said
+from orchestration.backends.hardware.safety.outcomes import is_foreign, outcome_of, said
 from orchestration.device import netlink, qdiscs
 from orchestration.device.agent.state import differences, restore_plan
 from orchestration.device.qdiscs import Red
@@ -108,7 +108,7 @@ def test_addresses_and_routes_that_changed_are_somebody_elses() -> None:
     assert said(item._asdict()) == "its routes were changed meanwhile, not by this run"
 
 
-PROFILE, QUEUE = "WRED_PROFILE|LOSSLESS", "QUEUE|Ethernet0|3"
+PROFILE, QUEUE = "WRED_PROFILE|CLOSLOOP_Ethernet0_3", "QUEUE|Ethernet0|3"
 ROWS = {
     PROFILE: {"green_min_threshold": "1000", "green_max_threshold": "2000"},
     QUEUE: {"wred_profile": "LOSSLESS"},

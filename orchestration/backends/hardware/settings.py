@@ -12,6 +12,8 @@ from orchestration.backends.linux import absent_settings, host_sysctls, switch_s
 from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
 
+# Provisioning's: a trial does not switch it, so nothing that restores a trial can.
+_FORWARDING = "net/ipv4/ip_forward"
 # The next trial's flows use the same ports, so old connections must not linger.
 _NO_TIME_WAIT = {"net/ipv4/tcp_max_tw_buckets": "0"}
 
@@ -32,7 +34,9 @@ class Settings:
                 self._values[device.name] = values
             elif rack.access[device.name].platform == "linux":
                 more = PATH_SETTINGS if chooses(trial) else {}
-                self._values[device.name] = {**switch_sysctls(trial.seed, number), **more}
+                values = {**switch_sysctls(trial.seed, number), **more}
+                del values[_FORWARDING]
+                self._values[device.name] = values
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the written settings, by device: a snapshot must hold them."""

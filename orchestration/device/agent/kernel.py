@@ -6,7 +6,7 @@
     links.read       {interfaces} -> {name: [carrier: 1 or 0, carrier changes since boot]}
 
 A missing interface has carrier 0 and -1 changes. The name of a sysctl is its path below /proc/sys;
-only names below `net/` are written.
+only those that runs write (`sysctls`) are written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestration.device import ethtool
 from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.device.agent.sysctls import sysctl_path
 
 _SNMP, _NETSTAT = TCP_FILES = ("/proc/self/net/snmp", "/proc/self/net/netstat")
 _COUNTERS = (
@@ -32,9 +33,7 @@ def write_sysctls(request: dict[str, Any]) -> list[str]:
     """Write sysctls; return the names that this kernel does not have."""
     missing = []
     for name, value in request["values"].items():
-        if not name.startswith("net/") or ".." in name:
-            raise OperationError(f"{name!r} is no network setting", "write only names below net/")
-        path = f"/proc/sys/{name}"
+        path = sysctl_path(name)
         if not os.path.exists(path):
             missing.append(name)
             continue

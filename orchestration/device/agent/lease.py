@@ -29,6 +29,7 @@ from .place import (
     locked,
     own_folder,
     read_record,
+    remove_record,
     this_boot,
     time_of_day,
     write_record,
@@ -37,6 +38,8 @@ from .records import nonce_of, refusal, unresolved
 
 _FILE = "lease.json"
 _HOLDER_CHARACTERS = 500
+# A lease is renewed while its holder lives, so one that is longer is none.
+_MAX_TTL_NS = 86_400 * 10**9
 
 
 class _Held(NamedTuple):
@@ -59,13 +62,14 @@ class _Held(NamedTuple):
             f"is held by {lease['holder']} (account {lease['account']}) since {lease['since']}; "
             f"the lease ends in {lease['left_s']:.0f} s unless it is renewed",
             "wait until that has ended; if it is dead, wait for the lease to end, or run "
-            "`closloop restore` where it was started",
+            "`closloop restore` where it was started; if it is none of a run, root may remove "
+            f"{self.path}",
         )
 
     def give_up(self) -> None:
         """Remove the lease, though it is another account's."""
         try:
-            self.path.unlink()
+            remove_record(self.path)
         except PermissionError:
             raise self.refused() from None
 
@@ -76,7 +80,7 @@ def drop_lease(shared: Path, nonce: str) -> None:
         path = own_folder(shared) / _FILE
         record = read_record(path)
         if record is not None and record.get("nonce") == nonce:
-            path.unlink()
+            remove_record(path)
 
 
 class Leases:
@@ -121,7 +125,7 @@ class Leases:
         with locked(self._shared):
             mine = self._mine(nonce) is not None
             if mine:
-                self._path.unlink()
+                remove_record(self._path)
             return mine
 
     def show(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -155,17 +159,21 @@ class Leases:
             record = read_record(folder / _FILE)
             if (
                 record is not None
-                and {"holder", "nonce", "since"} <= record.keys()
+                # another account may have written anything
+                and all(isinstance(record.get(name), str) for name in ("holder", "nonce", "since"))
+                and type(record.get("ends_boot_ns")) is int
                 and record.get("boot_id") == self._boot_id
-                and int(record.get("ends_boot_ns", 0)) > now_ns
+                and now_ns < record["ends_boot_ns"] < now_ns + _MAX_TTL_NS
             ):
                 return _Held(uid, folder / _FILE, record)
         return None
 
     def _write(self, holder: str, nonce: str, since: str, request: dict[str, Any]) -> _Held:
         ttl_s = float(request["ttl_s"])
-        if not 0 < ttl_s < float("inf"):
-            raise OperationError(f"a lease of {ttl_s} s makes no sense", "give a positive number")
+        if not 0 < ttl_s < _MAX_TTL_NS / 1e9:
+            raise OperationError(
+                f"a lease of {ttl_s} s makes no sense", "give a positive number, below a day"
+            )
         record = {
             "holder": holder,
             "nonce": nonce,

@@ -60,8 +60,9 @@ def encode(message: dict[str, Any]) -> bytes:
 class Decoder:
     """Decodes messages from the pieces of a stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._pending = bytearray()
+        self._max_frame_bytes = max_frame_bytes
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
         """Add the next piece; return the messages now complete. Raises FrameError."""
@@ -71,7 +72,7 @@ class Decoder:
         at = 0
         while len(pending) - at >= 4:
             (length,) = struct.unpack_from(">I", pending, at)
-            if length > MAX_FRAME_BYTES:
+            if length > self._max_frame_bytes:
                 raise FrameError(bytes(pending[at : at + 200]))
             if len(pending) - at - 4 < length:
                 break

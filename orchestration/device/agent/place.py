@@ -4,6 +4,11 @@
 named by its user id. So nobody can replace what another account wrote, and everybody can read it.
 It outlives a reboot, because CONFIG_DB does too. One lock, on `SHARED`, serves all accounts.
 
+Whatever is there may be another account's doing. Folders are opened without following links and
+used through their descriptors, as their owner may swap them meanwhile; a folder that is not of the
+account that it is named after, or that others may write to, does not count, nor does a file in it
+that is a link, has a second name or is too large.
+
 Standard library only, also for Ansible modules.
 """
 
@@ -18,10 +23,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ...model.files import sync_path, whole_file
+from ...model.files import partial_of
 from .main import OperationError
 
 SHARED = Path("/var/tmp/closloop")
@@ -29,7 +35,12 @@ SHARED = Path("/var/tmp/closloop")
 _OPEN_TO_ALL = 0o1777
 # The lock is held for some file operations only.
 _LOCK_TIMEOUT_S, _LOCK_EVERY_S = 10.0, 0.01
-_MOST_BYTES = 64 << 20
+# A switch of 512 ports with eight queues each has a snapshot of 3 MB.
+_MAX_RECORD_BYTES = 8 << 20
+# An account leaves one record a run, and its next run removes that.
+_MAX_RECORDS = 64
+_WRITABLE_BY_OTHERS = 0o022
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def boottime_ns() -> int:
@@ -92,7 +103,7 @@ def _lock(shared: Path) -> int:
         handle = -1
         # PermissionError: another account has made the folder and not opened it yet
         with suppress(FileNotFoundError, PermissionError):
-            handle = os.open(shared, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(shared, _FOLDER)
         if handle >= 0 and _is_locked(handle, shared):
             return handle
         if time.monotonic() > deadline:
@@ -135,17 +146,34 @@ def _open_to_all(handle: int, about: os.stat_result, shared: Path) -> None:
 
 
 def _make_own(own: Path) -> None:
+    made = False
     with suppress(FileExistsError):
         own.mkdir(0o755)
-        own.chmod(0o755)
+        made = True
     about = own.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
         raise OperationError(
             f"{own} belongs to {account_name(about.st_uid)}", "find out who made it; remove it"
         )
+    if made:
+        with _opened(os.open(own, _FOLDER)) as handle:
+            os.fchmod(handle, 0o755)
+            about = os.fstat(handle)
+    if about.st_mode & _WRITABLE_BY_OTHERS:
+        raise OperationError(
+            f"{own} can be written by other accounts, so what is in it cannot be relied on",
+            f"see what is in it and who made it; then chmod 755 {own}",
+        )
 
 
 def _unwritable(folder: Path, error: OSError) -> OperationError:
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        with suppress(OSError):
+            return OperationError(
+                f"{folder} is no folder: account {account_name(folder.lstat().st_uid)} has made "
+                "something else in its place",
+                f"remove it: rm {folder}",
+            )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OperationError(
             "its disk is full: no lease can be written", f"make room for {folder}"
@@ -160,21 +188,34 @@ def write_record(path: Path, record: dict[str, Any], *, owner: int | None = None
     """Replace a JSON file in an account's folder atomically; every account can read it.
 
     With `owner`, a user id, the file is that account's, and on the disk before this returns.
+    Raises OSError, also if the folder does not count.
     """
-    with whole_file(path) as new:
-        # root may write to another account's folder, where a link could lie in wait
+    data = json.dumps(record).encode()
+    if len(data) > _MAX_RECORD_BYTES:
+        raise OperationError(
+            f"a record of {len(data)} bytes is too large",
+            "give the inventory's device fewer interfaces",
+        )
+    partial = Path(partial_of(path)).name
+    with _open_folder(path.parent) as folder:
         with suppress(FileNotFoundError):
-            new.unlink()
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        with open(handle, "w") as file:
-            os.fchmod(handle, 0o644)
-            json.dump(record, file)
-            if owner is not None:
-                os.fchown(handle, owner, -1)
+            os.unlink(partial, dir_fd=folder)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(partial, flags, 0o644, dir_fd=folder), "wb") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(data)
+                file.flush()
+                if owner is not None:
+                    os.fchown(file.fileno(), owner, -1)
+                    os.fsync(file.fileno())
+            os.rename(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(partial, dir_fd=folder)
+            raise
         if owner is not None:
-            sync_path(new)
-    if owner is not None:
-        sync_path(path.parent)
+            os.fsync(folder)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -183,26 +224,64 @@ def read_record(path: Path) -> dict[str, Any] | None:
     The folder may be another account's, so no link is followed and nothing but a file is read.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        with _open_folder(path.parent) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(path.name, flags, dir_fd=folder), "rb") as file:
+                about = os.fstat(file.fileno())
+                if (
+                    not stat.S_ISREG(about.st_mode)
+                    or about.st_uid != os.fstat(folder).st_uid
+                    or about.st_nlink != 1
+                    or about.st_size > _MAX_RECORD_BYTES
+                ):
+                    return None
+                record = json.loads(file.read(_MAX_RECORD_BYTES))
+    # RecursionError: lists in lists, a hundred thousand deep
+    except (OSError, ValueError, RecursionError):
         return None
-    with open(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != path.parent.lstat().st_uid:
-            return None
-        try:
-            record = json.loads(file.read(_MOST_BYTES))
-        except ValueError:
-            return None
     return record if isinstance(record, dict) else None
 
 
+def remove_record(path: Path) -> None:
+    """Remove a file from an account's folder, if it is there. Raises OSError."""
+    with suppress(FileNotFoundError), _open_folder(path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
+def record_paths(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths of the files in an account's folder whose names match, by name."""
+    with suppress(OSError), _open_folder(folder) as handle:
+        names = sorted(name for name in os.listdir(handle) if fnmatchcase(name, pattern))
+        return [folder / name for name in names[:_MAX_RECORDS]]
+    return []
+
+
 def accounts(shared: Path) -> dict[int, Path]:
-    """Return the folders of all accounts, by user id."""
+    """Return the folders of all accounts that count, by user id."""
     found = {}
-    with suppress(FileNotFoundError), os.scandir(shared) as entries:
-        for entry in entries:
-            about = entry.stat(follow_symlinks=False)
-            if entry.name == str(about.st_uid) and stat.S_ISDIR(about.st_mode):
-                found[about.st_uid] = Path(entry.path)
+    with suppress(OSError), _opened(os.open(shared, _FOLDER)) as handle:
+        for name in os.listdir(handle):
+            with suppress(OSError, ValueError), _open_folder(shared / name):
+                found[int(name)] = shared / name
     return dict(sorted(found.items()))
+
+
+@contextmanager
+def _open_folder(path: Path) -> Iterator[int]:
+    """Open an account's folder and the one that it is in. Raises OSError if it does not count."""
+    with (
+        _opened(os.open(path.parent, _FOLDER)) as shared,
+        _opened(os.open(path.name, _FOLDER, dir_fd=shared)) as folder,
+    ):
+        about = os.fstat(folder)
+        if path.name != str(about.st_uid) or about.st_mode & _WRITABLE_BY_OTHERS:
+            raise PermissionError(errno.EACCES, "is not that account's alone", str(path))
+        yield folder
+
+
+@contextmanager
+def _opened(handle: int) -> Iterator[int]:
+    try:
+        yield handle
+    finally:
+        os.close(handle)

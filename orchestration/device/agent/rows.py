@@ -1,12 +1,15 @@
 """The rows of CONFIG_DB that a run looks after: its own WRED profiles, and its queues.
 
 A run changes profiles, and adds and removes no rows. So profiles are restored, queues only
-compared, and no other row of a table is read or written.
+compared, and no other row of a table is read or written. Of profiles, that is their own fields, of
+the type that SONiC's schema has for them (sonic-wred-profile.yang): whatever else a snapshot has is
+only compared.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,7 +17,20 @@ from typing import Any, NamedTuple
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.resp import CONFIG_DB, Command, Redis, RedisError, pairs
 
-_PROFILE = "WRED_PROFILE|"
+# What closloop's own rows are named by.
+NAME = "CLOSLOOP"
+_PROFILE, _QUEUE = f"WRED_PROFILE|{NAME}_", "QUEUE|"
+_COLOURS = ("green", "yellow", "red")
+_NUMBER, _SWITCH = re.compile(r"[0-9]{1,10}"), re.compile(r"true|false")
+_FIELDS = {
+    "ecn": re.compile(r"ecn_[a-z_]{1,30}"),
+    **{f"wred_{colour}_enable": _SWITCH for colour in _COLOURS},
+    **{
+        f"{colour}_{field}": _NUMBER
+        for colour in _COLOURS
+        for field in ("min_threshold", "max_threshold", "drop_probability")
+    },
+}
 # Where `config save` puts CONFIG_DB, and a cold reboot takes it from.
 SAVED_CONFIG = "/etc/sonic/config_db.json"
 
@@ -48,11 +64,40 @@ def rows_to_write(now: dict[str, Any], wanted: dict[str, Any]) -> dict[str, dict
     made again.
     """
     found = now["rows"] or {}
-    return {
-        key: row
-        for key, row in (wanted["rows"] or {}).items()
-        if key.startswith(_PROFILE) and None not in (row, found.get(key)) and row != found[key]
-    }
+    writes = {}
+    for key, row in (wanted["rows"] or {}).items():
+        present = found.get(key)
+        if not key.startswith(_PROFILE) or row is None or present is None:
+            continue
+        whole = {
+            field: value if _is_of_runs(key, field, value) else present.get(field)
+            for field, value in row.items()
+        }
+        write = {field: value for field, value in whole.items() if value is not None}
+        if write and write != present:
+            writes[key] = write
+    return writes
+
+
+def _is_of_runs(key: str, field: str, value: object) -> bool:
+    """Return whether runs write this field, and may have left this value in it."""
+    fits = _FIELDS.get(field)
+    return (
+        key.startswith(_PROFILE)
+        and fits is not None
+        and isinstance(value, str)
+        and bool(fits.fullmatch(value))
+    )
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Raise OperationError for rows that are neither a queue nor a profile of closloop's own."""
+    for key in keys:
+        if not key.startswith((_PROFILE, _QUEUE)):
+            raise OperationError(
+                f"{key!r} is no row that runs look after",
+                f"they look after {_PROFILE}… and {_QUEUE}…",
+            )
 
 
 def row_differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
@@ -66,9 +111,12 @@ def row_differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Differe
                 part = "new row" if want is None else "lost row"
                 result.append(Difference(part, key, "row", want, found))
             continue
-        part = "row" if key.startswith(_PROFILE) else "other row"
         for field in sorted({*want, *found}):
             if want.get(field) != found.get(field):
+                ours = key.startswith(_PROFILE) and (
+                    field not in want or _is_of_runs(key, field, want[field])
+                )
+                part = "row" if ours else "other row"
                 result.append(Difference(part, key, field, want.get(field), found.get(field)))
     before, after = wanted.get("saved") or {}, now.get("saved") or {}
     for key, row in sorted(after.items()):

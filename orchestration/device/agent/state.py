@@ -3,11 +3,14 @@
     state.snapshot  {interfaces, sysctls, rows} -> the snapshot
     state.restore   {snapshot} -> {"changed": [what was restored], "differences": [what still
                                    differs], "restarted": whether the device has rebooted since}
+    state.identity  -> the device's identity (`identity`)
 
-A snapshot holds all qdiscs of each interface (RED's parameters decoded), the named sysctls (paths
-below /proc/sys), fingerprints of addresses, routes and rules, and, on a SONiC switch, the named
-rows of CONFIG_DB: the run's own WRED profiles, and its queues. RED's parameters, sysctls and
-profiles are restored. Other differences are only reported, because a run did not make them.
+A snapshot holds the device's identity, all qdiscs of each interface (RED's parameters decoded), the
+named sysctls (paths below /proc/sys), fingerprints of addresses, routes and rules, and, on a SONiC
+switch, the named rows of CONFIG_DB: the run's own WRED profiles, and its queues. Restored are RED's
+parameters at closloop's handles, the settings that runs write (`sysctls`), and closloop's profiles
+(`rows`). Other differences are only reported, because a run did not make them. A snapshot that was
+made of another device is refused.
 
 A reboot resets the running kernel, so there is nothing of it to restore then. It does not reset
 CONFIG_DB: warm and fast reboots load it from Redis's dump (sonic-utilities, scripts/fast-reboot:
@@ -24,16 +27,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from orchestration.device.agent.identity import contradiction, identity
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.place import this_boot
 from orchestration.device.agent.rows import (
     Difference,
+    check_keys,
     read_rows,
     row_differences,
     rows_to_write,
     saved_rows,
     write_rows,
 )
+from orchestration.device.agent.snapshot_form import check_form
+from orchestration.device.agent.sysctls import may_be_restored, read_sysctl, sysctl_path
 from orchestration.device.netlink import (
     RTM_GETADDR,
     RTM_GETROUTE,
@@ -46,9 +53,19 @@ from orchestration.device.netlink import (
     interface_index,
     message,
 )
-from orchestration.device.qdiscs import Red, qdiscs, red_parameters, red_request
+from orchestration.device.qdiscs import (
+    CLASS_TOS,
+    Red,
+    leaf_handle,
+    qdiscs,
+    red_parameters,
+    red_request,
+)
 
 VERSION = 2
+
+# Where provisioning puts RED, and runs change it.
+_RUN_HANDLES = frozenset(leaf_handle(klass) for klass in range(len(CLASS_TOS)))
 
 # Retrying a restore may remove differences of these parts. A run does not cause the others.
 RESTORABLE = ("red", "sysctl", "row", "interface")
@@ -80,13 +97,24 @@ class Plan(NamedTuple):
 
 
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a snapshot of what the request names; None for what is missing."""
+    """Return a snapshot of what the request names; None for what is missing.
+
+    Raises OperationError for a sysctl or a row that runs do not change.
+    """
+    for name in request.get("sysctls", []):
+        sysctl_path(name)
+    check_keys(request.get("rows") or [])
+    return _snapshot(request)
+
+
+def _snapshot(request: dict[str, Any]) -> dict[str, Any]:
     with RouteSocket() as route:
         return {
             "version": VERSION,
             "boot": this_boot(),
+            "identity": identity(),
             "interfaces": _interfaces(route, request.get("interfaces", [])),
-            "sysctls": {name: _read_sysctl(name) for name in request.get("sysctls", [])},
+            "sysctls": {name: read_sysctl(name) for name in request.get("sysctls", [])},
             "fingerprints": fingerprints(route),
             "rows": None if request.get("rows") is None else read_rows(request["rows"]),
             "saved": None if request.get("rows") is None else saved_rows(request["rows"]),
@@ -96,13 +124,22 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
 def restore(wanted: dict[str, Any]) -> dict[str, Any]:
     """Restore what differs from a snapshot; return what was changed and what still differs.
 
-    If one value cannot be restored, the others still are. Raises OperationError for a snapshot of
-    another version.
+    If one value cannot be restored, the others still are. Raises OperationError, and writes
+    nothing, for a snapshot of another version or of another device, or one that is damaged.
     """
     if wanted.get("version") != VERSION:
         raise OperationError(
             f"the snapshot is of version {wanted.get('version')!r}, not {VERSION}",
             "restore with the version of closloop that made it",
+        )
+    check_form(wanted)
+    # snapshots of closloop 0.2.0 have no identity
+    other = contradiction(wanted.get("identity"), identity())
+    if other:
+        raise OperationError(
+            f"the snapshot is of another device: {other}; nothing was written",
+            "give the inventory of the rack that the run was on; if the device was replaced or "
+            "installed anew, `closloop restore INVENTORY --forget DEVICE` closes its entry",
         )
     restarted = wanted["boot"] != this_boot()
     if restarted:
@@ -113,7 +150,7 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
     _restore_reds(plan, changed, errors)
     for name, value in plan.sysctls.items():
         try:
-            with open(_sysctl_path(name), "w") as file:
+            with open(sysctl_path(name), "w") as file:
                 file.write(value)
             changed.append(f"sysctl {name}")
         except OSError as error:
@@ -135,7 +172,7 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
         there = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
         for item in present or []:
             found = there.get(item["handle"])
-            if "red" not in item or found is None or "red" not in found:
+            if not _is_of_runs(item) or found is None or "red" not in found:
                 continue
             want, have = Red(**item["red"]), Red(**found["red"])
             at = (interface, item["handle"], found["parent"])
@@ -149,7 +186,8 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
             if want.limit_bytes not in (0, limit_bytes) and not inner:
                 plan.limits.append((*at, want))
     for name, value in wanted["sysctls"].items():
-        if None not in (value, now["sysctls"].get(name)) and now["sysctls"][name] != value:
+        present = now["sysctls"].get(name)
+        if present is not None and present != value and may_be_restored(name, value):
             plan.sysctls[name] = value
     plan.rows.update(rows_to_write(now, wanted))
     return plan
@@ -162,7 +200,8 @@ def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]
         result += _qdisc_differences(interface, former, now["interfaces"].get(interface))
     for name, value in wanted["sysctls"].items():
         if now["sysctls"].get(name) != value:
-            result.append(Difference("sysctl", name, "value", value, now["sysctls"].get(name)))
+            part = "sysctl" if value is None or may_be_restored(name, value) else "other sysctl"
+            result.append(Difference(part, name, "value", value, now["sysctls"].get(name)))
     for name, value in wanted["fingerprints"].items():
         if now["fingerprints"].get(name) != value:
             found = now["fingerprints"].get(name)
@@ -187,19 +226,24 @@ def _qdisc_differences(
             kinds = [None if side is None else side["kind"] for side in (want, have)]
             result.append(Difference("qdisc", where, "kind", *kinds))
         elif "red" in want:
+            part = "red" if _is_of_runs(want) else "qdisc"
             for field in Red._fields:
                 if want["red"][field] != have["red"][field]:
-                    item = Difference("red", where, field, want["red"][field], have["red"][field])
+                    item = Difference(part, where, field, want["red"][field], have["red"][field])
                     result.append(item)
         elif want["options"] != have["options"]:
             result.append(Difference("qdisc", where, "options", want["options"], have["options"]))
     return result
 
 
+def _is_of_runs(item: dict[str, Any]) -> bool:
+    return "red" in item and item["handle"] in _RUN_HANDLES
+
+
 def _again(wanted: dict[str, Any]) -> dict[str, Any]:
     rows = None if wanted["rows"] is None else list(wanted["rows"])
     names = {part: list(wanted[part]) for part in ("interfaces", "sysctls")}
-    return snapshot({**names, "rows": rows})
+    return _snapshot({**names, "rows": rows})
 
 
 def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
@@ -321,25 +365,10 @@ def _index(interface: str) -> int:
         return 2**31 - 1
 
 
-def _sysctl_path(name: str) -> str:
-    parts = name.split("/")
-    # only network settings: root restores snapshots that other accounts have stored
-    if parts[0] != "net" or not all(part and part not in (".", "..") for part in parts):
-        raise OperationError(f"{name!r} is no network setting", "name it so: net/ipv4/tcp_ecn")
-    return "/proc/sys/" + name
-
-
-def _read_sysctl(name: str) -> str | None:
-    try:
-        with open(_sysctl_path(name)) as file:
-            return file.read().strip()
-    except OSError:
-        return None
-
-
 def operations(_: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
     return {
         "state.snapshot": snapshot,
         "state.restore": lambda request: restore(request["snapshot"]),
+        "state.identity": lambda _: identity(),
     }

@@ -9,14 +9,16 @@ from uuid import uuid4
 
 from inventory.rack import Rack
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.recovery import (
-    RESTORE_TIMEOUT_S,
+from orchestration.backends.hardware.safety.outcomes import (
     Outcome,
-    dead_runs,
     is_foreign,
     outcome_of,
-    restored_itself,
     said,
+)
+from orchestration.backends.hardware.safety.recovery import (
+    RESTORE_TIMEOUT_S,
+    dead_runs,
+    restored_itself,
     settle_dead_runs,
 )
 from orchestration.backends.hardware.sonic.config import queue_places
@@ -101,7 +103,7 @@ class Guard:
     def _take(self) -> None:
         lease = {
             **self._lease(),
-            # what this ledger's dead runs hold is settled next
+            # what this user's dead runs hold here is settled next
             "heir_of": [run.run for run in dead_runs(self._ledger)],
         }
         self._ask_all("lease.take", dict.fromkeys(self._agents, lease))

@@ -1,9 +1,14 @@
 """The ledger: what runs are about to change on a rack's devices, written before they do.
 
-    $XDG_STATE_HOME/closloop/ledgers/RACK/      or ~/.local/state
+    $XDG_STATE_HOME/closloop/ledgers/RACK-PATH/      or ~/.local/state
       ledger.jsonl        one entry a line, never rewritten
       HASH.json           a device's snapshot, named by its content
       RUN.lock            held by the run while it lives
+
+PATH is the beginning of a hash of the inventory's path (symbolic links resolved), so that two
+inventories of one name write to two folders. But a user's open runs are read from all of them:
+inventories are moved, copied and edited, and which rack a run was on is said by its devices'
+identities (`recovery`). closloop 0.2.0 had folders RACK, without identities.
 
 An entry is on disk when the call returns. Thresholds may change many times a second, so one entry
 per device announces that beforehand, and the snapshot has the former values.
@@ -24,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from orchestration.device.agent.records import canonical, hash_of
 from orchestration.model.errors import NotReadyError
 from orchestration.model.files import sync_path
 
@@ -35,16 +41,20 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}")
 class OpenRun:
     """A run that was not closed: its controller died, or devices were not restored.
 
-    `run` is the nonce of its leases and timers too. `snapshots` are the names of the devices'
-    snapshots, `changed` the devices that it may have changed, `restored` the devices restored
-    since. `alive` says that it is still running.
+    `run` is the nonce of its leases and timers too. Devices go by their names in the run's
+    `inventory`: `snapshots` are the hashes of their snapshots, `identities` say which devices those
+    were made of, as far as that is known, `changed` the devices that it may have changed,
+    `restored` the devices restored since. `alive` says that it is still running. Its entries are in
+    `folder`.
     """
 
     run: str
     holder: str
     inventory: str
     opened_at: str
+    folder: Path
     alive: bool = False
+    identities: dict[str, dict[str, Any]] = field(default_factory=dict)
     snapshots: dict[str, str] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     restored: set[str] = field(default_factory=set)
@@ -56,50 +66,58 @@ class OpenRun:
 
 
 class Ledger:
-    """The ledger of one rack."""
+    """The ledger of the runs with one inventory; it knows the open runs of its user's others.
 
-    def __init__(self, folder: Path, rack: str, inventory: str) -> None:
+    `inventory` is the inventory's resolved path; folders of other ledgers are in `shelf`, if any.
+    """
+
+    def __init__(self, folder: Path, rack: str, inventory: str, shelf: Path | None = None) -> None:
         self.folder = folder
+        self.inventory = inventory
         self._rack = rack
-        self._inventory = inventory
+        self._shelf = shelf
         self._locks: dict[str, int] = {}
+        self._folders: dict[str, Path] = {}
 
     @classmethod
     def of(cls, rack: str, inventory: Path) -> Ledger:
-        """Return the ledger of the rack of this name, in the user's state folder."""
+        """Return the ledger of this inventory's rack, in the user's state folder."""
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+        path = str(inventory.resolve())
         plain = bool(_PLAIN_NAME.fullmatch(rack))
         name = rack if plain else hashlib.sha256(rack.encode()).hexdigest()[:16]
-        folder = Path(base) / "closloop" / "ledgers" / name
-        return cls(folder, rack, str(inventory.resolve()))
+        place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+        shelf = Path(base) / "closloop" / "ledgers"
+        return cls(shelf / f"{name}-{place}", rack, path, shelf)
 
     def open_run(self, holder: str, nonce: str = "") -> str:
         """Record that a run begins; return its name in the ledger: the nonce of its leases."""
         run = nonce or uuid4().hex
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._lock_path(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            path = self._lock_path(self.folder, run)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unwritable(error) from error
         fcntl.flock(lock, fcntl.LOCK_EX)
         self._locks[run] = lock
-        self._add(run, "run-opened", holder=holder, rack=self._rack, inventory=self._inventory)
+        self._add(run, "run-opened", holder=holder, rack=self._rack, inventory=self.inventory)
         return run
 
     def snapshot(self, run: str, device: str, content: dict[str, Any]) -> None:
         """Store a device's snapshot."""
-        data = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-        name = hashlib.sha256(data).hexdigest()
-        path = self._snapshot_path(name)
+        data, name = canonical(content), hash_of(content)
+        path = self._snapshot_path(self._folder_of(run), name)
         try:
             if not path.exists():
                 new = path.with_suffix(f".{uuid4().hex[:8]}.new")
                 _write_through(new, data)
                 os.replace(new, path)
-                sync_path(self.folder)
+                sync_path(path.parent)
         except OSError as error:
             raise self._unwritable(error) from error
-        self._add(run, "snapshot", device=device, snapshot=name)
+        identity = content.get("identity")
+        self._add(run, "snapshot", device=device, snapshot=name, identity=identity)
 
     def change(self, run: str, device: str, what: str, before: str, after: str) -> None:
         """Record a change that is about to be made. Raises NotReadyError if that is impossible."""
@@ -113,7 +131,7 @@ class Ledger:
         """Record that every device of a run is settled."""
         self._add(run, "run-closed")
         self.release(run)
-        self._lock_path(run).unlink(missing_ok=True)
+        self._lock_path(self._folder_of(run), run).unlink(missing_ok=True)
 
     def release(self, run: str) -> None:
         """Release a run without closing it; its open devices are left to a later restore."""
@@ -121,9 +139,12 @@ class Ledger:
         if lock is not None:
             os.close(lock)
 
-    def load_snapshot(self, name: str) -> dict[str, Any]:
-        """Return a snapshot by its name. Raises NotReadyError if it is missing or damaged."""
-        path = self._snapshot_path(name)
+    def load_snapshot(self, name: str, run: str = "") -> dict[str, Any]:
+        """Return a snapshot of an open run, of any ledger, or of this ledger, by its hash.
+
+        Raises NotReadyError if it is missing or damaged.
+        """
+        path = self._snapshot_path(self._folder_of(run), name)
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -140,45 +161,30 @@ class Ledger:
         return content
 
     def open_runs(self) -> list[OpenRun]:
-        """Return the runs that are not closed, oldest first."""
+        """Return the user's runs that are not closed, oldest first, with whichever inventory."""
         runs: dict[str, OpenRun] = {}
-        for entry in self._entries():
-            name, kind = str(entry.get("run")), entry["entry"]
-            if kind == "run-opened":
-                runs[name] = OpenRun(
-                    name, str(entry["holder"]), str(entry["inventory"]), str(entry["at"])
-                )
-            elif name not in runs:
-                continue
-            elif kind == "run-closed":
-                del runs[name]
-            elif kind == "snapshot":
-                runs[name].snapshots[str(entry["device"])] = str(entry["snapshot"])
-            elif kind == "change":
-                runs[name].changed.add(str(entry["device"]))
-            elif kind == "restored":
-                runs[name].restored.add(str(entry["device"]))
+        for folder in self._all_folders():
+            runs.update(_open_runs(folder))
+        self._folders.update({name: run.folder for name, run in runs.items()})
         for run in runs.values():
-            run.alive = self._is_alive(run.run)
-        return list(runs.values())
+            run.alive = self._is_alive(run.folder, run.run)
+        return sorted(runs.values(), key=lambda run: run.opened_at)
 
-    def _entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries; skip lines that a crash has cut off."""
-        try:
-            lines = (self.folder / _FILE).read_bytes().splitlines()
-        except FileNotFoundError:
-            return
-        for line in lines:
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict) and "entry" in entry:
-                    yield entry
+    def _all_folders(self) -> list[Path]:
+        beside: list[Path] = []
+        if self._shelf is not None:
+            with suppress(FileNotFoundError):
+                beside = [path for path in sorted(self._shelf.iterdir()) if path != self.folder]
+        return [*beside, self.folder]
 
-    def _is_alive(self, run: str) -> bool:
+    def _folder_of(self, run: str) -> Path:
+        return self._folders.get(run, self.folder)
+
+    def _is_alive(self, folder: Path, run: str) -> bool:
         if run in self._locks:
             return True
         try:
-            lock = os.open(self._lock_path(run), os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self._lock_path(folder, run), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -193,7 +199,7 @@ class Ledger:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         said = {"at": now, "run": run, "entry": entry, **details}
         line = json.dumps(said, separators=(",", ":")).encode() + b"\n"
-        path = self.folder / _FILE
+        path = self._folder_of(run) / _FILE
         try:
             new = not path.exists()
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -209,19 +215,19 @@ class Ledger:
             finally:
                 os.close(handle)
             if new:
-                sync_path(self.folder)
+                sync_path(path.parent)
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _snapshot_path(self, name: str) -> Path:
+    @staticmethod
+    def _snapshot_path(folder: Path, name: str) -> Path:
         if not re.fullmatch(r"[0-9a-f]{64}", name):
-            raise NotReadyError(
-                f"the ledger names no snapshot: {name!r}", "see " + str(self.folder)
-            )
-        return self.folder / f"{name}.json"
+            raise NotReadyError(f"the ledger names no snapshot: {name!r}", f"see {folder}")
+        return folder / f"{name}.json"
 
-    def _lock_path(self, run: str) -> Path:
-        return self.folder / f"{run}.lock"
+    @staticmethod
+    def _lock_path(folder: Path, run: str) -> Path:
+        return folder / f"{run}.lock"
 
     def _unwritable(self, error: OSError) -> NotReadyError:
         return NotReadyError(
@@ -229,6 +235,44 @@ class Ledger:
             "may be changed that is not noted first",
             "make room or correct its rights, or set XDG_STATE_HOME to another place",
         )
+
+
+def _open_runs(folder: Path) -> dict[str, OpenRun]:
+    """Return a ledger's runs that are not closed, by name."""
+    runs: dict[str, OpenRun] = {}
+    for entry in _entries(folder):
+        name, kind = str(entry.get("run")), entry["entry"]
+        if kind == "run-opened":
+            runs[name] = OpenRun(
+                name, str(entry["holder"]), str(entry["inventory"]), str(entry["at"]), folder
+            )
+        elif name not in runs:
+            continue
+        elif kind == "run-closed":
+            del runs[name]
+        elif kind == "snapshot":
+            device, identity = str(entry["device"]), entry.get("identity")
+            runs[name].snapshots[device] = str(entry["snapshot"])
+            if isinstance(identity, dict):
+                runs[name].identities[device] = identity
+        elif kind == "change":
+            runs[name].changed.add(str(entry["device"]))
+        elif kind == "restored":
+            runs[name].restored.add(str(entry["device"]))
+    return runs
+
+
+def _entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries; skip lines that a crash has cut off."""
+    try:
+        lines = (folder / _FILE).read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for line in lines:
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and "entry" in entry:
+                yield entry
 
 
 def _write_through(path: Path, data: bytes) -> None:

@@ -2,142 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
+from orchestration.backends.hardware.safety.belonging import Part, parts_of_rack
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
-from orchestration.device.agent.state import RESTORABLE
+from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
 from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, printable
 from orchestration.device.fleet import Agent, Fleet, gather
 from orchestration.device.holder import holder_name
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import InputError, NotReadyError
 
 RESTORE_TIMEOUT_S = 60.0
 _SERVICES = ("state", "deadman", "lease")
-# Parts of a snapshot that runs do not change.
-_OTHERS = ("fingerprint", "new row", "saved row")
-_SHOWN = 5
 # Restoring takes seconds.
 _LEASE_S = 300.0
 _WHY = "closloop restore"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One device, restored or not.
-
-    `how` says who restored it, or why nobody did. `changed` are the settings that were put back,
-    `differences` those that still differ from the snapshot (`agent.state.Difference` as a dict).
-    `settled` devices need nothing more.
-    """
-
-    device: str
-    settled: bool
-    how: str
-    changed: tuple[str, ...] = ()
-    differences: tuple[Mapping[str, Any], ...] = field(default=())
-
-    @property
-    def text(self) -> str:
-        """The outcome for people, in one or more lines."""
-        lines = [f"{self.device}: {self.how}"]
-        if self.changed:
-            lines[0] += f"; {len(self.changed)} settings put back"
-        shown = [f"{self.device}: {said(item)}" for item in self.differences[:_SHOWN]]
-        more = len(self.differences) - _SHOWN
-        return "\n".join([*lines, *shown, *([f"{self.device}: and {more} more"] * (more > 0))])
-
-
-def outcome_of(device: str, answer: Mapping[str, Any], how: str) -> Outcome:
-    """Return the outcome in an agent's answer, or in a dead-man's record."""
-    differences = tuple(_difference(item) for item in _items(answer.get("differences")))
-    error = str(answer.get("error") or "")
-    if answer.get("restarted"):
-        how = "has restarted since"
-        how += "" if answer.get("changed") else ", so nothing of the run is left on it"
-    left = [item for item in differences if item["part"] in RESTORABLE]
-    if error:
-        how = f"could not be restored: {printable(error)}"
-    elif left:
-        how = f"{how}, but not entirely"
-    changed = tuple(printable(str(item)) for item in _items(answer.get("changed")))
-    return Outcome(device, not left and not error, how, changed, differences)
-
-
-def is_foreign(difference: Mapping[str, Any]) -> bool:
-    """Return whether a difference is in something that runs do not change."""
-    return difference["part"] in _OTHERS
-
-
-def said(difference: Mapping[str, Any]) -> str:
-    """Return a difference in words."""
-    where = difference["where"]
-    if difference["part"] == "fingerprint":
-        return f"its {where} were changed meanwhile, not by this run"
-    if difference["part"] == "new row":
-        return f"{where} was added meanwhile, not by this run"
-    if difference["part"] == "lost row":
-        return (
-            f"{where} is gone: the switch's configuration was loaded anew, or somebody removed it"
-        )
-    if difference["part"] == "saved row":
-        return (
-            f"{where} has this run's thresholds in {difference['what']}, since somebody saved the "
-            "configuration meanwhile: do it again now (config save)"
-        )
-    what = f"{where} {difference['what']}".strip()
-    return f"{what} is {difference['found']}, not {difference['wanted']} as before the run"
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
-
-
-def _difference(item: Any) -> dict[str, str]:
-    names = ("part", "where", "what", "wanted", "found")
-    found = item if isinstance(item, dict) else {}
-    return {name: printable(str(found.get(name))) for name in names}
-
-
-def restore_runs(rack: Rack, inventory: Path, secrets: Secrets | None = None) -> list[Outcome]:
+def restore_runs(
+    rack: Rack,
+    inventory: Path,
+    secrets: Secrets | None = None,
+    forget: Collection[str] = (),
+) -> list[Outcome]:
     """Restore every device that can be reached; return the outcome of all, the unreachable too.
 
-    Raises NotReadyError while a run is still active.
+    Devices of `forget` that cannot be restored are given up, in the ledger and on the device.
+    Raises NotReadyError while a run is still active, InputError for an unknown name in `forget`.
     """
+    ledger = Ledger.of(rack.name, inventory)
+    runs = ledger.open_runs()
+    known = {*rack.access, *(device for run in runs for device in run.snapshots)}
+    for name in forget:
+        if name not in known:
+            raise InputError.single(
+                "--forget", f"no device {name!r}", f"there are {', '.join(sorted(known))}"
+            )
     services = dict.fromkeys(rack.access, _SERVICES)
     agents, problems = open_agents(rack.access.values(), rack.known_hosts_file, services, secrets)
     with Fleet(agents):
-        outcomes = restore_open_runs(agents, Ledger.of(rack.name, inventory))
-    known = {outcome.device for outcome in outcomes}
+        outcomes = restore_open_runs(agents, ledger, forget)
+    named = {outcome.device for outcome in outcomes}
     outcomes += [
-        Outcome(error.device, False, error.what) for error in problems if error.device not in known
+        Outcome(error.device, False, error.what) for error in problems if error.device not in named
     ]
-    return sorted(outcomes, key=lambda outcome: list(rack.access).index(outcome.device))
+    places = {device: number for number, device in enumerate(rack.access)}
+    return sorted(outcomes, key=lambda outcome: places.get(outcome.device, len(places)))
 
 
 def dead_runs(ledger: Ledger) -> list[OpenRun]:
-    """Return the runs that were not closed and have ended."""
+    """Return the user's runs that were not closed and have ended, of all ledgers.
+
+    A device knows a run by its nonce, so those of other racks do no harm in `heir_of`.
+    """
     return [run for run in ledger.open_runs() if not run.alive]
 
 
-def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
+def restore_open_runs(
+    agents: Mapping[str, Agent], ledger: Ledger, forget: Collection[str] = ()
+) -> list[Outcome]:
     """Restore what dead runs changed on the devices that `agents` reach.
 
     Returns the outcome of each device, including unreachable ones of open runs. Devices that are
-    held from elsewhere are left alone. Raises NotReadyError while a run of this ledger is active.
+    held from elsewhere are left alone. Those of `forget` that cannot be restored are given up.
+    Raises NotReadyError while a run on these devices is active.
     """
     runs = ledger.open_runs()
-    for run in runs:
-        if run.alive:
+    parts = parts_of_rack(ledger, runs, agents, RESTORE_TIMEOUT_S)
+    for part in parts:
+        if part.run.alive:
             raise NotReadyError(
-                f"the rack is in use by {run.holder} since {run.opened_at}: nothing was restored",
+                f"the rack is in use by {part.run.holder} since {part.run.opened_at}: nothing was "
+                "restored",
                 "stop that run: it restores the rack itself",
             )
     nonce = uuid4().hex
@@ -145,7 +88,7 @@ def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outco
         "holder": holder_name("closloop restore"),
         "nonce": nonce,
         "ttl_s": _LEASE_S,
-        "heir_of": [run.run for run in runs],
+        "heir_of": [run.run for run in runs if not run.alive],
         "restoring": True,
     }
     asked = {device: (agent, ("lease.take", lease)) for device, agent in agents.items()}
@@ -153,15 +96,18 @@ def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outco
     refused = {d: error for d, error in taken.items() if isinstance(error, DeviceError)}
     free = {device: agent for device, agent in agents.items() if device not in refused}
     try:
-        outcomes = _settle(free, ledger, runs, force=True, refused=refused)
+        outcomes = _settle(free, ledger, parts, force=True, refused=refused, forget=forget)
         seen = {outcome.device for outcome in outcomes}
-        for device in sorted(set(agents) - seen):
-            if device in refused:
+        open_ = {outcome.device for outcome in outcomes if not outcome.settled}
+        for device in sorted(set(agents) - open_):
+            if device not in refused:
+                other = _settle_others(agents[device], device, forget)
+                # what else is there is said where it needs something
+                if device not in seen or not other.settled:
+                    outcomes.append(other)
+            elif device not in seen:
                 in_use = not isinstance(refused[device], DeviceGone)
-                said_ = f"{refused[device].what}: left alone"
-                outcomes.append(Outcome(device, in_use, said_))
-            else:
-                outcomes.append(_settle_others(agents[device], device))
+                outcomes.append(Outcome(device, in_use, f"{refused[device].what}: left alone"))
     finally:
         for agent in free.values():
             with suppress(DeviceError):
@@ -176,68 +122,95 @@ def settle_dead_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcom
     restarted. Raises NotReadyError for a device whose changes since then are unknown. The leases
     of all devices are held.
     """
-    return _settle(agents, ledger, dead_runs(ledger), force=False, refused={})
+    parts = parts_of_rack(ledger, dead_runs(ledger), agents, RESTORE_TIMEOUT_S)
+    return _settle(agents, ledger, parts, force=False, refused={})
 
 
 def _settle(
     agents: Mapping[str, Agent],
     ledger: Ledger,
-    runs: list[OpenRun],
+    parts: Sequence[Part],
     *,
     force: bool,
     refused: Mapping[str, DeviceError],
+    forget: Collection[str] = (),
 ) -> list[Outcome]:
     outcomes = []
     # the latest run first: the state that the earliest run found is the wanted one
-    for run in reversed(runs):
-        found = []
-        for device in sorted({*run.snapshots, *run.changed} - run.restored):
-            if device in refused:
-                outcome = Outcome(device, False, f"{refused[device].what}: left alone")
+    for part in reversed(parts):
+        run, left = part.run, {*part.run.snapshots, *part.run.changed} - part.run.restored
+        for device in sorted(left):
+            name = part.names.get(device)
+            if name is None:
+                # a new run has nothing to say of devices that it does not use
+                if not force:
+                    continue
+                outcome = _elsewhere(device, run, ledger)
+            elif name in refused:
+                outcome = Outcome(name, False, f"{refused[name].what}: left alone")
             else:
-                outcome = _settle_device(agents.get(device), device, run, ledger, force)
-            found.append(outcome)
-            if outcome.settled:
+                outcome = _settle_device(agents.get(name), name, device, run, ledger, force)
+            if not outcome.settled and outcome.device in forget:
+                outcome = Outcome(outcome.device, True, f"was given up, as told: {outcome.how}")
+            outcomes.append(outcome)
+            if (outcome.settled and name is not None) or outcome.device in forget:
                 ledger.restored(run.run, device, outcome.differences, outcome.how)
-        if all(outcome.settled for outcome in found):
+                run.restored.add(device)
+        if not left - run.restored:
             ledger.close_run(run.run)
-        outcomes += found
     return outcomes
 
 
+def _elsewhere(device: str, run: OpenRun, ledger: Ledger) -> Outcome:
+    """Return the outcome for a device of a run whose others are in this inventory."""
+    other = run.inventory != ledger.inventory and Path(run.inventory).exists()
+    return Outcome(
+        device,
+        other,
+        f"is none of this inventory's devices that answer; {run.holder} did not restore it, with "
+        f"{run.inventory}",
+    )
+
+
 def _settle_device(
-    agent: Agent | None, device: str, run: OpenRun, ledger: Ledger, force: bool
+    agent: Agent | None, name: str, device: str, run: OpenRun, ledger: Ledger, force: bool
 ) -> Outcome:
+    """Settle a device that is `device` in the run, and `name` now."""
     if agent is None:
-        return Outcome(device, False, f"cannot be reached; {run.holder} did not restore it")
+        return Outcome(name, False, f"cannot be reached; {run.holder} did not restore it")
     try:
-        return _settled_by_device(agent, run, force) or _settled_by_ledger(
-            agent, run, ledger, force
+        return _settled_by_device(agent, device, run, force) or _settled_by_ledger(
+            agent, device, run, ledger, force
         )
     except DeviceError as error:
-        return Outcome(device, False, f"could not be restored: {error.what}")
+        return Outcome(name, False, f"could not be restored: {_with_remedy(error)}")
 
 
-def _settled_by_device(agent: Agent, run: OpenRun, force: bool) -> Outcome | None:
+def _with_remedy(error: DeviceError) -> str:
+    return f"{error.what} ({error.remedy})" if error.remedy else error.what
+
+
+def _settled_by_device(agent: Agent, device: str, run: OpenRun, force: bool) -> Outcome | None:
     """Have the device restore what the run changed, if it remembers the run."""
     status = call(agent, "deadman.status")
-    armed = status["armed"]
-    if armed and armed["nonce"] == run.run:
+    armed, record = status["armed"], _record_of(status, run.run)
+    if armed and armed["nonce"] == run.run and record is None:
         record = call(agent, "deadman.fire", why="a run was found dead, its timer still armed")
         how = "was restored by its dead-man's timer, told to"
-    elif armed:
-        holder = printable(str(armed.get("holder")))
-        return Outcome(agent.device, False, f"is in use by {holder}: left alone")
+    # a timer of another account is none where this run is unresolved: it could not have been armed
+    elif armed and (record is None or armed.get("trusted", True)):
+        return Outcome(agent.device, False, f"is in use by {_holder(armed)}: left alone")
     else:
-        record = _record_of(status, run.run)
         if record is None:
             return None
         how = _itself(record)
         if record["unresolved"]:
             if record["boot"] == status["boot"] and not force:
                 raise _unknown(agent.device, run)
-            record = _record_of({"records": call(agent, "deadman.settle", why=_WHY)}, run.run)
-            how = "was restored"
+            settled = _settle_proved(agent, run, device, record)
+            if settled is None:
+                return None
+            record, how = settled, "was restored"
         elif not record["fired_at"]:
             record, how = {"restarted": True}, ""
     outcome = outcome_of(agent.device, record or {}, how)
@@ -256,7 +229,47 @@ def restored_itself(agent: Agent, nonce: str) -> Outcome | None:
 
 
 def _record_of(status: Mapping[str, Any], nonce: str) -> dict[str, Any] | None:
-    return next((record for record in status["records"] if record["nonce"] == nonce), None)
+    """Return the device's record of a run.
+
+    Another account's is taken only where it is unresolved: that something has been restored,
+    another account may only claim.
+    """
+    records = [
+        record
+        for record in status["records"]
+        if record["nonce"] == nonce and (record.get("trusted", True) or record["unresolved"])
+    ]
+    return min(records, key=lambda record: not record.get("trusted", True), default=None)
+
+
+def _settle_proved(
+    agent: Agent, run: OpenRun, device: str, record: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Have a device restore by its record of a run, and return what that then says.
+
+    Another account's record must be of the ledger's snapshot. If it is not, it is a copy of the
+    nonce, and None is returned.
+    """
+    proof = {"nonce": run.run, "snapshot": run.snapshots.get(device, "")}
+    try:
+        settled = call(agent, "deadman.settle", why=_WHY, **proof)
+    except DeviceError as error:
+        if record.get("trusted", True) or isinstance(error, DeviceGone):
+            raise
+        return None
+    return next((dict(found) for found in settled if found["nonce"] == run.run), None)
+
+
+def _holder(armed: Mapping[str, Any]) -> str:
+    """Return who has armed a timer; of another account, with what the device's kernel says."""
+    holder = printable(str(armed.get("holder")))
+    if armed.get("trusted", True):
+        return holder
+    account = printable(str(armed.get("account")))
+    return (
+        f"{holder} (account {account}, process {armed.get('pid')}; not the account of this login "
+        "and not root, so it is not told to restore anything)"
+    )
 
 
 def _itself(record: Mapping[str, Any]) -> str:
@@ -272,36 +285,55 @@ def _unknown(device: str, run: OpenRun) -> NotReadyError:
     )
 
 
-def _settled_by_ledger(agent: Agent, run: OpenRun, ledger: Ledger, force: bool) -> Outcome:
+def _settled_by_ledger(
+    agent: Agent, device: str, run: OpenRun, ledger: Ledger, force: bool
+) -> Outcome:
     """Restore the ledger's snapshot on a device that does not remember the run."""
-    name = run.snapshots.get(agent.device)
-    if name is None or agent.device not in run.changed:
+    name = run.snapshots.get(device)
+    if name is None or device not in run.changed:
         return Outcome(agent.device, True, "was not changed yet")
-    snapshot = ledger.load_snapshot(name)
+    snapshot = ledger.load_snapshot(name, run.run)
     if call(agent, "deadman.status")["boot"] == snapshot.get("boot") and not force:
         raise _unknown(agent.device, run)
     answer = call(agent, "state.restore", snapshot=snapshot)
     return outcome_of(agent.device, answer, "was restored")
 
 
-def _settle_others(agent: Agent, device: str) -> Outcome:
-    """Settle a device that no open run of this ledger names."""
+def _settle_others(agent: Agent, device: str, forget: Collection[str]) -> Outcome:
+    """Settle a device as far as no open run of this user names it."""
     try:
         status = call(agent, "deadman.status")
         if status["armed"]:
-            holder = printable(str(status["armed"].get("holder")))
+            holder = _holder(status["armed"])
             return Outcome(device, True, f"is in use by {holder}, of another ledger: left alone")
-        for record in call(agent, "deadman.settle", why=_WHY):
-            holder = printable(str(record["holder"]))
-            return outcome_of(device, record, f"was restored after {holder} fell silent")
+        settled = _settle_all(agent, give_up=device in forget)
     except DeviceError as error:
-        return Outcome(device, False, error.what)
+        return Outcome(device, False, _with_remedy(error))
+    if settled is None:
+        return Outcome(device, True, "what was left on it was given up, as told")
+    for record in settled:
+        holder = printable(str(record["holder"]))
+        return outcome_of(device, record, f"was restored after {holder} fell silent")
     for record in status["records"]:
-        holder, when = (printable(str(record[name])) for name in ("holder", "fired_at"))
-        return outcome_of(
-            device, record, f"has restored itself at {when} after {holder} fell silent"
-        )
+        if record.get("trusted", True):
+            holder, when = (printable(str(record[name])) for name in ("holder", "fired_at"))
+            return outcome_of(
+                device, record, f"has restored itself at {when} after {holder} fell silent"
+            )
     return Outcome(device, True, "has nothing to restore")
+
+
+def _settle_all(agent: Agent, *, give_up: bool) -> Sequence[Mapping[str, Any]] | None:
+    """Have a device restore all that is left on it; return its records, None if it gave up some."""
+    try:
+        settled: Sequence[Mapping[str, Any]] = call(agent, "deadman.settle", why=_WHY)
+        if not give_up or all(record["resolved"] for record in settled):
+            return settled
+    except DeviceError as error:
+        if not give_up or isinstance(error, DeviceGone):
+            raise
+    call(agent, "deadman.forget")
+    return None
 
 
 def call(agent: Agent, op: str, **arguments: Any) -> Any:

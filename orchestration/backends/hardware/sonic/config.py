@@ -15,10 +15,10 @@ from math import gcd
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.schema import QUEUES, Tables, check, check_classes
 from orchestration.backends.hardware.sonic.tables import MOST_BYTES
+from orchestration.device.agent.rows import NAME
 from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.errors import InputError
 
-NAME = "CLOSLOOP"
 LOSSLESS = (3, 4)
 
 # The DSCP of routing protocols and RoCE's notifications (CS6), and the queue for it.
