@@ -1,5 +1,7 @@
 """The guard and the recovery, on stand-in devices: all or none, restored in every case."""
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ FIRST, SECOND = DEVICES[:2]
 class Device:
     """What an agent does to a device, without the device."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lab: str = "A") -> None:
         self.name = name
         self.value = 1
         self.boot = "boot 1"
@@ -44,7 +46,7 @@ class Device:
         # differences that a restore leaves
         self.leaves: list[dict[str, Any]] = []
         self.log: list[str] = []
-        self.identity = {"machine_id": f"{name} of lab A", "chassis": "", "macs": []}
+        self.identity = {"machine_id": f"{name} of lab {lab}", "chassis": "", "macs": []}
 
     @property
     def fired(self) -> dict[str, Any] | None:
@@ -166,6 +168,12 @@ class Device:
     def deadman_settle(self, words: dict[str, Any]) -> list[dict[str, Any]]:
         return [self.settle(record["nonce"], words["why"]) for record in self.unresolved()]
 
+    def deadman_forget(self, words: dict[str, Any]) -> list[dict[str, Any]]:
+        left = self.unresolved()
+        for record in left:
+            del self.records[record["nonce"]]
+        return left
+
     def deadman_status(self, words: dict[str, Any]) -> dict[str, Any]:
         left = self.unresolved()
         records = [{**record, "unresolved": record in left} for record in self.records.values()]
@@ -206,8 +214,8 @@ class Agent:
 class Lab:
     """A rack of stand-in devices and its ledger, under a clock that the test moves."""
 
-    def __init__(self, folder: Path) -> None:
-        self.devices = {name: Device(name) for name in DEVICES}
+    def __init__(self, folder: Path, name: str = "A") -> None:
+        self.devices = {device: Device(device, name) for device in DEVICES}
         self.agents = {name: Agent(device) for name, device in self.devices.items()}
         self.folder = folder
         self.now_ns = 5 * S
@@ -218,8 +226,13 @@ class Lab:
         safety = Safety(deadman_s=DEADMAN_S, lease_s=LEASE_S)
         self.rack = Rack("lab", TESTBED, access, safety=safety)
 
+    # an inventory file: then the ledger is the one in the user's state folder
+    inventory: Path | None = None
+
     @property
     def ledger(self) -> Ledger:
+        if self.inventory is not None:
+            return Ledger.of("rack", self.inventory)
         return Ledger(self.folder, "lab", "lab.yml")
 
     def guard(self, holder: str = "ann", **options: Any) -> Guard:
@@ -685,3 +698,179 @@ def test_a_timer_that_gave_up_is_followed_by_the_ledgers_snapshot(lab: Lab) -> N
 
     assert outcomes[FIRST].changed == ("value",)
     assert lab.free()
+
+
+class Labs:
+    """Two racks of one user, each with an inventory `rack.yml` and devices of the same names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.a, self.b = (Lab(folder, name) for name in ("A", "B"))
+        for lab, name in ((self.a, "a"), (self.b, "b")):
+            lab.inventory = folder / name / "rack.yml"
+            lab.inventory.parent.mkdir()
+            lab.inventory.touch()
+
+    def crash(self) -> None:
+        """A run in lab A dies with its timers, and its leases end."""
+        self.a.crash()
+        for device in self.a.devices.values():
+            device.armed = device.holder = None
+            device.restart()
+            # SONiC: what was changed is still there
+            device.value = 2
+
+
+@pytest.fixture
+def labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labs:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Labs(tmp_path)
+
+
+@pytest.mark.parametrize("by", ["the next run", "closloop restore"])
+def test_a_rack_with_an_inventory_of_the_same_name_is_not_touched(labs: Labs, by: str) -> None:
+    labs.crash()
+    for device in labs.b.devices.values():
+        device.keeps, device.value = True, 7
+    if by == "the next run":
+        with labs.b.guard():
+            pass
+    else:
+        outcomes = restore_open_runs(labs.b.agents, labs.b.ledger)
+        assert {outcome.how for outcome in outcomes} == {"has nothing to restore"}
+    assert all(device.value == 7 for device in labs.b.devices.values())
+    # lab A's entry is not lost
+    for device in labs.a.devices.values():
+        device.keeps = True
+    outcomes = restore_open_runs(labs.a.agents, labs.a.ledger)
+    assert all(outcome.settled and outcome.changed == ("value",) for outcome in outcomes)
+    assert labs.a.free()
+    assert labs.a.ledger.open_runs() == []
+
+
+def test_a_rack_is_not_in_use_while_one_with_an_inventory_of_the_same_name_is(labs: Labs) -> None:
+    with labs.a.guard():
+        assert {o.how for o in restore_open_runs(labs.b.agents, labs.b.ledger)} == {
+            "has nothing to restore"
+        }
+        with labs.b.guard():
+            pass
+        with pytest.raises(NotReadyError, match="in use by ann"):
+            restore_open_runs(labs.a.agents, labs.a.ledger)
+
+
+@pytest.mark.parametrize("how", ["moved", "copied", "a link", "another of the same rack"])
+def test_a_dead_run_is_found_with_another_file_of_the_same_rack(labs: Labs, how: str) -> None:
+    assert labs.a.inventory
+    labs.crash()
+    for device in labs.a.devices.values():
+        device.keeps = True
+    other = labs.a.inventory.with_name("elsewhere.yml")
+    if how == "moved":
+        labs.a.inventory.rename(other)
+    elif how == "a link":
+        other.symlink_to(labs.a.inventory)
+    else:
+        other.touch()
+    labs.a.inventory = other
+
+    outcomes = restore_open_runs(labs.a.agents, labs.a.ledger)
+
+    assert {outcome.changed for outcome in outcomes} == {("value",)}
+    assert labs.a.free()
+    assert labs.a.ledger.open_runs() == []
+
+
+def test_devices_that_were_renamed_since_are_recognised(labs: Labs) -> None:
+    labs.crash()
+    lab = labs.a
+    for device in lab.devices.values():
+        device.keeps = True
+    # their names changed places
+    names = dict(zip(DEVICES, reversed(DEVICES), strict=True))
+    renamed = {names[name]: device for name, device in lab.devices.items()}
+    for name, device in renamed.items():
+        device.name = name
+    # each device's own snapshot is what it gets
+    agents = {name: Agent(device) for name, device in renamed.items()}
+    outcomes = restore_open_runs(agents, lab.ledger)
+    assert {outcome.changed for outcome in outcomes} == {("value",)}
+    assert lab.ledger.open_runs() == []
+
+
+def test_a_device_in_the_place_of_another_is_not_written_to_and_the_run_stays_open(
+    labs: Labs,
+) -> None:
+    """The same file names lab B's devices now, or a switch was replaced."""
+    labs.crash()
+    for device in labs.b.devices.values():
+        device.keeps, device.value = True, 7
+
+    outcomes = restore_open_runs(labs.b.agents, labs.a.ledger)
+
+    assert all("the snapshot is of another device" in outcome.how for outcome in outcomes)
+    assert not any(outcome.settled for outcome in outcomes)
+    assert all(device.value == 7 for device in labs.b.devices.values())
+    (run,) = labs.a.ledger.open_runs()
+    assert run.outstanding == sorted(DEVICES)
+
+    # somebody says that they will not come back
+    outcomes = restore_open_runs(labs.b.agents, labs.a.ledger, forget=DEVICES)
+    assert all(outcome.settled and "given up" in outcome.how for outcome in outcomes)
+    assert all(device.value == 7 for device in labs.b.devices.values())
+    assert labs.a.ledger.open_runs() == []
+
+
+def of_closloop_0_2_0(lab: Lab, inventory: Path) -> Path:
+    """Turn lab A's ledger into one of closloop 0.2.0; return its folder."""
+    folder = lab.ledger.folder
+    old = folder.with_name("rack")
+    folder.rename(old)
+    lines = []
+    for line in (old / "ledger.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["entry"] == "snapshot":
+            del entry["identity"]
+            content = json.loads((old / f"{entry['snapshot']}.json").read_text())
+            del content["identity"]
+            data = json.dumps(content, sort_keys=True, separators=(",", ":"))
+            entry["snapshot"] = hashlib.sha256(data.encode()).hexdigest()
+            (old / f"{entry['snapshot']}.json").write_text(data)
+        if "inventory" in entry:
+            entry["inventory"] = str(inventory)
+        lines.append(json.dumps(entry))
+    (old / "ledger.jsonl").write_text("\n".join(lines) + "\n")
+    return old
+
+
+def test_a_ledger_of_0_2_0_is_the_inventorys_that_it_names_and_no_others(labs: Labs) -> None:
+    assert labs.a.inventory
+    labs.crash()
+    for device in (*labs.a.devices.values(), *labs.b.devices.values()):
+        device.keeps = True
+    of_closloop_0_2_0(labs.a, labs.a.inventory)
+
+    restore_open_runs(labs.b.agents, labs.b.ledger)
+    assert len(labs.a.ledger.open_runs()) == 1
+
+    outcomes = restore_open_runs(labs.a.agents, labs.a.ledger)
+    assert {outcome.changed for outcome in outcomes} == {("value",)}
+    assert labs.a.ledger.open_runs() == []
+
+
+def test_a_device_that_left_the_inventory_is_named_and_can_be_given_up(labs: Labs) -> None:
+    labs.crash()
+    lab = labs.a
+    for device in lab.devices.values():
+        device.keeps = True
+    assert lab.inventory
+    lab.inventory = lab.inventory.rename(lab.inventory.with_name("smaller.yml"))
+    del lab.agents[FIRST]
+
+    outcomes = {o.device: o for o in restore_open_runs(lab.agents, lab.ledger)}
+    assert not outcomes[FIRST].settled
+    assert "none of this inventory's devices" in outcomes[FIRST].how
+    assert outcomes[SECOND].changed == ("value",)
+
+    outcomes = {o.device: o for o in restore_open_runs(lab.agents, lab.ledger, forget=[FIRST])}
+    assert outcomes[FIRST].settled
+    assert lab.ledger.open_runs() == []

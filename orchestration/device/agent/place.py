@@ -168,10 +168,11 @@ def _make_own(own: Path) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> OperationError:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        with suppress(OSError):
+        about = folder.lstat()
+        if not stat.S_ISDIR(about.st_mode):
             return OperationError(
-                f"{folder} is no folder: account {account_name(folder.lstat().st_uid)} has made "
-                "something else in its place",
+                f"{folder} is no folder: account {account_name(about.st_uid)} has made something "
+                "else in its place",
                 f"remove it: rm {folder}",
             )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
