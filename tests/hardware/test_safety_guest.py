@@ -49,7 +49,7 @@ def change_all(rng):
 def restores(request):
     wanted = state.snapshot(request)
     change_all(random.Random(1))
-    Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
+    Path("/proc/sys/net/ipv4/ip_early_demux").write_text("1")
     before = len(state.differences(wanted, state.snapshot(request)))
     outcome = state.restore(wanted)
     again = state.restore(wanted)
@@ -178,7 +178,7 @@ def main():
     switches = sorted({place for place, _ in job.queue_places})
     fabric.enter(switches[0])
     names = [name for _, name in socket.if_nameindex() if name != "lo"]
-    request = {"interfaces": names, "sysctls": ["net/ipv4/ip_forward"]}
+    request = {"interfaces": names, "sysctls": ["net/ipv4/ip_early_demux"]}
     restores(request)
     kills(request)
     foreign_red()

@@ -17,6 +17,7 @@ from inventory.rack import Access, Rack, Safety
 from orchestration.backends.hardware.safety.guard import Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.device.agent.place import SHARED
+from orchestration.device.agent.records import hash_of
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError
 
@@ -86,6 +87,7 @@ ANN, BOB = {"nonce": "a" * 32}, {"nonce": "b" * 32}
 def arm(agent, after_s, who=ANN):
     snapshot = agent.call("state.snapshot", interfaces=["lo"])
     agent.call("deadman.arm", holder="ann", after_s=after_s, snapshot=snapshot, note="", **who)
+    return snapshot
 
 
 def test_it_outlives_the_session_and_is_found_by_the_next(login):
@@ -250,7 +252,7 @@ def test_of_two_accounts_that_ask_at_once_one_gets_the_device(accounts):
 
 def test_a_timer_of_one_account_is_everybodys(accounts):
     ann, bob, root = accounts("ann"), accounts("bob"), accounts("root")
-    arm(ann, 600)
+    snapshot = arm(ann, 600)
     for other in (bob, root):
         with pytest.raises(DeviceError, match=r"is armed by ann \(account ann\)"):
             arm(other, 600, BOB)
@@ -266,7 +268,12 @@ def test_a_timer_of_one_account_is_everybodys(accounts):
     with pytest.raises(DeviceError, match="only ann and root can restore it"):
         bob.call("deadman.settle", why="closloop restore")
     bob.call("lease.drop", **BOB)
-    (record,) = root.call("deadman.settle", why="closloop restore")
+    # root restores by what ann has written only if the ledger proves it
+    with pytest.raises(DeviceError, match="root does not restore by what another account has"):
+        root.call("deadman.settle", why="closloop restore")
+    (record,) = root.call(
+        "deadman.settle", why="closloop restore", **ANN, snapshot=hash_of(snapshot)
+    )
     assert record["resolved"]
     # what is left is ann's to read and remove
     ann.call("deadman.clear", **ANN)

@@ -3,6 +3,7 @@
 import mmap
 import socket
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from orchestration.backends.hardware import balancing
 from orchestration.backends.hardware.balancing import Balancing, check_paths, services_for
 from orchestration.backends.hardware.settings import Settings
 from orchestration.device.agent.main import OperationError
+from orchestration.device.agent.sysctls import RUN_SYSCTLS
 from orchestration.device.errors import DeviceError
 from orchestration.device.fib import Hop
 from orchestration.device.fleet import Fleet
@@ -24,7 +26,7 @@ from orchestration.device.netlink import RTM_NEWROUTE, attribute
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import FLOWLET_TIMEOUT
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec, stream_of
-from orchestration.model.trial import SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
 
 NAMES = {5: "eth2", 7: "eth10", 6: "eth3"}
 DOWN, DEAD, CLONED = 0x10, 0x01, 0x200
@@ -305,6 +307,15 @@ def test_spray_remembers_ports_long_and_lost_routes_end_a_trial(switches):
     with pytest.raises(TrialError, match=f"{LEAVES[0]}: has no route by") as caught:
         paths.begin()
     assert "provision" in caught.value.remedy
+
+
+@pytest.mark.parametrize("detection", ["rack", "duplicate-acks"])
+def test_all_settings_that_a_trial_writes_are_those_that_are_put_back(detection):
+    host = HostSpec(loss_detection=detection)
+    for spec in (ECMP, FLOWLETS):
+        names = Settings(rack_of(), replace(trial(spec), host=host)).names()
+        assert set(names) == {device.name for device in TESTBED.devices}
+        assert set().union(*names.values()) <= set(RUN_SYSCTLS)
 
 
 def test_a_lost_carrier_leaves_the_kernels_hash_only_where_paths_are_chosen():

@@ -8,7 +8,10 @@ import pytest
 
 from orchestration.backends.hardware.safety.outcomes import is_foreign, outcome_of, said
 from orchestration.device import netlink, qdiscs
-from orchestration.device.agent.state import differences, restore_plan
+from orchestration.device.agent.kernel import write_sysctls
+from orchestration.device.agent.main import OperationError
+from orchestration.device.agent.snapshot_form import check_form
+from orchestration.device.agent.state import differences, restore_plan, snapshot
 from orchestration.device.qdiscs import Red
 
 RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)
@@ -158,6 +161,85 @@ def test_thresholds_that_somebody_saved_during_the_run_are_said() -> None:
     # what was saved before, or is as before, is no news
     assert differences(wanted, state(rows=ROWS, saved=ROWS)) == []
     assert differences({**wanted, "saved": tuned}, state(rows=ROWS, saved=tuned)) == []
+
+
+FOREIGN = [
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/rp_filter",
+    "net/core/bpf_jit_harden",
+    "net/ipv4/../../kernel/core_pattern",
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_setting_that_no_run_writes_is_not_written(name: str) -> None:
+    """Whoever wrote the snapshot; those of closloop 0.2.0 have forwarding in them."""
+    wanted, now = state(sysctls={name: "0"}), state(sysctls={name: "1"})
+    assert not any(restore_plan(now, wanted))
+    (item,) = differences(wanted, now)
+    assert item.part == "other sysctl"
+    assert outcome_of("s", {"differences": [item._asdict()]}, "x").settled
+    for refuses in (
+        lambda: snapshot({"sysctls": [name]}),
+        lambda: write_sysctls({"values": {name: "0"}}),
+    ):
+        with pytest.raises(OperationError, match="no setting that runs write"):
+            refuses()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("net/ipv4/tcp_ecn", "x" * 9), ("net/ipv4/tcp_congestion_control", "../evil")],
+)
+def test_a_setting_is_given_no_text_that_it_cannot_have_had(name: str, value: str) -> None:
+    assert not any(restore_plan(state(sysctls={name: "1"}), state(sysctls={name: value})))
+
+
+def test_red_at_a_handle_that_is_not_closloops_is_somebody_elses() -> None:
+    theirs = {"eth0": [tbf(), red(handle=0x10000)]}
+    now = state(interfaces={"eth0": [tbf(), red(handle=0x10000, kmin_bytes=1)]})
+    assert not any(restore_plan(now, state(interfaces=theirs)))
+    (item,) = differences(state(interfaces=theirs), now)
+    assert (item.part, item.what) == ("qdisc", "kmin_bytes")
+
+
+@pytest.mark.parametrize("key", ["WRED_PROFILE|AZURE_LOSSLESS", "PORT|Ethernet0"])
+def test_a_row_that_is_not_closloops_own_is_not_written(key: str) -> None:
+    wanted, now = ({key: {"ecn": "ecn_all"}}, {key: {"ecn": "ecn_none"}})
+    assert not any(restore_plan(state(rows=now), state(rows=wanted)))
+
+
+def test_of_a_profile_only_wred_fields_of_their_type_are_written() -> None:
+    wanted = {PROFILE: {**ROWS[PROFILE], "ecn": "`reboot`", "own": "1"}}
+    now = {PROFILE: {"green_min_threshold": "7", "ecn": "ecn_green", "own": "2"}}
+    (row,) = restore_plan(state(rows=now), state(rows=wanted)).rows.values()
+    # an operator's own field stays as it is now
+    assert row == {**ROWS[PROFILE], "ecn": "ecn_green", "own": "2"}
+    left = differences(state(rows=wanted), state(rows={PROFILE: row}))
+    assert {item.part for item in left} == {"other row"}
+
+
+DAMAGED = [
+    {"interfaces": []},
+    {"interfaces": {"eth0": [{"kind": "red"}]}},
+    {"interfaces": {"eth0": [{**red(), "red": {**RED._asdict(), "max_p": "x"}}]}},
+    {"interfaces": {"eth0": [red(wlog=300)]}},
+    {"sysctls": {"net/ipv4/tcp_ecn": 5}},
+    {"rows": {PROFILE: ["ecn"]}},
+    {"rows": {"PORT|Ethernet0": None}},
+    {"boot": None},
+    {"saved": 5},
+]
+
+
+@pytest.mark.parametrize("changed", DAMAGED)
+def test_a_snapshot_of_other_types_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(OperationError, match=r"damaged|no row that runs look after"):
+        check_form(state(**changed))
+
+
+def test_a_snapshot_of_right_types_is_not_refused() -> None:
+    check_form(state(rows={**ROWS, "QUEUE|Ethernet4|3": None}, interfaces={"eth9": None}))
 
 
 @pytest.mark.parametrize("seed", range(30))
