@@ -28,7 +28,7 @@ from orchestration.backends.emulated.kernel.cache import Kernel
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
 from orchestration.model.brought import BROUGHT
-from orchestration.model.errors import TrialError
+from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.trial import REAL
 
 # A guest says something every few milliseconds of virtual time. One that is silent for this long
@@ -220,15 +220,40 @@ def _cpu() -> Iterator[int]:
     A guest's processes hand over to each other at each system call. On one CPU that costs a
     fraction of what it costs between two (docs/kernel.md).
     """
-    folder = Path(tempfile.gettempdir()) / f"closloop-cpu-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
     cpus = sorted(os.sched_getaffinity(0), reverse=True)
-    for cpu in cpus:
-        with (folder / str(cpu)).open("w") as file:
+    folder = _own_folder(Path(tempfile.gettempdir()) / f"closloop-cpu-{os.getuid()}")
+    try:
+        for cpu in cpus:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(str(cpu), flags, 0o600, dir_fd=folder)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            yield cpu
-            return
-    yield cpus[os.getpid() % len(cpus)]
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield cpu
+                return
+            finally:
+                os.close(lock)
+        yield cpus[os.getpid() % len(cpus)]
+    finally:
+        os.close(folder)
+
+
+def _own_folder(path: Path) -> int:
+    """Open a folder of this user in a place that all users share; make it if it is not there.
+
+    Another user may have been there first, with links to this user's files. Raises NotReadyError.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    with suppress(NotADirectoryError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        about = os.fstat(handle)
+        if about.st_uid == os.getuid() and not about.st_mode & 0o022:
+            return handle
+        os.close(handle)
+    raise NotReadyError(
+        f"{path} is not this user's alone: user id {path.lstat().st_uid} has made it",
+        "remove it, or set TMPDIR to a folder of your own",
+    )
