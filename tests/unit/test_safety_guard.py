@@ -36,6 +36,8 @@ class Device:
         self.holder: str | None = None
         self.nonce = ""
         self.armed: dict[str, Any] | None = None
+        # another account's process with the timer's name
+        self.squatter: dict[str, Any] | None = None
         # what the device remembers of runs without a timer, by nonce
         self.records: dict[str, dict[str, Any]] = {}
         self.gone = False
@@ -159,6 +161,8 @@ class Device:
         return was is not None
 
     def deadman_fire(self, words: dict[str, Any]) -> dict[str, Any]:
+        if self.squatter:
+            raise DeviceError(self.name, "its timer is another account's", "end it")
         return self.fire(words["why"])
 
     def deadman_clear(self, words: dict[str, Any]) -> None:
@@ -166,7 +170,15 @@ class Device:
         self.records.pop(words["nonce"], None)
 
     def deadman_settle(self, words: dict[str, Any]) -> list[dict[str, Any]]:
-        return [self.settle(record["nonce"], words["why"]) for record in self.unresolved()]
+        settled = []
+        for record in self.unresolved():
+            if words.get("nonce") in (None, record["nonce"]):
+                data = json.dumps(record["snapshot"], sort_keys=True, separators=(",", ":"))
+                proof = hashlib.sha256(data.encode()).hexdigest()
+                if not record.get("trusted", True) and words.get("snapshot") != proof:
+                    raise DeviceError(self.name, "it is another account's", "--forget")
+                settled.append(self.settle(record["nonce"], words["why"]))
+        return settled
 
     def deadman_forget(self, words: dict[str, Any]) -> list[dict[str, Any]]:
         left = self.unresolved()
@@ -177,7 +189,7 @@ class Device:
     def deadman_status(self, words: dict[str, Any]) -> dict[str, Any]:
         left = self.unresolved()
         records = [{**record, "unresolved": record in left} for record in self.records.values()]
-        return {"boot": self.boot, "armed": self.armed, "records": records}
+        return {"boot": self.boot, "armed": self.squatter or self.armed, "records": records}
 
 
 class Agent:
@@ -874,3 +886,59 @@ def test_a_device_that_left_the_inventory_is_named_and_can_be_given_up(labs: Lab
     outcomes = {o.device: o for o in restore_open_runs(lab.agents, lab.ledger, forget=[FIRST])}
     assert outcomes[FIRST].settled
     assert lab.ledger.open_runs() == []
+
+
+def test_that_a_device_was_restored_another_account_may_only_claim(lab: Lab) -> None:
+    lab.crash()
+    fired(lab)
+    lying = lab.devices[FIRST]
+    assert lying.fired
+    lying.fired["trusted"], lying.value = False, 2
+
+    outcomes = {outcome.device: outcome for outcome in restore_open_runs(lab.agents, lab.ledger)}
+
+    assert (outcomes[FIRST].how, outcomes[FIRST].changed) == ("was restored", ("value",))
+    assert outcomes[SECOND].how.startswith("has restored itself")
+    assert lying.value == 1
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_another_accounts_record_is_restored_by_where_the_ledger_proves_it(
+    lab: Lab, forged: bool
+) -> None:
+    """The run logged in as another account than the restore does."""
+    lab.crash()
+    for device in lab.devices.values():
+        device.die()
+        device.holder = None
+    record = next(iter(lab.devices[FIRST].records.values()))
+    record["trusted"] = False
+    if forged:
+        record["snapshot"] = {**record["snapshot"], "value": 666}
+
+    outcomes = restore_open_runs(lab.agents, lab.ledger)
+
+    assert lab.devices[FIRST].value == 1
+    told = [outcome.how for outcome in outcomes if outcome.device == FIRST]
+    # what was forged is named, the run's state is restored from the ledger
+    assert told == ["was restored", "it is another account's (--forget)"][: 1 + forged]
+
+
+def test_another_accounts_process_in_the_timers_place_is_named_and_told_nothing(lab: Lab) -> None:
+    lab.crash()
+    (run,) = lab.ledger.open_runs()
+    for device in lab.devices.values():
+        device.armed = None
+    squatter = {
+        "holder": "x", "nonce": run.run, "account": "mallory", "pid": 7, "trusted": False,
+    }  # fmt: skip
+    lab.devices[FIRST].squatter = squatter
+    lab.devices[SECOND].squatter = {**squatter, "nonce": "c"}
+
+    outcomes = {outcome.device: outcome for outcome in restore_open_runs(lab.agents, lab.ledger)}
+
+    assert "its timer is another account's (end it)" in outcomes[FIRST].how
+    assert "is in use by x (account mallory, process 7; not the acc" in outcomes[SECOND].how
+    assert not outcomes[FIRST].settled
+    assert not outcomes[SECOND].settled
+    assert {FIRST, SECOND} <= {*lab.ledger.open_runs()[0].outstanding}

@@ -122,7 +122,7 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
             holder = printable(lease["holder"])
             held.append(f"{device}: held by {holder} (account {account}) since {since}")
         left += [
-            f"{device}: {printable(record['text'])}"
+            f"{device}: {printable(record['text'])}{_of_another(record)}"
             for record in answer["unresolved"]
             if record["nonce"] not in own
         ]
@@ -136,6 +136,11 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
         left,
         "`closloop restore INVENTORY` puts back what it found",
     )
+
+
+def _of_another(record: Mapping[str, Any]) -> str:
+    """Return the remedy for another account's record, which a plain restore does not deal with."""
+    return "" if record.get("trusted", True) else f" ({printable(record['remedy'])})"
 
 
 def words_of(error: DeviceError) -> str:

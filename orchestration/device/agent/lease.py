@@ -132,7 +132,7 @@ class Leases:
         """Return the valid lease, and what runs have left unrestored."""
         held = self._valid()
         left = [
-            {**kept.public(), "text": refusal(kept).what}
+            {**kept.public(), "text": refusal(kept).what, "remedy": refusal(kept).remedy}
             for kept in unresolved(self._shared, self._boot_id)
             # the record of a run that goes on is no finding
             if held is None or held.record["nonce"] != kept.record["nonce"]
