@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ...model.files import partial_of
+from ...model.files import sync_path, whole_file
 from .main import OperationError
 
 SHARED = Path("/var/tmp/closloop")
@@ -197,26 +197,20 @@ def write_record(path: Path, record: dict[str, Any], *, owner: int | None = None
             f"a record of {len(data)} bytes is too large",
             "give the inventory's device fewer interfaces",
         )
-    partial = Path(partial_of(path)).name
-    with _open_folder(path.parent) as folder:
+    with _open_folder(path.parent) as folder, whole_file(_within(folder, path.name)) as new:
+        # a link could lie in wait
         with suppress(FileNotFoundError):
-            os.unlink(partial, dir_fd=folder)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with open(os.open(partial, flags, 0o644, dir_fd=folder), "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(data)
-                file.flush()
-                if owner is not None:
-                    os.fchown(file.fileno(), owner, -1)
-                    os.fsync(file.fileno())
-            os.rename(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(partial, dir_fd=folder)
-            raise
+            new.unlink()
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with open(handle, "wb") as file:
+            os.fchmod(handle, 0o644)
+            file.write(data)
+            if owner is not None:
+                os.fchown(handle, owner, -1)
         if owner is not None:
-            os.fsync(folder)
+            sync_path(new)
+    if owner is not None:
+        sync_path(path.parent)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -278,6 +272,11 @@ def _open_folder(path: Path) -> Iterator[int]:
         if path.name != str(about.st_uid) or about.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(errno.EACCES, "is not that account's alone", str(path))
         yield folder
+
+
+def _within(folder: int, name: str) -> Path:
+    """Return a path of a file in an open folder, wherever that has been moved meanwhile."""
+    return Path(f"/proc/self/fd/{folder}/{name}")
 
 
 @contextmanager
