@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import re
 import select
 import signal
 import socket
@@ -274,3 +275,11 @@ def test_the_environment_of_a_program_in_the_rack(tmp_path):
     assert made["COLOUR"] == "red"
     assert made[control.INSIDE] == "lab"
     assert "SSH_AUTH_SOCK" not in made
+
+
+def test_a_device_is_the_same_machine_whenever_its_rack_is_started_and_no_other_racks(tmp_path):
+    one, two = RackFolder(tmp_path / "one"), RackFolder(tmp_path / "two")
+    found = [folder.machine_id(name) for folder in (one, two) for name in ("leaf1", "leaf2")]
+    assert len({*found}) == 4
+    assert all(re.fullmatch("[0-9a-f]{32}", text) for text in found)
+    assert RackFolder(tmp_path / "one").machine_id("leaf1") == found[0]

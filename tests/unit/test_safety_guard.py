@@ -13,10 +13,10 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.recovery import restore_open_runs
+from orchestration.backends.hardware.safety.recovery import restore_open_runs, restore_runs
 from orchestration.device.agent.identity import contradiction
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.model.errors import InputError, NotReadyError, TrialError
 
 DEADMAN_S, LEASE_S = 30.0, 60.0
 S = 1_000_000_000
@@ -942,3 +942,11 @@ def test_another_accounts_process_in_the_timers_place_is_named_and_told_nothing(
     assert not outcomes[FIRST].settled
     assert not outcomes[SECOND].settled
     assert {FIRST, SECOND} <= {*lab.ledger.open_runs()[0].outstanding}
+
+
+def test_a_device_to_give_up_that_nobody_knows_is_refused_before_anything_is_done(
+    labs: Labs,
+) -> None:
+    assert labs.a.inventory
+    with pytest.raises(InputError, match=rf"(?s)no device 'leaf99'.*{FIRST}"):
+        restore_runs(labs.a.rack, labs.a.inventory, forget=["leaf99"])

@@ -141,3 +141,34 @@ def test_names_that_are_no_file_names_stay_inside(
     folder = Ledger.of(name, tmp_path).folder
     assert folder.parent == tmp_path / "closloop" / "ledgers"
     assert os.path.normpath(folder) == str(folder)
+
+
+def test_inventories_of_one_name_write_to_two_ledgers_and_one_file_to_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    files = [tmp_path / lab / "rack.yml" for lab in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    one, other = (Ledger.of("rack", file) for file in files)
+    assert one.folder != other.folder
+    link = tmp_path / "link.yml"
+    link.symlink_to(files[0])
+    monkeypatch.chdir(files[0].parent)
+    for way in (link, Path("rack.yml"), Path("../a/rack.yml")):
+        assert Ledger.of("rack", way).folder == one.folder
+
+    # either finds the other's open runs, with its snapshots, and can close them
+    run = one.open_run("ann")
+    one.snapshot(run, "leaf1", {"a": 1, "identity": {"machine_id": "x"}})
+    one.change(run, "leaf1", "thresholds", "", "")
+    one.release(run)
+    (found,) = other.open_runs()
+    assert (found.inventory, found.identities) == (str(files[0]), {"leaf1": {"machine_id": "x"}})
+    assert other.load_snapshot(found.snapshots["leaf1"], run)["a"] == 1
+    other.restored(run, "leaf1", [], "x")
+    other.close_run(run)
+    assert one.open_runs() == other.open_runs() == []
+    assert not other.folder.exists()
+    assert not list(one.folder.glob("*.lock"))

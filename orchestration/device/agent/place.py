@@ -264,10 +264,9 @@ def accounts(shared: Path) -> dict[int, Path]:
 @contextmanager
 def _open_folder(path: Path) -> Iterator[int]:
     """Open an account's folder and the one that it is in. Raises OSError if it does not count."""
-    with (
-        _opened(os.open(path.parent, _FOLDER)) as shared,
-        _opened(os.open(path.name, _FOLDER, dir_fd=shared)) as folder,
-    ):
+    with _opened(os.open(path.parent, _FOLDER)) as shared:
+        handle = os.open(path.name, _FOLDER, dir_fd=shared)
+    with _opened(handle) as folder:
         about = os.fstat(folder)
         if path.name != str(about.st_uid) or about.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(errno.EACCES, "is not that account's alone", str(path))
