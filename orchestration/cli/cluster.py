@@ -32,6 +32,7 @@ def place_of(cluster: str) -> Iterator[Place]:
 
         yield THIS_MACHINE
         return
+    from orchestration.cluster.authentication import admitted
     from orchestration.cluster.cluster import Cluster, disconnect, require_ray
     from orchestration.cluster.started import joined, started
     from orchestration.model.errors import InputError
@@ -46,8 +47,10 @@ def place_of(cluster: str) -> Iterator[Place]:
             machines = load_machines(Path(cluster))
             address = ends.enter_context(started(machines, Passwords().secrets(), _say))
         elif _ADDRESS.fullmatch(cluster):
-            ends.enter_context(joined(cluster))
-        elif cluster != "auto":
+            ends.enter_context(joined(cluster, _say))
+        elif cluster == "auto":
+            ends.enter_context(admitted(cluster, _say))
+        else:
             raise InputError.single(
                 "--cluster",
                 f"{cluster!r} is no cluster",

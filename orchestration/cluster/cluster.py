@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from inventory.topology import Testbed
+from orchestration.cluster.authentication import no_cluster
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
@@ -120,10 +121,7 @@ def _connected(address: str) -> Any:
         with noted_signals(lambda: None) as seen:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
-        raise NotReadyError(
-            f"there is no Ray cluster at {address}: {str(error).strip().splitlines()[0]}",
-            "start one: ray start --head; or give the inventory of machines to start one on",
-        ) from error
+        raise no_cluster(address, str(error).strip().splitlines()[0]) from error
     if seen:
         raise KeyboardInterrupt
     # It would print what nodes log on standard output, where results go. There is no option.

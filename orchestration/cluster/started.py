@@ -1,7 +1,11 @@
 """A cluster of closloop's own: the head on this machine, nodes on others by SSH, gone at the end.
 
-`ray start --block` runs as long as it is wanted. On another machine its shell ends it when the SSH
-connection is closed or lost, on this one the kernel does when closloop ends.
+`ray start --block` runs as long as it is wanted, below a shell that ends it when its standard input
+is closed: when the SSH connection is closed or lost, or closloop on this machine ends. The shell
+also removes the folder of Ray's files, which no other account can enter.
+
+All of them ask for a token of this run's own. It goes through the shell's standard input into a
+file: arguments can be read by everybody on a machine.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +27,13 @@ from typing import IO, Any
 
 from inventory.ansible import Machines
 from inventory.rack import Access
+from orchestration.cluster.authentication import (
+    TOKEN_FILE,
+    admitted,
+    environment,
+    new_token,
+    with_token,
+)
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets, connect, disconnect
@@ -34,11 +46,25 @@ _STARTED = b"Ray runtime started"
 _RAY = ("-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
 _SHOWN = 300
 _READ_BYTES = 1 << 16
-# Ends Ray when standard input is closed, and says when Ray has ended by itself.
-_HELD = (
-    "exec 3<&0; {command} 2>&1 & ray=$!; (cat <&3 >/dev/null; kill $ray) & "
-    "wait $ray; echo closloop: ray ended"
-)
+# Its path is short: Ray's sockets are below it, and a socket's path has 107 bytes at most.
+_FOLDER_BASE, _FOLDER_PREFIX = "/tmp", "closloop-ray-"
+_MADE_FOLDER = f"$(mktemp -d {_FOLDER_BASE}/{_FOLDER_PREFIX}XXXXXXXX)"
+# Ends Ray when standard input is closed, leaves nothing, and says when Ray has ended by itself.
+# Ray opens its folder to all accounts (node.py, try_to_create_directory), so it gets one inside.
+_HELD = """\
+exec 3<&0 2>&1
+ray=
+folder={folder} || exit
+trap 'rm -rf "$folder"' EXIT
+trap 'test "$ray" && kill $ray || exit' HUP INT TERM
+{prepare}{command} --temp-dir="$folder/ray" 3<&- & ray=$!
+(cat <&3 >/dev/null 2>&1; kill $ray) & holder=$!
+wait $ray
+wait $ray 2>/dev/null  # a signal ends the first
+kill $holder 2>/dev/null
+rm -rf "$folder"
+echo closloop: ray ended
+"""
 _ENDED = b"closloop: ray ended"
 
 
@@ -57,10 +83,12 @@ def started(machines: Machines, secrets: Secrets, say: Callable[[str], None]) ->
             if not isinstance(login, DeviceError):
                 ends.callback(disconnect, login)
         _raise_any(logins)
-        address = ends.enter_context(head(_own_address(list(logins.values()))))
+        token = new_token()
+        address = ends.enter_context(head(_own_address(list(logins.values())), token))
         say(f"head of a cluster at {address}, on this machine")
         channels = side_by_side(
-            machines.access, lambda access: _node(access, logins[access.device], address)
+            machines.access,
+            lambda access: _node(access, logins[access.device], address, token),
         )
         for channel in channels.values():
             if not isinstance(channel, DeviceError):
@@ -72,22 +100,28 @@ def started(machines: Machines, secrets: Secrets, say: Callable[[str], None]) ->
 
 
 @contextmanager
-def head(host: str) -> Iterator[str]:
-    """Start a head on this machine, reachable at the address `host`; yield its HOST:PORT."""
+def head(host: str, token: str) -> Iterator[str]:
+    """Start a head on this machine, reachable at the address `host`; yield its HOST:PORT.
+
+    It asks for the token, and this process has it meanwhile.
+    """
     with socket.socket() as probe:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
     cpus = len(os.sched_getaffinity(0))
     options = ["--head", f"--port={port}", f"--node-ip-address={host}", f"--num-cpus={cpus}"]
-    with _here([*options, "--include-dashboard=false"]):
+    # the monitor is for clusters that grow by themselves, and serves metrics to everybody
+    options += ["--include-dashboard=false", "--no-monitor"]
+    with _here(options, token) as folder, environment(with_token(f"{folder}/{TOKEN_FILE}")):
         yield f"{host}:{port}"
 
 
 @contextmanager
-def joined(address: str) -> Iterator[None]:
+def joined(address: str, say: Callable[[str], None]) -> Iterator[None]:
     """Have this machine join a cluster that it is no node of, to hand out trials and run none.
 
-    Raises NotReadyError if nothing answers there, or Ray does not start.
+    `say` is told if the cluster lets everybody in. Raises NotReadyError if nothing answers there,
+    the user has no token for it, or Ray does not start.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -97,11 +131,12 @@ def joined(address: str) -> Iterator[None]:
             f"nothing answers at {address}: {error}",
             "see whether the cluster's head runs there (ray start --head), and its port",
         ) from error
-    if _is_node(address):
-        yield
-        return
-    with _here([f"--address={address}", "--num-cpus=0"]):
-        yield
+    with admitted(address, say):
+        if _is_node(address):
+            yield
+            return
+        with _here([f"--address={address}", "--num-cpus=0"]):
+            yield
 
 
 def _is_node(address: str) -> bool:
@@ -115,32 +150,49 @@ def _is_node(address: str) -> bool:
 
 
 @contextmanager
-def _here(options: Sequence[str]) -> Iterator[None]:
-    """Run `ray start` on this machine, in a session of its own that ends with this thread."""
-    # short: Ray's sockets are below it, and a socket's path has 107 bytes at most
-    folder = tempfile.mkdtemp(prefix="closloop-ray-", dir="/tmp")
+def _here(options: Sequence[str], token: str = "") -> Iterator[str]:
+    """Run `ray start` on this machine, in a session of its own that ends with this thread.
+
+    Yields the folder of its files.
+    """
+    folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=_FOLDER_BASE)
+    script = _held([sys.executable, *_RAY, *options], shlex.quote(folder), token)
     process = subprocess.Popen(
-        [
-            *("setpriv", "--pdeathsig", "TERM", sys.executable, *_RAY),
-            *(*options, f"--temp-dir={folder}"),
-        ],
-        stdin=subprocess.DEVNULL,
+        ["setpriv", "--pdeathsig", "TERM", "sh", "-c", script],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # the shell says why
+            os.write(process.stdin.fileno(), f"{token}\n".encode())
         _await_start(_Reader(process.stdout), options)
-        yield
+        yield folder
     finally:
-        process.terminate()
+        process.stdin.close()
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _held(command: Sequence[str], folder: str, token: str) -> str:
+    """Return the shell's script that runs `ray start`; `folder` is an expression of the shell.
+
+    With a token the script reads it from the first line of standard input.
+    """
+    lines = []
+    if token:
+        file = f"$folder/{TOKEN_FILE}"
+        lines.append(f'(umask 077; head -n 1 >"{file}")')
+        for name, value in with_token(file).items():
+            lines.append(f"unset {name}" if value is None else f'export {name}="{value}"')
+    prepare = "".join(f"{line}\n" for line in lines)
+    return _HELD.format(folder=folder, prepare=prepare, command=shlex.join(command))
 
 
 class _Reader:
@@ -169,12 +221,13 @@ def _await_start(reader: _Reader, options: Sequence[str]) -> None:
         time.sleep(0.1)
 
 
-def _node(access: Access, login: Any, address: str) -> Any:
+def _node(access: Access, login: Any, address: str, token: str) -> Any:
     """Start a node on a machine; return the channel that holds it. Raises DeviceError."""
-    command = shlex.join([access.python, *_RAY, f"--address={address}"])
+    script = _held([access.python, *_RAY, f"--address={address}"], _MADE_FOLDER, token)
     channel = login.client.get_transport().open_session()
     channel.settimeout(1.0)
-    channel.exec_command(f"sh -c {shlex.quote(_HELD.format(command=command))}")
+    channel.exec_command(f"sh -c {shlex.quote(script)}")
+    channel.sendall(f"{token}\n".encode())
     said = b""
     until_s = time.monotonic() + _START_S
     while _STARTED not in said:

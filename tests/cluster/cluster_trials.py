@@ -1,9 +1,11 @@
 """Campaigns with files of their own for tests of the cluster, and what must be the same."""
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 
+PATIENCE_S = 240.0
 # How long things took, which no two runs have in common.
 OF_THE_CLOCK = {"wall_s", "started_ns", "stages_s"}
 
@@ -68,6 +70,24 @@ def processes(*words):
             if all(word.encode() in path.read_bytes() for word in words):
                 found.append(path.parent.name)
     return found
+
+
+def environment(pid):
+    """Return the environment variables that a process was started with."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return {}
+    return dict(word.decode(errors="replace").split("=", 1) for word in words if b"=" in word)
+
+
+def until(true, what):
+    """Wait until a function returns something, and return that."""
+    end = time.monotonic() + PATIENCE_S
+    while not (result := true()):
+        assert time.monotonic() < end, f"waited too long until {what}"
+        time.sleep(0.1)
+    return result
 
 
 def contents(folder):

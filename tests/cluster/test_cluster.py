@@ -18,15 +18,7 @@ from orchestration.runner.run import default_jobs, run_campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
-PATIENCE_S = 120.0
 STORE_BYTES = 100 << 20
-
-
-def _environment(pid):
-    try:
-        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:  # it has ended
-        return set()
 
 
 def _parent(pid):
@@ -88,9 +80,9 @@ class Nodes:
     def hosts(self, *nodes):
         """Return the processes that run trials on nodes: the hosts, and what they forked."""
         raylets = [n.all_processes["raylet"][0].process.pid for n in nodes or self._nodes]
-        wanted = {f"RAY_RAYLET_PID={pid}".encode() for pid in raylets}
+        wanted = {str(pid) for pid in raylets}
         found = trials.processes("orchestration.cluster.host")
-        return {pid for pid in found if wanted & _environment(pid)}
+        return {pid for pid in found if trials.environment(pid).get("RAY_RAYLET_PID") in wanted}
 
     def busy(self, node):
         """Return whether a node runs a trial: a process that was forked from another one."""
@@ -103,8 +95,10 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes():
+    from orchestration.cluster.authentication import own_token
+
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, own_token():
         patch.setenv("PYTHONPATH", path)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # or they get nothing of a machine that is busy
@@ -121,13 +115,6 @@ def place(nodes):
     from orchestration.cluster.cluster import Cluster
 
     return Cluster(nodes.address)
-
-
-def until(true, what):
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, f"waited too long until {what}"
-        time.sleep(0.1)
 
 
 def run(path, out, place, listener=None, backend=None):
@@ -283,11 +270,11 @@ def test_ctrl_c_cancels_and_cleans_up_and_finished_trials_are_kept(nodes, tmp_pa
     def count(event):
         return sum(entry["event"] == event for entry in read_journal(journal))
 
-    until(lambda: count("trial-finished") == 2, "the quick trials are done")
-    until(nodes.hosts, "the others run")
+    trials.until(lambda: count("trial-finished") == 2, "the quick trials are done")
+    trials.until(nodes.hosts, "the others run")
     process.send_signal(signal.SIGINT)
     try:
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=trials.PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # it says where it hangs
         _, said = process.communicate()
@@ -295,7 +282,7 @@ def test_ctrl_c_cancels_and_cleans_up_and_finished_trials_are_kept(nodes, tmp_pa
     assert "2 of 4 trials are not done" in said
     assert count("run-interrupted") == 1
     assert not list((tmp_path / "runs" / "tiny").glob(".*"))
-    until(lambda: not nodes.hosts(), "no trial is left on the nodes")
+    trials.until(lambda: not nodes.hosts(), "no trial is left on the nodes")
     kept = [(tmp_path / "runs" / "tiny" / one.id).is_dir() for one in load_campaign(path).trials]
     assert sum(kept) == 2
 
@@ -308,14 +295,16 @@ def test_a_machine_that_is_no_node_joins_without_cpus(nodes, place, monkeypatch)
     def alive():
         return [node for node in ray.nodes() if node["Alive"]]
 
+    said = []
     slots, before = place.slots(), len(alive())
-    with started.joined(nodes.address):
+    with started.joined(nodes.address, said.append):
         assert len(alive()) == before
     monkeypatch.setattr(started, "_is_node", lambda address: False)
-    with started.joined(nodes.address):
+    with started.joined(nodes.address, said.append):
         assert len(alive()) == before + 1
         assert place.slots() == slots
-    until(lambda: len(alive()) == before, "it has left")
+    assert said == []  # the cluster asks for a token
+    trials.until(lambda: len(alive()) == before, "it has left")
 
 
 # Behind what needs three nodes that were never lost.

@@ -108,11 +108,14 @@ class _Nodes:
 
 @contextmanager
 def _nodes() -> Iterator[_Nodes]:
-    nodes = _Nodes()
-    try:
-        yield nodes
-    finally:
-        nodes.end()
+    from orchestration.cluster.authentication import own_token
+
+    with own_token():
+        nodes = _Nodes()
+        try:
+            yield nodes
+        finally:
+            nodes.end()
 
 
 def cluster() -> Outcome:
