@@ -20,6 +20,7 @@ from ansible.module_utils.closloop.sonic_watchdog import (
     asic_of,
     ports_to_restart,
     refuse_two_actions,
+    set_rows,
 )
 from ansible.module_utils.device.agent import ars, configdb
 from ansible.module_utils.device.agent.asics import refusal
@@ -203,6 +204,16 @@ class Tables(Device):
                     )
         rows = ports_to_restart(self._redis, self._whole(changes))
         refuse_two_actions(self._redis, rows, self.version_file)
+
+    def suspended(self, changes: list) -> dict:
+        """Return the watchdog's rows that `apply` removes and sets again, as they are."""
+        rows = ports_to_restart(self._redis, self._whole(changes))
+        present = self.read([f"PFC_WD|{port}" for port, row in rows.items() if row])
+        return {key: row for key, row in present.items() if row is not None}
+
+    def put_back(self, values: dict) -> None:
+        """Set the watchdog's rows that an interrupted `apply` has removed."""
+        set_rows(self._redis, {key.partition("|")[2]: row["row"] for key, row in values.items()})
 
     def apply(self, changes: list) -> None:
         """Write rows, referenced ones first; then remove rows, in the opposite order.

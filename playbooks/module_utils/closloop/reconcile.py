@@ -18,10 +18,11 @@ from uuid import uuid4
 from ansible.module_utils.device.agent.lease import Leases, drop_lease
 from ansible.module_utils.device.agent.main import OperationError
 from ansible.module_utils.device.agent.place import SHARED, own_folder, this_boot
-from ansible.module_utils.model.files import sync_path, whole_file
+from ansible.module_utils.model.files import partial_of, sync_path, whole_file
 
 FOLDER = "/var/lib/closloop/provision"
-_FORMAT = 1
+# The second has what an interrupted change must put back, which older versions would leave out.
+_FORMAT, _SUSPENDED_FORMAT = 1, 2
 # A module takes seconds; one that is killed holds the device for this long.
 _LEASE_S = 300.0
 # How long a release waits for a module that goes on without its controller.
@@ -87,6 +88,20 @@ class Device(ABC):
         """Return the value that an undo aims at, given what was saved and what is there."""
         return saved
 
+    def unreadable(self, key: str) -> str:
+        """Return why a saved setting cannot be read now, so that it may not be restored, or ""."""
+        return ""
+
+    def suspended(self, changes: list) -> dict:
+        """Return what `apply` removes on its way and sets again: present values by key.
+
+        They are saved before it, so that none is lost if it is interrupted.
+        """
+        return {}
+
+    def put_back(self, values: dict) -> None:  # noqa: B027 (most suspend nothing)
+        """Set what an interrupted `apply` has removed on its way, as `suspended` returned it."""
+
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
@@ -106,13 +121,16 @@ class Saved:
     """The values before the first change, by key, in a file that only root can read.
 
     It is written before anything is changed and removed by the undo. A former value is never
-    overwritten, because an undo restores the first state.
+    overwritten, because an undo restores the first state. `suspended` is what the change at work
+    removes and sets again: where it is missing later, that change was interrupted, and nobody else
+    has removed it.
     """
 
     def __init__(self, name: str, folder: str = FOLDER) -> None:
         self.path = os.path.join(folder, name + ".json")
         self.there = False
         self.values: dict = {}
+        self.suspended: dict = {}
 
     def load(self) -> None:
         """Read the file, if it exists. Raises ValueError if it has another format."""
@@ -121,11 +139,12 @@ class Saved:
                 data = json.load(file)
         except FileNotFoundError:
             return
-        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        if not isinstance(data, dict) or data.get("format") not in (_FORMAT, _SUSPENDED_FORMAT):
             raise ValueError(self.path + " was written by another version of closloop")
-        if not isinstance(data.get("values"), dict):
+        values, suspended = data.get("values"), data.get("suspended", {})
+        if not isinstance(values, dict) or not isinstance(suspended, dict):
             raise ValueError(self.path + " is damaged")
-        self.there, self.values = True, data["values"]
+        self.there, self.values, self.suspended = True, values, suspended
 
     def store(self) -> None:
         """Write the file atomically. Raises OSError."""
@@ -133,27 +152,34 @@ class Saved:
         os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
+        data: dict = {"format": _FORMAT, "values": self.values}
+        if self.suspended:
+            data = {**data, "format": _SUSPENDED_FORMAT, "suspended": self.suspended}
         with whole_file(self.path) as new:
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump({"format": _FORMAT, "values": self.values}, file)
+                json.dump(data, file)
             sync_path(new)
         self.there = True
 
     def remove(self) -> None:
-        """Remove the file, and its folders if they are then empty."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        """Remove the file, what a killed writer left of it, and its folders if they are empty."""
+        for path in (self.path, partial_of(self.path)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         folder = os.path.dirname(self.path)
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)
-            os.rmdir(os.path.dirname(folder))
-        self.there, self.values = False, {}
+        for path in (folder, os.path.dirname(folder)):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        self.there, self.values, self.suspended = False, {}, {}
 
 
-def plan(device: Device, wanted: dict, saved: dict) -> list:
-    """Return the changes that bring the device to `wanted`, and all other settings to `saved`."""
+def plan(device: Device, wanted: dict, saved: dict, returning: dict | None = None) -> list:
+    """Return the changes that bring the device to `wanted`, and all other settings to `saved`.
+
+    `returning` are settings that are put back before, by key.
+    """
     former = [key for key in saved if key not in wanted]
-    present = device.read([*former, *wanted])
+    present = {**device.read([*former, *wanted]), **(returning or {})}
     targets = {key: device.restored(key, saved[key], present.get(key)) for key in former}
     return [
         Change(key, present.get(key), target, key in targets)
@@ -166,43 +192,100 @@ def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mod
     """Bring the device into a state and return the module's result. Raises Refused, OSError."""
     saved.load()
     if state == "absent" and not saved.there:
+        if not check_mode:
+            saved.remove()
         return {"changed": False, "skipped_steps": [], "differences": []}
+    returning = {} if state == "verified" else _missing(device, saved)
+    if not check_mode and state != "verified":
+        _put_back(device, saved, returning)
     wanted = {} if state == "absent" else device.wanted(desired)
-    changes = plan(device, wanted, saved.values)
+    changes = plan(device, wanted, saved.values, returning)
+    found = [*(Change(key, None, value, True) for key, value in returning.items()), *changes]
     result = {
-        "changed": bool(changes) or state == "absent",
-        "differences": lines(device, changes),
-        "diff": _diff(device, changes),
+        "changed": bool(found) or state == "absent",
+        "differences": lines(device, found),
+        "diff": _diff(device, found),
     }
     if state == "verified":
         return {**result, "changed": False, "skipped_steps": device.skipped}
     device.check([change for change in changes if change.key not in saved.values])
-    if not check_mode:
+    if check_mode:
+        _unreadable(device, wanted, saved.values)
+    else:
         _make(device, wanted, saved, changes)
         if state == "absent":
-            saved.remove()
+            _end(device, saved)
     return {**result, "skipped_steps": device.skipped}
+
+
+def _missing(device: Device, saved: Saved) -> dict:
+    """Return what an interrupted change has removed on its way, and not set again, by key."""
+    present = device.read(list(saved.suspended)) if saved.suspended else {}
+    return {key: value for key, value in saved.suspended.items() if present[key] is None}
+
+
+def _put_back(device: Device, saved: Saved, missing: dict) -> None:
+    """Put back what an interrupted change has removed; from then on a removal is somebody's."""
+    if missing:
+        device.put_back(missing)
+    if saved.suspended:
+        saved.suspended = {}
+        saved.store()
+
+
+def _unreadable(device: Device, wanted: dict, saved: dict) -> dict:
+    """Return the reason by key for former settings of which nobody knows what they are now."""
+    reasons = {key: device.unreadable(key) for key in saved if key not in wanted}
+    found = {key: reason for key, reason in reasons.items() if reason}
+    for key, reason in found.items():
+        device.skip(f"undo of {key}", f"it cannot be read: {reason}; what it was stays saved")
+    return found
 
 
 def _make(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
     notes = {c.key: device.noted(c, saved.values) for c in changes if not c.restores}
     both = {**saved.values, **notes}
-    if both != saved.values:
-        saved.values = both
+    suspended = device.suspended(changes)
+    if suspended or both != saved.values:
+        saved.values, saved.suspended = both, suspended
         saved.store()
     if not changes:
         return
-    device.apply(changes)
+    try:
+        device.apply(changes)
+    except Exception:
+        # what cannot be put back now is by the next undo or provisioning
+        with contextlib.suppress(Exception):
+            _put_back(device, saved, _missing(device, saved))
+        raise
     left = plan(device, wanted, saved.values)
+    kept = saved.values
+    if wanted and not left:
+        unreadable = _unreadable(device, wanted, kept)
+        kept = {key: value for key, value in kept.items() if key in wanted or key in unreadable}
+    if suspended or kept != saved.values:
+        saved.values, saved.suspended = kept, {}
+        saved.store()
     if left:
         raise Refused(
             "not everything is as it was set: " + "; ".join(lines(device, left)),
             "see whether something else on the device changes it, then provision again",
         )
-    kept = {key: value for key, value in saved.values.items() if key in wanted}
-    if wanted and kept != saved.values:
-        saved.values = kept
-        saved.store()
+
+
+def _end(device: Device, saved: Saved) -> None:
+    """End an undo: remove what was saved. Raises Refused, and keeps what may not be restored."""
+    unreadable = _unreadable(device, {}, saved.values)
+    if not unreadable:
+        saved.remove()
+        return
+    saved.values = {key: saved.values[key] for key in unreadable}
+    saved.store()
+    raise Refused(
+        "what cannot be read is not restored: "
+        + "; ".join(f"{key} ({reason})" for key, reason in unreadable.items()),
+        f"make it readable, then undo again; to give it up, remove {saved.path}",
+    )
 
 
 def lines(device: Device, changes: list) -> list:

@@ -43,6 +43,15 @@ def ports_to_restart(redis: Redis, changes: list) -> dict:
     return rows
 
 
+def set_rows(redis: Redis, rows: dict) -> None:
+    """Set the rows of PFC_WD by port, each in one step; a port without a row gets none."""
+    commands = []
+    for port, row in rows.items():
+        flat = [word for pair in row.items() for word in pair] if row else []
+        commands += [(CONFIG_DB, ("HSET", _TABLE + port, *flat))] if flat else []
+    redis.run(commands)
+
+
 def _watched(row: dict | None) -> str:
     return (row or {}).get("pfcwd_sw_enable", "")
 
@@ -99,11 +108,16 @@ class Restart:
         self._oids = redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP") if rows else {}
 
     def stop(self) -> None:
-        """Remove the rows, and wait until no queue of theirs is watched. Raises Refused."""
+        """Remove the rows, and wait until no queue of theirs is watched.
+
+        Raises Refused, with the rows as they were.
+        """
         ports = list(self._rows)
+        present = {port: self._redis.hash(CONFIG_DB, _TABLE + port) for port in ports}
         self._redis.run([(CONFIG_DB, ("DEL", _TABLE + port)) for port in ports])
         nothing = {(port, str(queue)): None for port in ports for queue in range(8)}
         if not self._reached(nothing):
+            set_rows(self._redis, present)
             raise Refused(
                 f"the PFC watchdog of {', '.join(ports)} does not stop",
                 "see whether orchagent runs (`docker ps`, /var/log/syslog on the switch)",
@@ -119,9 +133,7 @@ class Restart:
         for attempt in range(_TRIES):
             if attempt:
                 self.stop()
-            for port, row in rows.items():
-                flat = [word for pair in row.items() for word in pair]
-                self._redis.call(CONFIG_DB, "HSET", _TABLE + port, *flat)
+            set_rows(self._redis, rows)
             if self._reached(wanted):
                 return
         raise Refused(
