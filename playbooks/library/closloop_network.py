@@ -63,6 +63,7 @@ skipped_steps:
 # The order of changes; removals come first, in the opposite order. Interfaces go up before the
 # settings that need them up.
 _ORDER = ("sysctl", "mtu", "offloads", "up", "queues", "address", "route", "rule")
+_OF_LINKS = ("mtu", "up", "offloads", "queues")
 _LOOPBACK = "lo"
 
 
@@ -153,10 +154,20 @@ class Network(Device):
             return {"on": ethtool.offloads_on(rest), "features": ethtool.features(rest)}
         return tables[kind].get(rest)
 
+    def restored(self, key: str, saved: object, present: object) -> object:
+        """Return the saved value; that a setting is gone with its interface is a skipped step."""
+        kind, _, rest = key.partition(" ")
+        interface = rest.split(" ")[0] if kind in (*_OF_LINKS, "address") else ""
+        if kind == "sysctl" and present is None and saved is not None:
+            self.skip(f"undo of {key}", "the kernel has no such setting any more")
+        elif interface and interface not in self._links.index:
+            self.skip(f"undo of {key}", f"{interface} is gone, or has another name")
+        return saved
+
     def same(self, key: str, present: object, target: object) -> bool:
         """Return True if the present value equals the wanted or saved one."""
         kind, _, rest = key.partition(" ")
-        if kind in ("mtu", "up", "offloads", "queues") and rest not in self._links.index:
+        if kind in _OF_LINKS and rest not in self._links.index:
             return True  # nothing can be restored on an interface that is gone
         if kind == "sysctl":
             return self._sysctls.same(present, target)

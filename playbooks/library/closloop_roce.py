@@ -4,7 +4,7 @@
 The places of the settings in the kernel or NVIDIA's driver, by key:
 
 trust IF           /sys/class/net/IF/qos/trust                        NVIDIA's driver
-dscp IF D          iproute2's dcb: the priority of DSCP D             any driver with DCB
+dscp IF D          iproute2's dcb: the priorities of DSCP D           any driver with DCB
 pfc IF P           iproute2's dcb: PFC on priority P
 tos DEV            /sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_tos
 dcqcn IF NAME      /sys/kernel/debug/mlx5/PCI/cc_params, or /sys/class/net/IF/ecn
@@ -113,11 +113,20 @@ class RoceHost(Device):
         """Return the present values; None where there is none, or the setting is gone."""
         return {key: self._read(key) for key in keys}
 
+    def restored(self, key: str, saved: object, present: object) -> object:
+        """Return the saved value; that a setting is gone with its device is a skipped step."""
+        if present is None and self._gone(key):
+            self.skip(f"undo of {key}", "it is gone with its device")
+        return saved
+
     def same(self, key: str, present: object, target: object) -> bool:
-        """Return True if nothing has to change; a setting that is gone cannot be restored."""
-        if present is None and key != "memlock" and not key.startswith("dscp "):
-            return True
-        return present == target
+        """Return True if nothing has to change, or can, since nobody knows what the setting is."""
+        unknown = present is None and (self._gone(key) or bool(self._blind(key)))
+        return unknown or present == target
+
+    def unreadable(self, key: str) -> str:
+        """Return why a setting of a device that is there cannot be read, or ""."""
+        return "" if self._read(key) is not None or self._gone(key) else self._blind(key)
 
     def apply(self, changes: list) -> None:
         """Write the values."""
@@ -131,10 +140,40 @@ class RoceHost(Device):
                     "see what the NIC's driver and firmware allow",
                 ) from None
 
+    def _gone(self, key: str) -> bool:
+        """Return True if the interface, RDMA device or CPU of a setting is not there any more."""
+        kind, _, rest = key.partition(" ")
+        name = rest.split(" ")[0]
+        folder = {"tos": "class/infiniband", "governor": "devices/system/cpu"}.get(
+            kind, "class/net"
+        )
+        return kind != "memlock" and not os.path.isdir(f"{self._root}sys/{folder}/{name}")
+
+    def _blind(self, key: str) -> str:
+        """Return why a setting that reads as None cannot be read, "" if it is not set."""
+        kind, _, rest = key.partition(" ")
+        if kind == "memlock":
+            return ""
+        reason = self._reason(kind, rest.split(" "))
+        return reason or ("" if kind == "dscp" else "its driver does not show it any more")
+
     def _missing(self, key: str, value: str) -> bool:
         """Skip a step that this host does not offer; return whether it was skipped."""
         kind, _, rest = key.partition(" ")
         words = rest.split(" ")
+        reason = self._reason(kind, words)
+        if kind == "governor" and not reason:
+            offered = self._text(
+                os.path.dirname(self._path(kind, words)) + "/scaling_available_governors"
+            )
+            if offered is not None and value not in offered.split():
+                reason = f"the CPU offers {offered}"
+        if reason:
+            self.skip(key, reason)
+        return bool(reason)
+
+    def _reason(self, kind: str, words: list) -> str:
+        """Return why this host does not offer a setting, or ""."""
         reason = ""
         if kind in ("dscp", "pfc"):
             _, reason = self._dcb("app" if kind == "dscp" else "pfc", words[0])
@@ -147,16 +186,9 @@ class RoceHost(Device):
             level = lockdown(self._root)
             reason = f"kernel lockdown ({level}) closes debugfs, where DCQCN parameters are"
         elif not self._path(kind, words):
-            reason = "the NIC's driver does not offer it"
-        elif kind == "governor":
-            offered = self._text(
-                os.path.dirname(self._path(kind, words)) + "/scaling_available_governors"
-            )
-            if offered is not None and value not in offered.split():
-                reason = f"the CPU offers {offered}"
-        if reason:
-            self.skip(key, reason)
-        return bool(reason)
+            owner = "CPU" if kind == "governor" else "NIC"
+            reason = f"the {owner}'s driver does not offer it"
+        return reason
 
     def _read(self, key: str) -> object:
         kind, _, rest = key.partition(" ")
@@ -166,26 +198,22 @@ class RoceHost(Device):
                 return file.read()
             return None
         if kind == "dscp":
-            pairs = self._dcb("app", words[0])[0].get("dscp_prio", [])
-            found = [str(pair[1]) for pair in pairs if str(pair[0]) == words[1]]
-            return found[0] if found else None
+            return ",".join(self._priorities(words)) or None
         if kind == "pfc":
             switched = self._dcb("pfc", words[0])[0].get("prio_pfc", [])
             number = int(words[1])
             return ("on" if switched[number] else "off") if number < len(switched) else None
         if kind == "tos":
             return self._tos(words[0])
+        if kind == "dcqcn" and self._reason(kind, words):
+            return None
         return self._text(self._path(kind, words))
 
     def _write(self, kind: str, words: list, before: object, after: object) -> None:
         if kind == "memlock":
             self._write_limits(after)
         elif kind == "dscp":
-            # one DSCP may have several priorities: the new one is added before the old one goes
-            if after is not None:
-                self._set("app", "add", words[0], "dscp-prio", f"{words[1]}:{after}")
-            if before is not None:
-                self._set("app", "del", words[0], "dscp-prio", f"{words[1]}:{before}")
+            self._map(words, str(after).split(",") if after is not None else [])
         elif kind == "pfc":
             self._set("pfc", "set", words[0], "prio-pfc", f"{words[1]}:{after}")
         elif kind == "tos":
@@ -193,6 +221,24 @@ class RoceHost(Device):
         else:
             with open(self._path(kind, words), "w") as file:
                 file.write(str(after))
+
+    def _priorities(self, words: list) -> list:
+        """Return the priorities of an interface's DSCP, which may be several, as text."""
+        pairs = self._dcb("app", words[0])[0].get("dscp_prio", [])
+        return sorted(str(pair[1]) for pair in pairs if str(pair[0]) == words[1])
+
+    def _map(self, words: list, wanted: list) -> None:
+        """Give a DSCP these priorities: new ones come before old ones go.
+
+        Some drivers keep to one, and the old one goes by itself (mlx5e_dcbnl_ieee_setapp).
+        """
+        there = self._priorities(words)
+        for priority in wanted:
+            if priority not in there:
+                self._set("app", "add", words[0], "dscp-prio", f"{words[1]}:{priority}")
+        for priority in self._priorities(words):
+            if priority not in wanted:
+                self._set("app", "del", words[0], "dscp-prio", f"{words[1]}:{priority}")
 
     def _write_limits(self, text: object) -> None:
         path = self._root + _LIMITS

@@ -4,10 +4,12 @@ import configparser
 import importlib.util
 import json
 import pkgutil
+import shutil
 import stat
 import struct
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,10 @@ from ansible.module_utils.device.agent.records import new_record, store  # noqa:
 
 # Ansible puts an object there that torch, in the same process here, cannot trace.
 sys.intern = INTERN
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from interrupted import Killed, Writes, points  # noqa: E402
 
 
 def load_module(name):
@@ -143,6 +149,84 @@ def test_what_was_half_done_can_be_undone(bring):
     shelf.breaks = ""
     bring(shelf, state="absent")
     assert shelf.things == {"a": "1", "b": "1"}
+
+
+class Restarting(Shelf):
+    """A shelf on which everything is taken down before anything is put up."""
+
+    def __init__(self, things, writes):
+        super().__init__(things)
+        self.writes = writes
+
+    def suspended(self, changes):
+        gone = [change.key for change in changes if change.after is None]
+        return {key: value for key, value in self.things.items() if key not in gone}
+
+    def put_back(self, values):
+        for key, value in values.items():
+            self.writes.next()
+            self.things[key] = value
+
+    def apply(self, changes):
+        after = {**self.things, **{change.key: change.after for change in changes}}
+        for key in list(self.things):
+            self.writes.next()
+            del self.things[key]
+        self.put_back({key: value for key, value in after.items() if value is not None})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_kill_before_any_write_loses_nothing_once_undone(tmp_path, state):
+    first = {"a": "1", "other": "x", "b": "2"}
+
+    def killed(writes):
+        nonlocal things
+        things, saved = dict(first), Saved("shelf", str(tmp_path / "closloop" / "provision"))
+        if state == "absent":
+            reconcile(Restarting(things, Writes()), {"a": "2", "c": "3"}, saved, "present", False)
+        with writes.to_files(), suppress(Killed):
+            saved = Saved("shelf", saved.path.rpartition("/")[0])
+            reconcile(Restarting(things, writes), {"a": "2", "c": "3"}, saved, state, False)
+        undo()
+        return writes
+
+    def undo():
+        saved = Saved("shelf", str(tmp_path / "closloop" / "provision"))
+        reconcile(Restarting(things, Writes()), {}, saved, "absent", False)
+
+    things, count = {}, 0
+    for writes in points(killed):
+        killed(writes)
+        assert (things, list(tmp_path.iterdir())) == (first, []), writes.kill_before
+        count += 1
+    assert count > 10
+
+
+def test_what_cannot_be_read_stays_saved_and_the_undo_is_no_success(bring, tmp_path):
+    shelf = Shelf({"a": "1", "b": "1"})
+    bring(shelf, {"a": "2", "b": "2"})
+    reasons = {"a": "the driver is away"}
+    shelf.unreadable = lambda key: reasons.get(key, "")
+    shelf.same = lambda key, present, target: key in reasons or present == target
+    file = tmp_path / "closloop" / "provision" / "shelf.json"
+    step = {
+        "step": "undo of a",
+        "reason": "it cannot be read: the driver is away; what it was stays saved",
+    }
+    assert bring(shelf, state="absent", check_mode=True)["skipped_steps"] == [step]
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"is not restored: a \(the driver is away\)") as refused:
+            bring(shelf, state="absent")
+        assert str(file) in refused.value.remedy
+        assert shelf.things == {"a": "2", "b": "1"}
+        assert json.loads(file.read_text()) == {"format": 1, "values": {"a": "1"}}
+    # provisioning something else says so, and keeps it too
+    assert step in bring(shelf, {"b": "3"})["skipped_steps"]
+    reasons.clear()
+    bring(shelf, state="absent")
+    assert shelf.things == {"a": "1", "b": "1"}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_what_somebody_else_has_made_is_checked_before_it_gives_way(bring):
@@ -559,16 +643,21 @@ def machine(tmp_path):
 class Dcb:
     """iproute2's dcb, as far as it is asked."""
 
-    def __init__(self):
+    def __init__(self, writes=None):
         self.pfc = [False] * 8
         self.dscp = [[46, 5]]
         self.calls = []
+        self.writes = writes or Writes()
+        self.away = False
 
     def __call__(self, words):
         self.calls.append(" ".join(words))
+        if self.away:
+            return 1, "", "Attribute read: Operation not supported\n"
         if words[1] == "-j":
             shown = {"dscp_prio": self.dscp} if words[2] == "app" else {"prio_pfc": self.pfc}
             return 0, json.dumps(shown), ""
+        self.writes.next()
         number, _, value = words[-1].partition(":")
         if words[1] == "pfc":
             self.pfc[int(number)] = value == "on"
@@ -609,6 +698,94 @@ def test_a_roce_host_is_set_and_put_back(machine, tmp_path_factory):
     assert bring()["changed"] is False
     assert bring("absent")["changed"] is True
     assert (tree(machine), dcb.pfc, dcb.dscp) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_roce_host_whose_module_is_killed_before_any_write_is_put_back(
+    machine, tmp_path_factory, monkeypatch, state
+):
+    module, dcb = load_module("closloop_roce"), Dcb()
+    dcb.dscp.append([26, 5])  # so the map changes in two steps
+    saved = str(tmp_path_factory.mktemp("state") / "closloop" / "provision")
+    before = tree(machine), list(dcb.pfc), list(dcb.dscp)
+
+    def bring(state, writes):
+        def counted(path, mode="r", **more):
+            if mode == "w" and not isinstance(path, int):
+                writes.next()
+            return open(path, mode, **more)
+
+        dcb.writes = writes
+        with monkeypatch.context() as patch, writes.to_files(), suppress(Killed):
+            patch.setattr(module, "open", counted, raising=False)
+            host = module.RoceHost(dcb, f"{machine}/")
+            reconcile(host, DESIRED, Saved("roce", saved), state, False)
+        return writes
+
+    def killed(writes):
+        if state == "absent":
+            bring("present", Writes())
+        bring(state, writes)
+        bring("absent", Writes())
+
+    count = 0
+    for writes in points(killed):
+        killed(writes)
+        now = {path: text for path, text in tree(machine).items() if path.name[0] != "."}
+        assert (now, dcb.pfc, sorted(dcb.dscp)) == (*before[:2], sorted(before[2])), count
+        count += 1
+    assert count > 12
+
+
+def test_a_driver_that_keeps_to_one_priority_a_dscp_is_set_and_put_back(machine, tmp_path):
+    class OnePriority(Dcb):
+        """As mlx5e_dcbnl_ieee_setapp and _delapp have it."""
+
+        def __call__(self, words):
+            if words[2:4] == ["add", "dev"]:
+                number = int(words[-1].partition(":")[0])
+                self.dscp = [pair for pair in self.dscp if pair[0] != number]
+            return super().__call__(words)
+
+    dcb = OnePriority()
+    dcb.dscp.append([26, 5])
+    module, folder = load_module("closloop_roce"), str(tmp_path / "closloop" / "provision")
+    for state in ("present", "absent"):
+        host = module.RoceHost(dcb, f"{machine}/")
+        reconcile(host, DESIRED, Saved("roce", folder), state, False)
+        assert [26, 3 if state == "present" else 5] in dcb.dscp
+        assert len(dcb.dscp) == 2
+
+
+def test_a_roce_host_whose_settings_cannot_be_read_keeps_what_they_were(machine, tmp_path):
+    module, dcb = load_module("closloop_roce"), Dcb()
+    folder = str(tmp_path / "closloop" / "provision")
+    trust = machine / "sys/class/net/eth2/qos/trust"
+
+    def bring(state="absent"):
+        host = module.RoceHost(dcb, f"{machine}/")
+        return reconcile(host, DESIRED, Saved("roce", folder), state, False)["skipped_steps"]
+
+    bring("present")
+    dcb.away = True
+    trust.rename(machine / "trust")
+    with pytest.raises(Refused) as refused:
+        bring()
+    for key in ("trust eth2", "dscp eth2 26", "pfc eth2 3"):
+        assert f"{key} (the NIC's driver " in refused.value.what
+    # the rest is restored
+    assert (machine / "sys/class/net/eth2/ecn/roce_rp/rpg_ai_rate").read_text() == "5"
+    dcb.away = False
+    (machine / "trust").rename(trust)
+    bring()
+    assert (trust.read_text(), dcb.pfc[3], dcb.dscp) == ("pcp", False, [[46, 5]])
+    # an interface that is gone has taken its settings with it, which is told
+    bring("present")
+    dcb.away = True
+    shutil.rmtree(machine / "sys/class/net/eth2")
+    assert {"step": "undo of trust eth2", "reason": "it is gone with its device"} in bring()
+    assert not (tmp_path / "closloop").exists()
 
 
 def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
