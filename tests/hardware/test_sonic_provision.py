@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -90,6 +91,29 @@ def test_a_watchdog_row_is_removed_before_it_is_set_anew(make):
     switch.bring()
     assert switch.actions()["Ethernet0", 3] == "alert"
     switch.bring("absent")
+    assert switch.actions() == {("Ethernet0", 3): "drop", ("Ethernet0", 4): "drop"}
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_sigkill_while_a_watchdog_row_is_removed_loses_nothing_once_undone(make, state):
+    switch = make()
+    switch.write("PFC_WD|Ethernet0", **{**WATCHED, "action": "drop"})
+    until(lambda: switch.actions().get(("Ethernet0", 3)) == "drop")
+    stock = switch.rows()
+    if state == "absent":
+        switch.bring()
+    child = os.fork()
+    if not child:
+        # before it waits for orchagent
+        sonic_watchdog.Restart._reached = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            switch.bring(state)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert switch.row("PFC_WD|Ethernet0") == {}
+    switch.bring("absent")
+    assert without_defaults(switch.rows(), stock) == stock
     assert switch.actions() == {("Ethernet0", 3): "drop", ("Ethernet0", 4): "drop"}
 
 
