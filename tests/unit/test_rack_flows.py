@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,33 @@ def connect(fleet, after=lambda *_: None):
 
 def test_flows_are_connected():
     assert connect(Fleet(["h1", "h9"])).retransmits.tolist() == [0]
+
+
+def test_a_strangers_connection_is_closed_and_counts_for_no_flow():
+    strangers = []
+
+    class Visited(Agent):
+        def result(self, number, timeout_s=0):
+            answer = super().result(number, timeout_s)
+            if self._request["op"] == "flows.listen":
+                strangers.extend(map(socket.create_connection, listening(self.pid)))
+            return answer
+
+    fleet = Fleet(["h1", "h9"])
+    fleet.agents["h9"] = Visited("h9")
+    assert connect(fleet).retransmits.tolist() == [0]
+    (stranger,) = strangers
+    with pytest.raises(ConnectionResetError):
+        stranger.recv(1)
+
+
+def listening(pid):
+    """Return the addresses at which a process listens, by way of loopback."""
+    links = (os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:")}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ports = [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in own]
+    return [("127.0.0.1", port) for port in ports]
 
 
 @pytest.mark.parametrize("step", ["flows.listen", "flows.load"])

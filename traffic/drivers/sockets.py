@@ -165,7 +165,7 @@ class SocketDriver:
             sender.settimeout(None)
 
     def accept(self) -> None:
-        """Accept the flows that are received here."""
+        """Accept the flows that are received here, and nobody else's connections."""
         flow_of_peer = {self._flows.near[flow]: flow for flow in self._incoming}
         arrivals: dict[tuple[int, Service], int] = {}
         for flow in self._incoming:
@@ -174,9 +174,14 @@ class SocketDriver:
         for end, listener in self._listeners.items():
             if self._patience_s is not None:
                 listener.settimeout(self._patience_s)
-            for _ in range(arrivals[end]):
+            while arrivals[end]:
                 connection, peer = listener.accept()
-                self._receiving[connection.fileno()] = (connection, flow_of_peer[peer])
+                flow = flow_of_peer.pop(peer, None)
+                if flow is None:  # whoever reaches a host reaches its ports
+                    connection.close()
+                    continue
+                arrivals[end] -= 1
+                self._receiving[connection.fileno()] = (connection, flow)
                 self._epoll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
             listener.close()
 
