@@ -49,6 +49,7 @@ def run_trial(
         facts={**outcome.facts, **said},
         trace=tuner.trace(),
         taken=recorder.taken(),
+        acked=outcome.acked,
     )
 
 

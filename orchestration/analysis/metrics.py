@@ -110,6 +110,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("utilisation_max", "utilisation, busiest link", "share"),
     Metric("offered_load", "offered load", "share"),
     Metric("delivered_load", "delivered load", "share"),
+    Metric("discarded_load", "discarded load", "share"),
     Metric("dropped_packets", "packets dropped", "count"),
     Metric("retransmits", "segments retransmitted", "count"),
     Metric("cnps", "CNPs", "count", compared=True),

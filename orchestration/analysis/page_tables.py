@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
-from orchestration.analysis.load import FACT
-from orchestration.analysis.load_tables import TITLE, load_caption, load_rows
+from orchestration.analysis.load_tables import TITLE, load_caption, load_columns, load_rows
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tables import FLOWS_FOR_P99, SEVERITIES, flow_cells, measured_fabric
@@ -16,6 +15,7 @@ from orchestration.analysis.tables import findings as findings_of
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import NOTHING, quantity, with_error
 from orchestration.artifacts.findings import where
+from orchestration.artifacts.load_fact import FACT
 from orchestration.model.trial import TrialSpec, checkpoint_in
 
 _Row = tuple[str, Sequence[str]]
@@ -149,13 +149,13 @@ def fabric_table(condition: Condition) -> str:
 
 
 def load_html(condition: Condition) -> str:
-    """Return offered and delivered load by pattern; "" if there is nothing to tell."""
+    """Return load by pattern; "" if there is nothing to tell."""
     rows = [("", [escape(name), *cells]) for name, cells in load_rows(condition)]
     if not rows:
         return ""
-    arms = [f"delivered, {escape(arm.tuner)}" for arm in condition.arms]
+    heads = [escape(head) for head in load_columns(condition)]
     caption = f"{TITLE}: {load_caption(condition)}."
-    return html_table(("load", "offered", *arms), rows, len(arms) + 1, escape(caption))
+    return html_table(("load", *heads), rows, len(heads), escape(caption))
 
 
 def stamp_table(summary: Summary) -> str:

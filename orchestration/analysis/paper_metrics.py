@@ -19,6 +19,7 @@ from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import DoneFlows
 from orchestration.analysis.sample_parts import arrivals
+from orchestration.artifacts.load_fact import written_shares
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import Floats
 
@@ -189,11 +190,12 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
 def load_figures(result: TrialResult) -> Mapping[str, float]:
     """Return the offered and delivered load that a trial wrote down, by key; NaN if it did not.
 
-    They are shares of the hosts' line rates.
+    They are shares of the hosts' line rates. What an earlier version called delivered was another
+    thing, which is left out.
     """
-    told = result.facts.get("load") or {}
-    keys = ("offered_load", "delivered_load")
-    return {key: math.nan if told.get(key) is None else float(told[key]) for key in keys}
+    told = written_shares(result)
+    loads = {key: told[key] for key in ("offered_load", "delivered_load")}
+    return {key: math.nan if value is None else value for key, value in loads.items()}
 
 
 def _receiver(result: TrialResult) -> str:

@@ -152,6 +152,7 @@ class DilatedRig:
             hosts=self._samples("host", outcome.hosts),
             events=[replace(event, t_ns=event.t_ns // self._factor) for event in outcome.events],
             sampled_flows=None if sampled is None else self._samples("flow", sampled),
+            acked=None if outcome.acked is None else self._samples("flow", outcome.acked),
         )
 
     def of_clock(self, t_ns: int) -> int:

@@ -45,8 +45,8 @@ class Observer(Protocol):
 class Outcome:
     """What a rig returns after its trial: flows, hosts' samples, events, facts for the record.
 
-    `sampled_flows` has samples of all flows, if the trial asks for them. `facts` follow those of
-    the backend and precede those of the loop.
+    `sampled_flows` has samples of all flows, if the trial asks for them; `acked` as in
+    `TrialRecord`. `facts` follow those of the backend and precede those of the loop.
     """
 
     flows: FlowRecords
@@ -54,6 +54,7 @@ class Outcome:
     events: Sequence[Event]
     facts: Mapping[str, Any] = field(default_factory=dict)
     sampled_flows: Samples | None = None
+    acked: Samples | None = None
 
 
 class Rig(Protocol):

@@ -228,8 +228,10 @@ class TrialRecord:
 
     `samples` has the recorded signals by scope, `changes` the changes by knob. `trace` is the
     tuner's training data (see `Tuner.trace`). `taken` has the moments before and after which no
-    queue's numbers were taken, two arrays (samples, queues), if they are known. Neither is part of
-    a run folder.
+    queue's numbers were taken, two arrays (samples, queues), if they are known. `acked` has the
+    payload of all flows that was acknowledged around the ends of the measured time: `acked_bytes`
+    (readings, flows), MISSING for a flow without such a count; None if no flow has one. None of the
+    three is part of a run folder.
     """
 
     flows: FlowRecords
@@ -239,6 +241,7 @@ class TrialRecord:
     facts: Mapping[str, Any] = field(default_factory=dict)
     trace: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     taken: tuple[Ints, Ints] | None = None
+    acked: Samples | None = None
 
     @property
     def ports(self) -> Samples:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestration.artifacts.arrow import is_current, read_arrow
 from orchestration.artifacts.found import Found
+from orchestration.artifacts.load_fact import written_shares
 from orchestration.artifacts.tables import TABLES, is_absent
 from orchestration.model.condition import labels_of
 from orchestration.model.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
@@ -46,6 +47,7 @@ _TRIALS: Mapping[str, Any] = {
     "wall_s": "DOUBLE",
     "offered_load": "DOUBLE",
     "delivered_load": "DOUBLE",
+    "discarded_load": "DOUBLE",
     "tuner_params": "JSON",
     "traffic": "JSON",
     "faults": "JSON",
@@ -113,9 +115,7 @@ def _trial(trial: Found) -> dict[str, Any]:
         "congestion_control": spec.host.congestion_control,
         "min_rto_ns": spec.host.min_rto_ns,
         "wall_s": result.facts.get("wall_s"),
-        **{
-            key: result.facts.get("load", {}).get(key) for key in ("offered_load", "delivered_load")
-        },
+        **written_shares(result),
         "tuner_params": spec.tuner.params,
         "traffic": said["traffic"],
         "faults": said["faults"],

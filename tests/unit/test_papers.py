@@ -167,6 +167,7 @@ class SharedPort:
 
     class spec:  # noqa: N801
         measured_ns = 0, 1000
+        traffic = ()
 
     ports = Samples(
         np.array([0, 1000]),

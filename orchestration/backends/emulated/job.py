@@ -221,6 +221,8 @@ def read_job(folder: Path) -> Job:
 def write_result(folder: Path, record: TrialRecord) -> None:
     """Write a trial's record (in the guest)."""
     arrays = {**record_tables(record), "trace": record.trace}
+    if record.acked is not None:
+        arrays["acked"] = {"t_ns": record.acked.t_ns, "values": record.acked.values}
     np.savez(folder / "result.npz", **flattened(arrays))
     said = {"events": [asdict(event) for event in record.events], "facts": dict(record.facts)}
     (folder / "result.json").write_text(json.dumps(said))
@@ -236,6 +238,7 @@ def read_result(folder: Path) -> TrialRecord:
         samples={scope: Samples(**columns) for scope, columns in tables["samples"].items()},
         changes={knob: ChangeRecords(**columns) for knob, columns in tables["changes"].items()},
         trace=tables.get("trace", {}),
+        acked=Samples(**tables["acked"]) if "acked" in tables else None,
         events=tuple(Event(**item) for item in said["events"]),
         facts=said["facts"],
     )

@@ -25,7 +25,7 @@ from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.traffic import Traffic
-from orchestration.backends.flow_samples import FlowSamples
+from orchestration.backends.flow_samples import AckedAtEnds, FlowSamples
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
@@ -145,6 +145,7 @@ class EmulatedRig:
             self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
         self._flow_every = job.trial.flow_sample_period_ns // job.trial.sample_period_ns
         self._flow_samples = FlowSamples()
+        self._acked = AckedAtEnds(job.trial) if job.trial.host.roce is not None else None
         self._lasting = bool(lasting_flows(job.trial, job.schedule).any())
         self._ticker = Ticker()
         self._t0_ns = 0
@@ -233,6 +234,8 @@ class EmulatedRig:
             most = min(most, max(1, len(before)))
         if self._flow_every:
             most = min(most, self._flow_every - self._ticks % self._flow_every)
+        if self._acked and (due_ns := self._acked.next_due_ns(times_ns.start)) is not None:
+            most = min(most, (due_ns - times_ns.start) // times_ns.step + 1)
         if self._lasting:
             before = range(times_ns.start, self._job.trial.duration_ns + 1, times_ns.step)
             most = min(most, len(before) or most)
@@ -306,8 +309,17 @@ class EmulatedRig:
 
     def _sample_flows(self, t_ns: int) -> None:
         """Read every flow if it is time for that."""
-        if self._flow_every and self._ticks % self._flow_every == 0:
-            self._flow_samples.add(t_ns, self._traffic.counters())
+        sampled = bool(self._flow_every) and self._ticks % self._flow_every == 0
+        at_end = self._acked is not None and self._acked.due(
+            self._ticks * self._job.trial.sample_period_ns
+        )
+        if not sampled and not at_end:
+            return
+        counters = self._traffic.counters()
+        if sampled:
+            self._flow_samples.add(t_ns, counters)
+        if at_end and self._acked is not None:
+            self._acked.add(t_ns, counters["acked_bytes"])
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -385,6 +397,7 @@ class EmulatedRig:
                 **self._traffic.facts(),
             },
             self._flow_samples.samples() if self._flow_every else None,
+            self._acked.readings() if self._acked else None,
         )
 
 

@@ -44,7 +44,7 @@ class Traffic(Protocol):
         """Return facts on how the flows were sent, after `outcome`."""
 
     def counters(self) -> dict[str, Ints]:
-        """Return the signals of flows that RoCE NICs send, arrays (flows,)."""
+        """Return the signals of flows, arrays (flows,); MISSING for those of no RoCE NIC."""
 
 
 class NoTraffic:
@@ -160,6 +160,10 @@ class Driver:
         """Return none: the flows' records have all."""
         return {}
 
+    def counters(self) -> dict[str, Ints]:
+        """Return none: sockets have no such signals."""
+        return {}
+
     def _wait(self) -> None:
         """Wait until the driver's process has ended; raise RuntimeError if it ended badly."""
         if self._status is None:
@@ -266,6 +270,20 @@ class MixedTraffic:
             for name, values in columns.items():
                 values[flows] = getattr(found, name)
         return FlowRecords(**columns)
+
+    def counters(self) -> dict[str, Ints]:
+        """Return the signals of flows, in the schedule's order; MISSING for those of sockets."""
+        import numpy as np
+
+        from orchestration.model.records import MISSING
+        from orchestration.model.signals import FLOW_SCOPE, names
+
+        count = len(self._parts[0][0])
+        columns = {name: np.full(count, MISSING, dtype=np.int64) for name in names(FLOW_SCOPE)}
+        for flows, traffic in self._parts:
+            for name, values in traffic.counters().items():
+                columns[name][flows] = values
+        return columns
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of all parts."""

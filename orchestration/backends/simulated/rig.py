@@ -21,7 +21,7 @@ from collectors.readers.ns3 import (
 )
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
-from orchestration.backends.flow_samples import FlowSamples
+from orchestration.backends.flow_samples import AckedAtEnds, FlowSamples
 from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
@@ -108,6 +108,7 @@ class SimulatedRig:
         self.events: list[Event] = []
         self._flow_every = trial.flow_sample_period_ns // trial.sample_period_ns
         self._flow_samples = FlowSamples()
+        self._acked = AckedAtEnds(trial) if trial.host.roce is not None else None
         self._lasting = lasting_flows(trial, schedule)
         self._lasts_until_ns = trial.duration_ns if self._lasting.any() else 0
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
@@ -268,9 +269,17 @@ class SimulatedRig:
 
     def _sample_flows(self) -> None:
         """Read every flow if it is time for that."""
-        if self._flow_every and self._ticks % self._flow_every == 0:
-            words = self._simulation.ask(Operation.COUNTERS).reshape(-1, len(names(FLOW_SCOPE)))
-            self._flow_samples.add(self._now_ns, dict(zip(names(FLOW_SCOPE), words.T, strict=True)))
+        sampled = bool(self._flow_every) and self._ticks % self._flow_every == 0
+        tick_ns = self._ticks * self._trial.sample_period_ns
+        at_end = self._acked is not None and self._acked.due(tick_ns)
+        if not sampled and not at_end:
+            return
+        words = self._simulation.ask(Operation.COUNTERS).reshape(-1, len(names(FLOW_SCOPE)))
+        counters = dict(zip(names(FLOW_SCOPE), words.T, strict=True))
+        if sampled:
+            self._flow_samples.add(self._now_ns, counters)
+        if at_end and self._acked is not None:
+            self._acked.add(self._now_ns, counters["acked_bytes"])
 
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
@@ -303,4 +312,5 @@ class SimulatedRig:
         if roce is None or roce.control not in TIMES_ROUND_TRIPS:
             facts.pop("untimed_flows", None)
         sampled = self._flow_samples.samples() if self._flow_every else None
-        return Outcome(flows, self._host_samples(), events, facts, sampled)
+        acked = self._acked.readings() if self._acked else None
+        return Outcome(flows, self._host_samples(), events, facts, sampled, acked)

@@ -10,7 +10,8 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.analysis.load import FACT, load_facts
+from orchestration.analysis.load import load_facts
+from orchestration.artifacts.load_fact import FACT
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.records import Floats, Schedule
 from orchestration.model.trial import INDEPENDENT, STRATA, Draw, PoissonSpec, TrialSpec
