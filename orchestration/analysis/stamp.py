@@ -14,8 +14,10 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import check_delivered, check_rates
+from orchestration.analysis.load import ends_of
 from orchestration.analysis.marks import check_marks
 from orchestration.analysis.networks import check_network
+from orchestration.analysis.starvation import check_starvation
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.model.records import (
     DONE,
@@ -232,6 +234,11 @@ def _findings(case: _Case) -> Iterable[Reason] | None:
     return [Reason(**finding) for finding in case.record.facts["findings"]]
 
 
+def _shares(case: _Case) -> Iterable[Reason] | None:
+    ends, ports = ends_of(case.record), case.record.ports
+    return check_starvation(case.trial, case.testbed, case.schedule, ends, ports)
+
+
 def _by_programs(case: _Case) -> np.ndarray:
     """Return which flows are sent by programs, as booleans (flows,)."""
     patterns = [spec.driver != SOCKETS for spec in case.trial.traffic]
@@ -249,6 +256,7 @@ _CHECKS: dict[str, _Check] = {
     "link rates": _rates,
     "bytes delivered": _delivered,
     "drops": _drops,
+    "shares": _shares,
     "ideal times": _ideal,
     "offloads": _offloads,
     "thresholds": _clamped,

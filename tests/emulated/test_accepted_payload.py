@@ -1,0 +1,118 @@
+"""What receivers accept under go-back-N, and flows that starve: of RoCE NICs in the guest."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.analysis.load import load_facts
+from orchestration.analysis.stamp import stamp
+from orchestration.artifacts.load_fact import FACT
+from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.model.records import DONE
+from orchestration.model.roce import RoceSpec
+from orchestration.model.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
+from orchestration.studies.bench.outcome import Run, bench_trial
+from traffic.schedule import make_schedule
+
+MS = 1_000_000
+TESTBED = """
+kind: single-switch
+name: lossy
+mtu: 1500B
+buffer: BUFFER
+hosts: 9
+host_link: {rate: 25Gbps, delay: 1us}
+"""
+NEVER_MARKS = TunerSpec(
+    "static", {"kmin_bytes": 64_000_000, "kmax_bytes": 64_000_000, "pmax": 0.01}
+)
+HARDLY_MARKS = TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 60_000, "pmax": 0.01})
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(traffic, *, buffer="60KB", timeout_ns=MS, **more):
+        path = tmp_path / f"lossy-{buffer}.yml"
+        path.write_text(TESTBED.replace("BUFFER", buffer))
+        testbed = load_testbed(str(path))
+        trial = bench_trial(
+            (traffic,),
+            testbed=str(path),
+            backend="emulated",
+            sample_period_ns=100_000,
+            action_period_ns=100_000,
+            host=HostSpec("dcqcn", roce=RoceSpec(timeout_ns=timeout_ns)),
+            fabric=FabricSpec("closloop"),
+            **{"tuner": HARDLY_MARKS, **more},
+        )
+        schedule = make_schedule(trial, testbed)
+        work = Path(tempfile.mkdtemp(dir=tmp_path))
+        record = EmulatedBackend().run(trial, testbed, schedule, work, lambda *_: None)
+        return Run(trial, testbed, schedule, record, 0.0)
+
+    return run
+
+
+def load_of(one):
+    return load_facts(one.trial, one.testbed, one.schedule, one.record)[FACT]
+
+
+def carried_bytes(one, at_ns):
+    """Payload that the port to h9 had sent by a time: all of it full packets of data."""
+    ports = one.record.ports
+    (row,) = np.flatnonzero(ports.t_ns == at_ns)
+    return int(ports.tx_packets[row, -1]) * 1024
+
+
+@pytest.mark.parametrize("warm_up_ns", [0, MS // 2])
+def test_delivered_is_what_receivers_kept_of_what_arrived(run, warm_up_ns):
+    incast = IncastSpec(8, 256_000, 2 * MS, 0, 2 * MS, "h9")
+    given = {"duration_ns": 2 * MS, "warm_up_ns": warm_up_ns}
+    plain, sampled = (
+        run(incast, **given, **more) for more in ({}, {"flow_sample_period_ns": 100_000})
+    )
+    assert (plain.record.flows.status == DONE).all()
+    assert plain.record.flows.end_ns.max() > 2 * MS
+    flows = sampled.record.samples["flow"]
+    kept = {int(t): int(row.sum()) for t, row in zip(flows.t_ns, flows["acked_bytes"], strict=True)}
+    for one in (plain, sampled):
+        load = load_of(one)
+        assert load["delivered_bytes"] == kept[2 * MS] - kept[warm_up_ns]
+        arrived = carried_bytes(one, 2 * MS) - (carried_bytes(one, warm_up_ns) if warm_up_ns else 0)
+        assert load["delivered_bytes"] + load["discarded_bytes"] == pytest.approx(arrived, abs=2)
+        assert load["discarded_bytes"] > 0.1 * load["delivered_bytes"]
+        assert load["patterns"]["incast"]["discarded_bytes"] == load["discarded_bytes"]
+
+
+def test_of_flows_that_end_in_time_delivered_is_their_size(run):
+    one = run(IncastSpec(8, 256_000, 8 * MS, 0, 8 * MS, "h9"), duration_ns=8 * MS)
+    assert one.record.flows.end_ns.max() < 8 * MS
+    load = load_of(one)
+    assert load["delivered_bytes"] == load["offered_bytes"] == 8 * 256_000
+    assert load["discarded_bytes"] > 0
+
+
+@pytest.mark.parametrize("buffer", ["60KB", "64MB"])
+def test_a_trial_whose_flows_starve_is_invalid(run, buffer):
+    lasting = ConcurrentSpec(8, 0, 0, "h9")
+    tuner = HARDLY_MARKS if buffer == "60KB" else NEVER_MARKS
+    given = {"duration_ns": 5 * MS, "timeout_ns": 16 * MS, "tuner": tuner}
+    one = run(lasting, buffer=buffer, **given)
+    verdict = stamp(one.trial, one.testbed, one.schedule, one.record)
+    assert "shares" in verdict.checked
+    found = {reason.code: reason for reason in verdict.reasons}
+    load = load_of(one)
+    assert load["offered_bytes"] is None
+    if buffer == "64MB":
+        assert verdict.valid, verdict.reasons
+        assert load["delivered_load"] > 0.9 / 9
+        assert load["discarded_bytes"] == 0
+        return
+    assert not verdict.valid
+    assert found["flows-starved"].severity == "invalid"
+    assert "of 8 flows that last as long as the trial" in found["flows-starved"].text
+    assert "the port to h9" in found["flows-starved"].text
+    assert load["delivered_load"] < 0.2 / 9
