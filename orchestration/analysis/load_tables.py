@@ -14,7 +14,7 @@ from orchestration.analysis.words import with_error
 from orchestration.model.units import format_duration
 
 # A share of what was delivered: ports do not tell options of acknowledgements from payload.
-_NOTICEABLE = 0.001
+_NOTICEABLE = 0.005
 TOTAL = "all patterns"
 TITLE = "Load, share of the hosts' line rates"
 

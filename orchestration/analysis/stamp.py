@@ -111,7 +111,17 @@ def _generator(case: _Case) -> Iterable[Reason]:
 
 
 def _flows(case: _Case) -> Iterable[Reason]:
-    return check_ends(case.record.flows.status)
+    """Require flows in the measured time, and good ends."""
+    flows, (begin_ns, stop_ns) = case.record.flows, case.trial.measured_ns
+    over = (flows.status == DONE) & (flows.end_ns <= begin_ns)
+    if not np.any((case.schedule.start_ns < stop_ns) & ~over):
+        yield Reason(
+            "nothing-sent",
+            "invalid",
+            f"no flow sends from {format_duration(begin_ns)} to {format_duration(stop_ns)}, the "
+            "time that is measured: raise the load, or measure for longer",
+        )
+    yield from check_ends(flows.status)
 
 
 def check_ends(status: Ints) -> Iterator[Reason]:
@@ -234,7 +244,7 @@ def _findings(case: _Case) -> Iterable[Reason] | None:
     return [Reason(**finding) for finding in case.record.facts["findings"]]
 
 
-def _shares(case: _Case) -> Iterable[Reason] | None:
+def _starvation(case: _Case) -> Iterable[Reason] | None:
     ends, ports = ends_of(case.record), case.record.ports
     return check_starvation(case.trial, case.testbed, case.schedule, ends, ports)
 
@@ -256,7 +266,7 @@ _CHECKS: dict[str, _Check] = {
     "link rates": _rates,
     "bytes delivered": _delivered,
     "drops": _drops,
-    "shares": _shares,
+    "starvation": _starvation,
     "ideal times": _ideal,
     "offloads": _offloads,
     "thresholds": _clamped,

@@ -8,6 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration import wiring
+from orchestration.analysis.load import load_facts
+from orchestration.artifacts.load_fact import FACT
 from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
 from orchestration.backends.simulated.program import POLICIES
 from orchestration.model.codec import flattened, record_tables
@@ -404,3 +406,25 @@ def test_the_later_and_rarer_a_policy_decides_the_longer_the_queue(run):
     found = [queue_bytes(0, "serial"), *(queue_bytes(100_000, how) for how in DECISIONS)]
     assert found == sorted(set(found))
     assert found[0] == queue_bytes(0, "pipelined")
+
+
+def test_delivered_is_what_receivers_kept_of_what_arrived(run):
+    """A receiver under go-back-N keeps nothing that is out of order."""
+    incast = (IncastSpec(8, 256_000, 2 * MS, 0, 2 * MS, "h1"),)
+    given = {"testbed": "star", "buffer": "60KB", "sample_period_ns": 100_000}
+    given |= {"host": roce(timeout_ns=MS), "tuner": marking(60_000, 60_000, 0.01)}
+    plain = run(incast, **given)
+    *_, sampled = run(incast, flow_sample_period_ns=100_000, **given)
+    flows = sampled.samples["flow"]
+    (kept,) = flows["acked_bytes"][flows.t_ns == 2 * MS].sum(axis=1)
+    load = load_facts(*plain)[FACT]
+    assert load["delivered_bytes"] == kept
+    _, testbed, _, record = plain
+    (port,) = (
+        place
+        for place, queue in enumerate(testbed.queues)
+        if testbed.peer_device(queue).name == "h1"
+    )
+    arrived = 1024 * record.ports.tx_packets[record.ports.t_ns == 2 * MS, port].sum()
+    assert load["delivered_bytes"] + load["discarded_bytes"] == pytest.approx(arrived, abs=2)
+    assert load["discarded_bytes"] > 0.1 * kept

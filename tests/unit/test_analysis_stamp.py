@@ -5,8 +5,9 @@ import pytest
 
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.stamp import Stamp
-from orchestration.model.records import FAILED, UNFINISHED, Samples
+from orchestration.model.records import FAILED, UNFINISHED, FlowRecords, Samples
 from orchestration.model.trial import FaultSpec
+from traffic.schedule import part_of
 
 
 def judge(case):
@@ -71,6 +72,26 @@ def test_a_late_generator_is_invalid_beyond_two_microseconds(case, late_ns, vali
     assert codes(verdict) == ([] if valid else ["generator-late"])
     if not valid:
         assert "flow 4" in verdict.reasons[0].text
+
+
+def test_a_trial_in_whose_measured_time_nothing_is_sent_is_invalid(case):
+    last_ns = int(case.record.flows.end_ns.max())
+    assert last_ns > case.trial.duration_ns
+    for warm_up_ns, valid in ((case.trial.warm_up_ns, True), (last_ns, False)):
+        trial = dataclasses.replace(
+            case.trial, warm_up_ns=warm_up_ns, duration_ns=last_ns + 10**6, drain_ns=0
+        )
+        verdict = judge(dataclasses.replace(case, trial=trial))
+        assert ("nothing-sent" in codes(verdict)) is not valid
+    none = {name: values[:0] for name, values in vars(case.record.flows).items()}
+    empty = dataclasses.replace(
+        case,
+        schedule=part_of(case.schedule, np.zeros(len(case.schedule), dtype=bool)),
+        record=dataclasses.replace(case.record, flows=FlowRecords(**none)),
+    )
+    (found,) = (one for one in judge(empty).reasons if one.code == "nothing-sent")
+    assert found.severity == "invalid"
+    assert found.text.startswith("no flow sends from 0ns to ")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.load import load_facts, measure_load, to_json
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.load_fact import FACT
+from orchestration.artifacts.load_fact import FACT, written_shares
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
@@ -21,7 +21,14 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
 from orchestration.model.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
-from orchestration.model.trial import STRATA, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import (
+    STRATA,
+    ConcurrentSpec,
+    IncastSpec,
+    PoissonSpec,
+    TrialSpec,
+    TunerSpec,
+)
 from traffic.delivery import arriving_bytes, offered_bytes, payload_rates_bps
 from traffic.schedule import make_schedule
 
@@ -175,6 +182,33 @@ def test_a_trial_that_did_not_write_it_down_has_the_same_load(ran, tmp_path):
         write_trial(tmp_path / name, trial, STAR, schedule, record, verdict, more)
     new, old = (measure_load(read_trial(tmp_path / name)) for name in ("new", "old"))
     assert to_json(new) == to_json(old) == facts[FACT]
+
+
+def test_what_an_earlier_version_called_delivered_is_not_shown_as_that(ran, tmp_path):
+    trial, schedule, record = ran(warm_up_ns=MS)
+    facts = load_facts(trial, STAR, schedule, record)
+    arrived = {"delivered_bytes": 7, "delivered_load": 0.7}
+    told = {**facts[FACT], "patterns": {}, **arrived}
+    earlier = {key: value for key, value in told.items() if not key.startswith("discarded")}
+    write_trial(
+        tmp_path / "t",
+        trial,
+        STAR,
+        schedule,
+        record,
+        stamp(trial, STAR, schedule, record),
+        {FACT: earlier},
+    )
+    result = read_trial(tmp_path / "t")
+    assert to_json(measure_load(result)) == facts[FACT]
+    shares = written_shares(result)
+    assert shares == {
+        "offered_load": facts[FACT]["offered_load"],
+        "delivered_load": None,
+        "discarded_load": None,
+    }
+    lasting = dataclasses.replace(result.spec, traffic=(ConcurrentSpec(2, 0, 0, "h1"),))
+    assert written_shares(dataclasses.replace(result, spec=lasting))["offered_load"] is None
 
 
 CAMPAIGN = """\
