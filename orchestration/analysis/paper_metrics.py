@@ -146,7 +146,9 @@ PAPER_METRICS: dict[str, PaperMetric] = {
 def port_figures(result: TrialResult) -> Mapping[str, float]:
     """Return metrics of ports, packets and traffic classes by key; NaN if there is none.
 
-    Throughput is payload: bytes sent minus the headers of all packets, so acknowledgements count 0.
+    Throughput is payload that arrives: bytes sent minus the headers of all packets. So
+    acknowledgements count 0, and what is sent again or thrown away by its receiver counts; goodput
+    is what was acknowledged.
     The receiver is the host to which most bytes are sent. The class share is the first traffic
     class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
     1 - share / (the class's part of the weights); unfairness is its absolute value. Fairness, by

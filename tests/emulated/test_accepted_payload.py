@@ -8,8 +8,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.load import load_facts
+from orchestration.analysis.load_tables import load_caption, load_columns, load_rows
 from orchestration.analysis.stamp import stamp
+from orchestration.analysis.summary import summarise
 from orchestration.artifacts.load_fact import FACT
+from orchestration.artifacts.writer import write_trial
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.model.records import DONE
 from orchestration.model.roce import RoceSpec
@@ -123,3 +126,19 @@ def test_flows_that_share_a_port_evenly_do_not_starve(run):
     assert load["offered_bytes"] is None
     assert load["delivered_load"] > 0.9 / 9
     assert load["discarded_bytes"] == 0
+
+
+def test_a_report_names_what_receivers_discarded(run, tmp_path):
+    one = run(IncastSpec(8, 256_000, 8 * MS, 0, 8 * MS, "h9"), duration_ns=8 * MS)
+    facts = load_facts(one.trial, one.testbed, one.schedule, one.record)
+    verdict = stamp(one.trial, one.testbed, one.schedule, one.record)
+    folder = tmp_path / "runs" / one.trial.id
+    folder.parent.mkdir()
+    write_trial(folder, one.trial, one.testbed, one.schedule, one.record, verdict, facts)
+    (condition,) = summarise(folder.parent).conditions
+    heads = [head.split(",")[0] for head in load_columns(condition)]
+    assert heads == ["offered", "delivered", "discarded"]
+    ((name, (offered, delivered, discarded)),) = load_rows(condition)
+    assert (name, offered) == ("incast", delivered)
+    assert discarded not in ("", "–", "0.00%", delivered)
+    assert "discarded is what arrives twice" in load_caption(condition)

@@ -54,7 +54,7 @@ Hinkley 1997, section 3.8;
 Saravanan et al. 2020), widened for few networks and never narrower than Student's. A tail is the
 quantile of all repeats' flows together, with a bootstrap that draws repeats; with fewer than
 {LEAST_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was
-offered and what arrived, in percent of the hosts' line rates.
+offered and what receivers accepted, in percent of the hosts' line rates.
 
 *best-static* is the best single static setting for all conditions and *oracle* the best one for
 each, both searched for on other seeds; a *placebo* is its tuner's own loop and actions, drawn at
@@ -65,7 +65,8 @@ parameters of a grid, chosen by power (goodput by RTT inflation) on other seeds.
 {CAUSES}
 Queues are the mean and standard deviation over all samples
 while flows arrive, of all switch ports, or of the ports to the receiver where the table says so.
-Throughput is payload that switches sent to hosts in that time. DCTCP is Linux', DCQCN
+Throughput is payload that switches sent to hosts in that time, also what is sent again or
+thrown away. DCTCP is Linux', DCQCN
 is of RoCE NICs with PFC, as in the papers of GraphCC, ACC and PET, both over our own fabric; times
 and hosts are scaled as each section says.
 
