@@ -176,12 +176,11 @@ class SocketDriver:
                 listener.settimeout(self._patience_s)
             while arrivals[end]:
                 connection, peer = listener.accept()
-                flow = flow_of_peer.pop(peer, None)
-                if flow is None:  # whoever reaches a host reaches its ports
+                if peer not in flow_of_peer:  # whoever reaches a host reaches its ports
                     connection.close()
                     continue
                 arrivals[end] -= 1
-                self._receiving[connection.fileno()] = (connection, flow)
+                self._receiving[connection.fileno()] = (connection, flow_of_peer.pop(peer))
                 self._epoll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
             listener.close()
 
