@@ -144,14 +144,15 @@ def _findings(
     timeout = format_duration(trial.host.roce.timeout_ns) if trial.host.roce else ""
     yield Reason(
         "flows-starved",
-        "invalid",
+        "warning" if trial.allow_starvation else "invalid",
         f"{int(by_host[host])} of {len(got)} flows that last as long as the trial got less than "
         f"{STARVED_BELOW:.0%} of their share at {where}, the port to {name}: in "
         f"{format_duration(stop_ns - begin_ns)} the least {format_size(float(got.min()))}, the "
         f"mean {format_size(float(got.mean()))}, an equal share at least "
         f"{format_size(float(fair.mean()))} (Jain's index {jain}){more}. Look at drops and pauses "
         f"there, at the buffer and its thresholds, and at roce.timeout ({timeout}), for which a "
-        "flow is silent after a loss that no later packet shows",
+        "flow is silent after a loss that no later packet shows"
+        + ("" if trial.allow_starvation else "; allow_starvation: true makes it a result"),
     )
 
 

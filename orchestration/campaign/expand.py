@@ -339,6 +339,7 @@ def _trial(
         load_balancing=file.load_balancing.spec(),
         clock=REAL if file.clock == REAL else "",
         warm_up_ns=file.warm_up,
+        allow_starvation=file.allow_starvation,
     )
 
 

@@ -293,6 +293,7 @@ class CampaignFile(StrictModel):
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
     flow_sample_period: PositiveDuration | None = None
+    allow_starvation: bool = False
     host: Host = Host()
     clock: Literal["virtual", "real"] = "virtual"
     fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = None

@@ -305,7 +305,8 @@ class TrialSpec:
     and then a second of the trial takes that many: all times here, and in the trial's records, are
     without it.
 
-    Flows that start before `warm_up_ns` are sent, and count in no metric.
+    Flows that start before `warm_up_ns` are sent, and count in no metric. With `allow_starvation`,
+    flows that starve are a result, and leave the trial valid.
 
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
     workload's table, recorded flows), so a changed file makes another trial. `parent` names the
@@ -335,6 +336,7 @@ class TrialSpec:
     clock: ClockName = ""
     scale: int = 1
     warm_up_ns: int = 0
+    allow_starvation: bool = False
 
     @property
     def measured_ns(self) -> tuple[int, int]:
@@ -348,7 +350,8 @@ class TrialSpec:
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
         `congestion_control` of patterns that name none, the period of flow samples, how NICs decide
         that do so at once, `load_balancing` for ECMP, a `loss_detection` that is Linux' own, the
-        `clock` of the backend, a scale of 1, a `draw` that is independent, and no warm-up.
+        `clock` of the backend, a scale of 1, a `draw` that is independent, no warm-up, and
+        `allow_starvation` where it is not asked for.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
@@ -363,6 +366,8 @@ class TrialSpec:
             del data["scale"]
         if not self.warm_up_ns:
             del data["warm_up_ns"]
+        if not self.allow_starvation:
+            del data["allow_starvation"]
         if self.host.loss_detection == TCP.loss_detection:
             del data["host"]["loss_detection"]
         if self.host.roce is None:

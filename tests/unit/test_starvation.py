@@ -100,6 +100,12 @@ def test_flows_below_a_tenth_of_their_share_make_a_trial_invalid():
     )
     assert "an equal share at least 1.45MB (Jain's index 0.6" in reason.text
     assert "roce.timeout (16ms)" in reason.text
+    # where that is a result, it is told and counts
+    allowed = trial_of(allow_starvation=True)
+    assert TrialSpec.from_json(allowed.to_json()) == allowed != trial_of()
+    assert "allow_starvation" not in trial_of().to_json()
+    (reason,) = found(star(), allowed, schedule, ends)
+    assert (reason.code, reason.severity) == ("flows-starved", "warning")
 
 
 @pytest.mark.parametrize("part", [0.11, 0.5, 1.0])
