@@ -15,8 +15,7 @@ from urllib.parse import quote
 import numpy as np
 
 from orchestration.analysis.figure_style import Data, Picture
-from orchestration.model.errors import NotReadyError
-from orchestration.model.files import write_whole
+from orchestration.model.outputs import write_output
 
 # The page must work offline, so it may fetch nothing.
 _POLICY = (
@@ -31,13 +30,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 def replace_file(path: Path, text: str) -> None:
     """Write `text` to `path` atomically. Raises NotReadyError if that is impossible."""
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise NotReadyError(
-            f"{path} cannot be written: {error.strerror}",
-            "make room there or make it writable; --no-html prints the tables only",
-        ) from error
+    write_output(
+        path, text, "make room there or make it writable; --no-html prints the tables only"
+    )
 
 
 def asset(name: str) -> str:

@@ -10,9 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestration.artifacts.looks import LOOKS_FILE
 from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.errors import InputError, Problem
+
+# What reports leave in a trial's folder, and what a run leaves in its campaign's.
+_PAGES = (".html", ".pdf")
+_OF_CAMPAIGN = ("campaign.yml", "journal.jsonl", LOOKS_FILE)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,19 @@ class Found:
 def trial_folders(path: Path) -> list[Path]:
     """Return the folders of the finished trials at and below `path`, sorted."""
     return sorted(_walk(path))
+
+
+def recorded_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of the runs at and below `paths` that are results: those of their trials.
+
+    With them come the campaign's own; pages that reports made of them are left out.
+    """
+    for path in paths:
+        campaigns: dict[Path, None] = {path: None} if path.is_dir() else {}
+        for folder in trial_folders(path):
+            campaigns[folder.parent] = None
+            yield from (file for file in folder.iterdir() if file.suffix not in _PAGES)
+        yield from (folder / name for folder in campaigns for name in _OF_CAMPAIGN)
 
 
 def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:

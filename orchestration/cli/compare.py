@@ -47,8 +47,12 @@ def compare(
     from orchestration.analysis.comparison.catalogue import parse_margins
     from orchestration.analysis.comparison.equivalence import EQUIVALENT
     from orchestration.analysis.comparison.result import compare_runs
+    from orchestration.artifacts.found import recorded_files
+    from orchestration.model.outputs import check_outputs
 
     margins = parse_margins(margin or [])
+    if html:
+        check_outputs([out], recorded_files(runs), "choose another with --out")
     with Phases() as phases:
         phases.phase("Reading pairs of trials")
         comparisons = compare_runs(runs, margins, phases.step)

@@ -26,7 +26,8 @@ def compile(
     """Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC.
 
     A campaign runs it: `host: {congestion_control: {program: my_policy.c, parameters: [64, 1500,
-    0, 1000]}}`. Beside it NAME.json has the trees, the model's hash and the bound on the error.
+    0, 1000]}}`. Beside it NAME.policy.json has the trees, the model's hash and the bound on the
+    error.
 
     Exit code: 0 made, 2 the model is refused, 3 a compiler is missing.
     """

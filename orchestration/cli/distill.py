@@ -35,16 +35,19 @@ def distill(
 
     Exit code: 0 they agree, 1 they do not after all rounds.
     """
+    from orchestration.model.outputs import check_outputs, write_output
     from orchestration.training.rlcc.distill import distill as run
     from orchestration.training.rlcc.distill_report import report, teacher_of, trade_picture
     from orchestration.training.rlcc.trees import Budget
 
+    words, drawn = output.with_suffix(".md"), output.with_suffix(".svg")
+    check_outputs([output, words, drawn], [checkpoint])
     teacher = teacher_of(checkpoint)
     output.parent.mkdir(parents=True, exist_ok=True)
     made = run(teacher, Budget(trees, depth, operations), output, rounds, seed, _show)
-    output.with_suffix(".md").write_text(report(made, checkpoint))
-    output.with_suffix(".svg").write_text(trade_picture(made.trade))
-    typer.echo(f"{output}\n{output.with_suffix('.md')}\n{output.with_suffix('.svg')}")
+    write_output(words, report(made, checkpoint))
+    write_output(drawn, trade_picture(made.trade))
+    typer.echo(f"{output}\n{words}\n{drawn}")
     if not made.rounds[-1].agrees:
         raise typer.Exit(1)
 

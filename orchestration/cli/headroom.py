@@ -46,6 +46,8 @@ def headroom(
 
     Exit code: 0 done, 2 bad input.
     """
+    from orchestration.artifacts.found import recorded_files
+    from orchestration.model.outputs import check_outputs
     from orchestration.studies.headroom.conditions import check_metrics, scene_of
     from orchestration.studies.headroom.map import make_map, to_json
     from orchestration.studies.headroom.page import page, with_former
@@ -53,6 +55,9 @@ def headroom(
     from orchestration.studies.papers.results import measure_campaign
 
     check_metrics(metric)
+    beside = [] if output is None else [output.with_suffix(end) for end in (".json", ".svg")]
+    if output is not None:
+        check_outputs([output, *beside], recorded_files([run]))
     with Phases() as phases:
         phases.phase("Reading trials")
         trials = measure_campaign(run, phases.step)
@@ -66,12 +71,12 @@ def headroom(
     else:
         _show(found)
     if output is not None:
-        name = f"{output.stem}.svg"
+        data, drawn = beside
         former = output.read_text(encoding="utf-8") if output.exists() else ""
-        write_page(with_former(page(found, name), former), output)
+        write_page(with_former(page(found, drawn.name), former), output)
         text = json.dumps(to_json(found), indent=1, allow_nan=False) + "\n"
-        write_page(text, output.with_suffix(".json"), "data")
-        write_page(picture(found), output.with_name(name), "picture")
+        write_page(text, data, "data")
+        write_page(picture(found), drawn, "picture")
 
 
 def _show(found: HeadroomMap) -> None:

@@ -54,8 +54,13 @@ def report_index(
     from orchestration.analysis.document import replace_file
     from orchestration.analysis.index.entries import index_to_json
     from orchestration.analysis.index.page import index_page, index_tables
+    from orchestration.artifacts.found import recorded_files
+    from orchestration.model.outputs import check_outputs
 
     page = _page(paths, output, INDEX_FILE)
+    data = page.with_suffix(".json")
+    if html:
+        check_outputs([page, data], recorded_files(runs))
     shown = []
     with Phases() as phases:
         phases.phase(f"reading {len(runs)} runs")
@@ -71,7 +76,6 @@ def report_index(
         Console().print(index_tables(title, shown))
     if html:
         text = json.dumps(index_to_json(shown), indent=1, allow_nan=False)
-        data = page.with_suffix(".json")
         replace_file(page, index_page(title, shown, data.name))
         replace_file(data, text + "\n")
         typer.echo(f"page: {page}, and {data.name}", err=True)

@@ -60,11 +60,14 @@ def init(
     from orchestration import wiring
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.starter.write import check_free, make, write
+    from orchestration.model.outputs import check_outputs
 
     if not force:
         check_free(place)
     asks = _on_terminal() and not yes
-    made = make(_answers(said, asks), place)
+    answers = _answers(said, asks)
+    made = make(answers, place)
+    check_outputs(made.texts, [answers.testbed, answers.workload], "choose another place")
     write(made, force=force)
     wiring.check_fits(load_campaign(made.file))
     for path in made.texts:

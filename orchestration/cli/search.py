@@ -66,7 +66,7 @@ def search(
     """
     spare_threads()
 
-    from orchestration.model.files import write_whole
+    from orchestration.model.outputs import check_outputs, write_output
     from orchestration.search.halving import Effort
     from orchestration.search.request import SearchRequest
     from orchestration.search.run import plan_search, run_search
@@ -88,12 +88,13 @@ def search(
     if only_plan:
         _show_plan(made, out, jobs, as_json=as_json)
         return
+    path = output or file.parent / "found" / f"{request.scene.campaign_name}.yml"
+    check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
     typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
     with place_of(cluster) as place:
         found = run_search(request, out, _Runner(out, jobs, place, fresh=fresh).run)
-    path = output or file.parent / "found" / f"{request.scene.campaign_name}.yml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, found_yaml(found))
+    write_output(path, found_yaml(found))
     if as_json:
         print_json(found.model_dump(mode="json", by_alias=True))
         return

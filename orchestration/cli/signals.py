@@ -28,7 +28,9 @@ def signals(
         print_json(data)
         return
     if markdown is not None:
-        markdown.write_text(as_markdown(data), encoding="utf-8")
+        from orchestration.model.outputs import write_output
+
+        write_output(markdown, as_markdown(data), "choose another with --markdown")
         return
 
     from rich import box

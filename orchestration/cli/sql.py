@@ -46,7 +46,9 @@ def sql(
     run, campaign and trial; `describe flows` lists a table's columns. Invalid trials are in them:
     join trials, where valid. Nothing is written but what -o names.
     """
+    from orchestration.artifacts.found import recorded_files
     from orchestration.model.errors import InputError
+    from orchestration.model.outputs import check_outputs
     from orchestration.query import Runs
     from orchestration.query.database import interruptible
     from orchestration.query.output import FORMATS, first_rows, write_result
@@ -60,6 +62,8 @@ def sql(
         raise InputError.single(
             "-o", f"{output} does not say a format", "give --format csv, json or parquet"
         )
+    if output is not None:
+        check_outputs([output], recorded_files(runs))
     archive = Runs(*runs)
     text = sys.stdin.read() if query == "-" else query
     relation = interruptible(archive, lambda: archive.sql(text))

@@ -42,9 +42,11 @@ def run_benchmarks(
     ] = None,
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
+    from orchestration.model.outputs import check_outputs, write_output
     from orchestration.studies.bench.outcome import as_json, as_markdown, as_text
     from orchestration.studies.bench.registry import chosen
 
+    check_outputs([path for path in (json_file, markdown) if path], [], "choose another")
     outcomes = []
     for name, measure in chosen(names).items():
         typer.echo(f"{name} …", err=True)
@@ -52,10 +54,10 @@ def run_benchmarks(
         outcomes.append((name, outcome))
         typer.echo(as_text(outcome))
     if json_file:
-        json_file.write_text(as_json(outcomes))
+        write_output(json_file, as_json(outcomes), "choose another with --json")
     if markdown:
         former = markdown.read_text() if markdown.exists() else ""
-        markdown.write_text(as_markdown(outcomes, former))
+        write_output(markdown, as_markdown(outcomes, former), "choose another with --markdown")
     if not all(outcome.holds for _, outcome in outcomes):
         raise typer.Exit(1)
 
@@ -142,26 +144,31 @@ def write_results(
 
     Beside the page: its picture, PAGE-headroom.svg, and headroom and verdicts as PAGE.json.
     """
+    from orchestration.artifacts.found import recorded_files
+    from orchestration.model.outputs import check_outputs
     from orchestration.studies.papers.claims import load_claims, of_paper
     from orchestration.studies.papers.headroom_picture import picture
     from orchestration.studies.papers.page_data import read_data, to_json
     from orchestration.studies.papers.page_parts import renewed
     from orchestration.studies.papers.results_page import ResultsPage, results_page
 
+    data_file = output.with_suffix(".json")
+    picture_file = output.with_name(f"{output.stem}-headroom.svg")
+    reads = [*([claims] if claims else []), *recorded_files([runs])]
+    check_outputs([output, data_file, picture_file], reads)
     file = load_claims(claims)
     former = of_paper(file, paper, output) if paper else ""
-    data_file = output.with_suffix(".json")
     kept = read_data(data_file, former) if paper else None
     with Phases() as phases:
         page = results_page(file, runs, phases.phase, phases.step)
     if kept is not None:
         page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
-    drawn, name = picture(page.data.headroom), f"{output.stem}-headroom.svg"
-    text = page.text(name)
+    drawn = picture(page.data.headroom)
+    text = page.text(picture_file.name)
     write_page(renewed(former, text, paper) if paper else text, output)
     write_page(to_json(page.data), data_file, "data")
     if drawn:
-        write_page(drawn, output.with_name(name), "picture")
+        write_page(drawn, picture_file, "picture")
 
 
 @verb(
@@ -186,9 +193,13 @@ def fidelity(
     """
     from orchestration.analysis.comparison.catalogue import Margins
     from orchestration.analysis.comparison.result import compare_runs
+    from orchestration.artifacts.found import recorded_files
+    from orchestration.model.outputs import check_outputs
     from orchestration.studies.catalogue import load_scenarios
     from orchestration.studies.fidelity import SLOWDOWN_SHARE, fidelity_page
 
+    notes = campaigns / "causes.md"
+    check_outputs([output], [notes, *campaigns.glob("*.y*ml"), *recorded_files([runs])])
     sides: list[BackendName] = [backend_named(reference), backend_named(against)]
     chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}
     code = max(run_all(chosen[side], runs / side, jobs) for side in sides)
@@ -199,7 +210,6 @@ def fidelity(
             phases.phase(f"Comparing {name}")
             folders = [runs / side / name for side in sides]
             (found[name],) = compare_runs(folders, margins, phases.step)
-    notes = campaigns / "causes.md"
     text = fidelity_page(found, notes.read_text(encoding="utf-8") if notes.is_file() else "")
     write_page(text, output)
     raise typer.Exit(code)

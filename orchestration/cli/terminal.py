@@ -39,15 +39,9 @@ def write_page(text: str, path: Path, what: str = "page") -> None:
 
     Raises NotReadyError if it cannot be written.
     """
-    from orchestration.model.errors import NotReadyError
+    from orchestration.model.outputs import write_output
 
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotReadyError(
-            f"{path} cannot be written: {reason}", "choose another with -o"
-        ) from error
+    write_output(path, text)
     typer.echo(f"{what}: {path}", err=True)
 
 

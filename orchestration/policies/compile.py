@@ -1,8 +1,8 @@
 """From a model's file to a policy: C, a BPF object, a shared library, or a DOCA PCC algorithm.
 
-Beside what is made lies `<name>.json`: the integer trees, the model's hash, the bound on the error,
-and the SHA-256 of each file. Files are replaced one by one and whole; if anything is refused,
-nothing is.
+Beside what is made lies `<name>.policy.json`: the integer trees, the model's hash, the bound on the
+error, and the SHA-256 of each file. Files are replaced one by one and whole; if anything is
+refused, nothing is.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from collectors.bpf.policy import HEADERS, policy_object
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.files import write_whole
+from orchestration.model.errors import InputError, NotReadyError, Problem
+from orchestration.model.outputs import check_outputs, write_output
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import policy_name, render_policy
 from orchestration.policies.render_doca import render_doca
@@ -28,6 +29,8 @@ from orchestration.policies.trees import IntegerTrees
 Target = Literal["c", "bpf", "library", "doca"]
 _SUFFIXES: dict[Target, str] = {"c": ".c", "bpf": ".bpf.o", "library": ".so", "doca": "_doca"}
 TARGETS = tuple(_SUFFIXES)
+# What stands beside a policy. Earlier versions called it NAME.json, as models are called.
+_ABOUT = ".policy.json"
 COMPILER = "gcc"
 _LIBRARY_FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
 # Looks at a BPF object as the kernel would, and raises if that refuses it.
@@ -49,13 +52,16 @@ def compile_model(
     """Read a model, and write it to `output` (default: the model's name with the target's ending).
 
     `check` is asked before a BPF object replaces an earlier one. Raises InputError for a model that
-    cannot be a policy, NotReadyError without a compiler or if a file cannot be written, and what
-    `check` raises.
+    cannot be a policy, or if what is written would replace the model or, under the default name, a
+    file that was not compiled; NotReadyError without a compiler or if a file cannot be written, and
+    what `check` raises.
     """
+    is_default = output is None
     output = output or Path(source.stem + _SUFFIXES[target])
     stem = output.name.partition(".")[0]
     # a source of closloop's own is called policy_NAME.c
     name = policy_name(stem.removesuffix("_doca").removeprefix("policy_"))
+    about = (output if target == "doca" else output.parent) / f"{name}{_ABOUT}"
     model = read_model(source)
     text = render_policy(model, name)
     if target == "doca":
@@ -67,7 +73,9 @@ def compile_model(
             written = Path(folder, f"{name}.c")
             written.write_text(text)
             made = {output: _built(written, target, check)}
-    about = output / f"{name}.json" if target == "doca" else output.with_name(f"{name}.json")
+    check_outputs([*made, about], [source])
+    if is_default:
+        _keep_hand_written(made, (about, about.with_name(f"{name}.json")))
     facts = {
         "name": name,
         "target": target,
@@ -118,15 +126,37 @@ def _built(source: Path, target: Target, check: Check | None) -> bytes:
     return made.read_bytes()
 
 
+def _keep_hand_written(paths: Iterable[Path], abouts: Iterable[Path]) -> None:
+    """Raise InputError for files that are there and are not as a compilation left them.
+
+    `abouts` are the JSON files that may say what one left, of this version or an earlier one.
+    """
+    left: dict[str, str] = {}
+    for about in abouts:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            left |= json.loads(about.read_text())["files"]
+    problems = [
+        Problem(
+            str(path),
+            "is there already, and not as `closloop compile` left it",
+            f"say where with -o, or -o {path} to replace it",
+        )
+        for path in paths
+        if path.exists() and left.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest()
+    ]
+    if problems:
+        raise InputError(problems)
+
+
 def _write(made: dict[Path, bytes]) -> None:
     for path, body in made.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, body)
         except OSError as error:
             raise NotReadyError(
-                f"{path} cannot be written: {error.strerror}", "choose another with -o"
+                f"{path.parent} cannot be made: {error.strerror}", "choose another with -o"
             ) from error
+        write_output(path, body)
 
 
 def known_target(text: str) -> Target:

@@ -27,8 +27,7 @@ def deploy(source: Path, name: str, check: Check) -> Version:
         written, about = source, ""
         if source.suffix == ".json":
             written = Path(folder, "policy.c")
-            compile_model(source, "c", written)
-            about = written.with_suffix(".json").read_text()
+            about = compile_model(source, "c", written).files[-1].read_text()
         elif source.suffix != ".c":
             raise InputError.single(
                 str(source), "is neither a policy's C nor a model", "give a .c or a .json file"

@@ -14,6 +14,7 @@ from orchestration.artifacts.reader import finished_trials
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
 from orchestration.model.files import partial_folder
+from orchestration.model.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_text
 from orchestration.replay.drafts import Draft, ReplayRequest, drafts
 from orchestration.replay.testbed_file import with_rates, write_testbed
@@ -75,7 +76,8 @@ def write_replay(
             campaign = draft.write(partial, testbed, name)
             text = campaign_text(campaign, TESTBED_FILE)
             (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
-            _put(partial, target, out / name, fresh)
+            read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
+            _put(partial, target, out / name, fresh, read)
     except OSError as error:
         raise InputError.single(
             str(error.filename or target),
@@ -101,8 +103,13 @@ def _changed(before: Testbed | None, after: Testbed) -> Iterable[str]:
         yield f"testbed {after.name} in place of {before.name}"
 
 
-def _put(partial: Path, target: Path, results: Path, fresh: bool) -> None:
-    """Give the folder its final name, unless one with the same content exists."""
+def _put(
+    partial: Path, target: Path, results: Path, fresh: bool, read: Iterable[str | Path]
+) -> None:
+    """Give the folder its final name, unless one with the same content exists.
+
+    One with other content is removed, but not if something that is `read` is in it.
+    """
     if target.exists():
         if _digests(target) == _digests(partial):
             return
@@ -112,6 +119,7 @@ def _put(partial: Path, target: Path, results: Path, fresh: bool) -> None:
                 f"is another replay's, and {results} has results of it",
                 "give this one another --name, or put the old results aside with --fresh",
             )
+        check_outputs([target], read, "give this replay another --name")
         shutil.rmtree(target)
     partial.rename(target)
 

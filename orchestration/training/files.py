@@ -25,10 +25,14 @@ from numpy.typing import NDArray
 from orchestration.artifacts.provenance import versions
 from orchestration.model.errors import InputError
 from orchestration.model.files import whole_file
+from orchestration.model.outputs import check_outputs
 from orchestration.training.request import Episodes, TrainRequest, digest
 from orchestration.training.selection import COLUMNS as EVALUATED
 from orchestration.training.selection import Selection
 
+_ABOUT = "training.json"
+# What is read of another training, and what is made anew here.
+_WRITTEN = ("checkpoint.safetensors", "checkpoint.json", "latest.safetensors", "latest.json")
 _ROUNDS = "rounds"
 _ROUND = ("episodes", "decisions", "reward", "loss", "explore", "act_s", "learn_s")
 
@@ -49,6 +53,22 @@ class Round:
     learn_s: float
 
 
+def check_folder(folder: Path, inputs: Iterable[str], *, fresh: bool) -> None:
+    """Raise InputError if a training in `folder` would overwrite or remove what is not its own.
+
+    That is a file of `inputs`, which it reads, and with `fresh`, which removes the folder, anything
+    else than an earlier training.
+    """
+    written = [folder] if fresh else [folder / name for name in _WRITTEN]
+    check_outputs(written, inputs, "choose another folder with --out")
+    if fresh and folder.is_dir() and any(folder.iterdir()) and not (folder / _ABOUT).is_file():
+        raise InputError.single(
+            str(folder),
+            f"is no training's folder: it has files but no {_ABOUT}",
+            "leave out --fresh, or choose another folder with --out",
+        )
+
+
 class Folder:
     """A training's folder: paths, and what is written there."""
 
@@ -63,7 +83,7 @@ class Folder:
 
         Raises InputError if the folder holds a training of another request.
         """
-        about = self.path / "training.json"
+        about = self.path / _ABOUT
         mark = digest(request, source, held_out)
         if about.exists():
             if json.loads(about.read_text())["digest"] != mark:

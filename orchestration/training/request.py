@@ -45,6 +45,12 @@ class TrainRequest:
     params: dict[str, Scalar] = field(default_factory=dict)
     rule: Rule | None = None
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The files that it reads: its scenarios, and the checkpoint that it begins with."""
+        held_out = self.rule.held_out if self.rule else ""
+        return tuple(name for name in (self.scenario, held_out, self.init) if name)
+
     def to_json(self) -> dict[str, Any]:
         """Return the request as JSON-ready data; a rule without its held-out scenario's path."""
         data = dataclasses.asdict(self)

@@ -23,7 +23,7 @@ from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Job, die_with
 from orchestration.training.episodes import Players, Trace
-from orchestration.training.files import Round
+from orchestration.training.files import Round, check_folder
 from orchestration.training.held_out import HeldOut, References, figure_of
 from orchestration.training.outcome import Result, read_result
 from orchestration.training.request import Episodes, TrainRequest
@@ -68,6 +68,8 @@ def train_seeds(
         TrialError: trainings failed; the others were finished.
         Interrupted: SIGINT or SIGTERM came.
     """
+    for name, request in requests.items():
+        check_folder(folder / name, request.reads, fresh=fresh)
     if not _play_references(next(iter(requests.values())), folder, jobs, listener, place):
         raise Interrupted(
             "interrupted before the first training", "the same command goes on from here"

@@ -24,7 +24,7 @@ from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Job
 from orchestration.training.episodes import Players, Trace, episode_job
-from orchestration.training.files import Folder, Round, card
+from orchestration.training.files import Folder, Round, card, check_folder
 from orchestration.training.held_out import HeldOut, References, figure_of
 from orchestration.training.judge import Judge
 from orchestration.training.learners import make_learner, with_exploration
@@ -72,6 +72,7 @@ def train(
     episodes = Episodes(request)
     held_out = _held_out(request, episodes.backend)
     place.check(backend, episodes.testbed, jobs, [])
+    check_folder(folder, request.reads, fresh=fresh)
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, episodes, Folder(folder, by_rule=held_out is not None), held_out)

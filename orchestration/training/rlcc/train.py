@@ -28,6 +28,7 @@ from orchestration.backends.simulated.program import require_program
 from orchestration.model.errors import InputError, Interrupted, TrialError
 from orchestration.model.files import whole_file
 from orchestration.runner.signals import noted_signals
+from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
 from orchestration.training.rlcc.learner import Figures, NetworkLearner
 from orchestration.training.rlcc.rollout import Rollout, library, play
@@ -72,6 +73,7 @@ def train(request: RlccRequest, folder: Path, listener: Listener, *, fresh: bool
         TrialError: a rollout failed, or the objective is not a number.
         Interrupted: SIGINT or SIGTERM came; the same request goes on from the last state.
     """
+    check_folder(folder, (), fresh=fresh)
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, folder)
@@ -175,7 +177,10 @@ class _Training:
         state = {**self._learner.state(), "rows": rows}
         with whole_file(self._folder / "state.safetensors") as part:
             save_file({name: np.ascontiguousarray(values) for name, values in state.items()}, part)
-        with (self._folder / "curve.csv").open("w", newline="") as file:
+        with (
+            whole_file(self._folder / "curve.csv") as part,
+            part.open("w", newline="") as file,
+        ):
             csv.writer(file).writerows([_CURVE, *self._rows])
 
     def _card(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.files import whole_file
 from orchestration.policies.trees import IntegerTrees, feature_names
 from tuners.nic.networks import SPAN, Architecture
 from tuners.nic.observation import BETA, ONE, TARGET
@@ -87,7 +88,8 @@ def save(model: Any, architecture: Architecture, path: Path) -> None:
             "features": feature_names(architecture.history),
         }
     )
-    model.save_model(str(path), format="json")
+    with whole_file(path) as partial:
+        model.save_model(str(partial), format="json")
 
 
 def rmse(student: IntegerTrees, windows: NDArray[np.int32], actions: NDArray[np.int32]) -> float:
