@@ -12,6 +12,9 @@ from inventory.topology import Device, LinkSpec
 
 Fabric = tuple[list[Device], list[LinkSpec]]
 
+# Eight times those of the largest fat tree, of k = 32. They are made in seconds.
+_MAX_CABLES = 200_000
+
 
 @dataclass(frozen=True)
 class Cable:
@@ -57,6 +60,12 @@ def leaf_spine(
     if leaves % nics_per_host:
         what = f"{leaves} leaves do not divide into racks of {nics_per_host}, a leaf for each NIC"
         raise GeneratorError("nics_per_host", what, "change the number of NICs or of leaves")
+    cables = leaves * (spines * uplinks_per_spine + hosts_per_leaf)
+    if cables > _MAX_CABLES:
+        counts = {"spines": spines * uplinks_per_spine, "hosts_per_leaf": hosts_per_leaf}
+        largest = max(counts, key=lambda name: counts[name])
+        what = f"the fabric has {cables:,} cables, more than {_MAX_CABLES:,}"
+        raise GeneratorError(largest, what, "use fewer leaves, spines or hosts")
     leaf_names = _names("leaf", leaves)
     spine_names = _names("spine", spines)
     host_names = _names("h", hosts_per_leaf * leaves // nics_per_host)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from collectors.bpf.compile import flow_table_object
-from orchestration.backends.emulated.kernel.boot import available_memory_bytes, memory_dir
+from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.build import missing_tools
 from orchestration.backends.emulated.kernel.cache import find_kernel, kernel_folder
 from orchestration.backends.emulated.kernel.check import check_kernel
 from orchestration.backends.simulated.program import COMPILER, find_program, find_wheel
 from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.model.memory import available_memory_bytes
 from orchestration.virtual_rack import forwarding
 
 State = Literal["ok", "missing", "note"]
@@ -113,7 +114,7 @@ def _build_tools() -> Finding:
 
 
 def _memory() -> Finding:
-    available = available_memory_bytes(Path("/proc/meminfo").read_text())
+    available = available_memory_bytes()
     found = f"{available / 1e9:.1f} GB available"
     try:
         found += f", guests' memory in {memory_dir(_GUEST_BYTES)}"

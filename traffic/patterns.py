@@ -32,6 +32,8 @@ from traffic.arrivals import Sizes, arrivals, cut_at
 from traffic.flow_file import host_numbers, read_flows
 from traffic.workloads import load_workload
 
+_DRAWS_AT_ONCE = 1_000_000
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -120,17 +122,22 @@ def incast(spec: IncastSpec, testbed: Testbed, streams: Streams) -> Flows:
     """
     starts = _periodic(spec)
     hosts = len(testbed.hosts)
-    # One row of draws per event: the first picks a receiver, the others rank hosts as senders.
-    draws = streams.places.random((len(starts), 1 + hosts))
-    receiver = (draws[:, 0] * hosts).astype(np.int64)
-    if spec.receiver:
-        receiver[:] = testbed.hosts.index(spec.receiver)
-    rank = draws[:, 1:]
-    rank[np.arange(len(starts)), receiver] = np.inf
-    senders = np.argsort(rank, axis=1, kind="stable")[:, : spec.fan_in]
+    receiver = np.empty(len(starts), dtype=np.int64)
+    senders = np.empty((len(starts), spec.fan_in), dtype=np.int64)
+    # in parts, since all draws at once are many times the flows where fabrics are large
+    rows = max(1, _DRAWS_AT_ONCE // hosts)
+    for part in (slice(at, at + rows) for at in range(0, len(starts), rows)):
+        # One row of draws per event: the first picks a receiver, the others rank hosts as senders.
+        draws = streams.places.random((len(starts[part]), 1 + hosts))
+        receiver[part] = (draws[:, 0] * hosts).astype(np.int64)
+        if spec.receiver:
+            receiver[part] = testbed.hosts.index(spec.receiver)
+        rank = draws[:, 1:]
+        rank[np.arange(len(rank)), receiver[part]] = np.inf
+        senders[part] = np.argsort(rank, axis=1, kind="stable")[:, : spec.fan_in]
     return Flows(
         start_ns=np.repeat(starts, spec.fan_in),
-        src=senders.ravel().astype(np.int64),
+        src=senders.ravel(),
         dst=np.repeat(receiver, spec.fan_in),
         size_bytes=np.full(senders.size, spec.size_bytes, dtype=np.int64),
     )

@@ -44,7 +44,7 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
 
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
-        whole, streams = _within(spec, trial, testbed), Streams.spawn(trial.seed, index)
+        whole, streams = within(spec, trial, testbed), Streams.spawn(trial.seed, index)
         parts.append(make_flows(whole, testbed, streams, trial.warm_up_ns))
 
     def joined(name: str) -> Ints:
@@ -179,8 +179,8 @@ def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
     return packets * roce.payload_bytes
 
 
-def _within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
-    """Return the pattern with its window cut at the trial's end, and with the file of its repeat.
+def within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
+    """Return a trial's pattern, its window cut at the trial's end, with the file of its repeat.
 
     Flows that last are given what the fastest host can send until the trial's end. A single flow
     has no window: raises ValueError if it would start too late.

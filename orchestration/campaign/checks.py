@@ -41,9 +41,6 @@ from orchestration.model.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
 
-# More flows than this in one pattern must be a wrong unit: memory would run out first.
-MAX_FLOWS = 10_000_000
-
 _PATTERNS: dict[str, type[BaseModel]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model
     for model in get_args(schema.AnyPattern)
@@ -91,7 +88,6 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             if testbed is not None:
                 yield from _check_class(loc, pattern, testbed)
                 yield from _check_places(loc, pattern, testbed)
-                yield from _check_count(loc, pattern, whole, testbed)
     for index, item in enumerate(_items(data, "faults")):
         if isinstance(item, dict):
             yield from _check_fault(("faults", index), item, whole, testbed)
@@ -313,24 +309,6 @@ def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findi
             )
     if "src" in pattern and pattern["src"] == pattern.get("dst"):
         yield Finding((*loc, "dst"), f"a flow from {pattern['src']} to itself", "name two hosts")
-
-
-def _check_count(loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed) -> Iterator[Finding]:
-    if (flows := pattern.get("flows", 0)) > MAX_FLOWS:
-        what = f"{flows:,} flows are more than {MAX_FLOWS:,}"
-        yield Finding((*loc, "flows"), what, "use fewer")
-    stop = pattern.get("stop") or whole.get("duration")
-    if stop is None or not {"period", "start"} <= pattern.keys():
-        return
-    hosts = len(testbed.hosts)
-    each = pattern.get("fan_in", hosts) if pattern.get("kind") == "incast" else hosts * (hosts - 1)
-    flows = (stop - pattern["start"]) // pattern["period"] * each
-    if flows > MAX_FLOWS:
-        yield Finding(
-            (*loc, "period"),
-            f"period {_time(pattern['period'])} makes {flows:,} flows, more than {MAX_FLOWS:,}",
-            "use a longer period or a shorter window",
-        )
 
 
 def _check_fault(

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import assert_never
 
 import numpy as np
 
 from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
-from orchestration.campaign import checks, schema
+from orchestration.campaign import checks, limits, schema
 from orchestration.campaign import found as found_settings
 from orchestration.campaign.clock import CLOCKS
-from orchestration.campaign.factors import choose, read_factors
+from orchestration.campaign.factors import Factors, Level, choose, read_factors
 from orchestration.campaign.fields import (
     beside,
-    file_beside,
     is_path,
     params_beside,
     reference_beside,
@@ -28,6 +27,7 @@ from orchestration.campaign.fields import (
 from orchestration.campaign.former import with_former_sets
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.model import plugins
@@ -42,26 +42,17 @@ from orchestration.model.trial import (
     CHECKPOINT,
     REAL,
     ROCE_CONTROLS,
-    AllToAllSpec,
-    AlternatingSpec,
-    ConcurrentSpec,
-    DriverSpec,
     FabricSpec,
     FaultSpec,
     HostSpec,
-    IncastSpec,
-    MessageMixSpec,
-    PatternSpec,
     PoissonSpec,
     ReplaySpec,
     Scalar,
-    SingleFlowSpec,
     TrialSpec,
     TunerSpec,
     of_repeat,
 )
 from orchestration.policies.store import program_path
-from traffic.workloads import load_workload
 from tuners.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
 
@@ -90,10 +81,14 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of the factors' levels: their labels, and the file with them in place."""
+    """One combination of the factors' levels: their labels, and the file with them in place.
+
+    `too_large` says what is too large of its trials.
+    """
 
     labels: dict[str, Scalar]
     file: schema.CampaignFile
+    too_large: tuple[Problem, ...] = ()
 
 
 def load_campaign(
@@ -134,16 +129,37 @@ def read_cells(
     With other `tuners` than the file's, factors that only those refer to fall away. Raises
     InputError as `load_campaign` does.
     """
-    document = _overridden(read(path), backend, clock, repeats)
+    document = overridden(read(path), backend, clock, repeats)
     factors = read_factors(document)
+    trials = limits.count_trials(document, factors, None if tuners is None else len(tuners))
+    if too_many := limits.count_problem(document, factors, trials):
+        raise InputError(in_order([*factors.problems, too_many]))
+    cells, problems = check_cells(document, factors, factors.combinations(), tuners)
+    problems += [problem for cell in cells for problem in cell.too_large]
+    if problems:
+        raise InputError(in_order(problems))
+    files = with_former_sets([cell.file for cell in cells], path)
+    return [replace(cell, file=file) for cell, file in zip(cells, files, strict=True)]
+
+
+def check_cells(
+    document: Document,
+    factors: Factors,
+    combinations: Iterable[Mapping[str, Level]],
+    tuners: Sequence[Mapping[str, Scalar]] | None = None,
+) -> tuple[list[Cell], list[Problem]]:
+    """Return some combinations of a file's factors, and its problems but those of their sizes."""
     kept = set(factors.levels) if tuners is None else factors.used_outside("tuners")
     problems = list(factors.problems)
     cells: list[Cell] = []
+    seen: set[tuple[Scalar, ...]] = set()
     load = cache(load_testbed)
-    for chosen in factors.combinations():
+    folder = os.path.dirname(document.name)
+    for chosen in combinations:
         labels = {name: level.label for name, level in chosen.items() if name in kept}
-        if any(cell.labels == labels for cell in cells):
+        if tuple(labels.values()) in seen:
             continue
+        seen.add(tuple(labels.values()))
         resolved = choose(document, factors.references, chosen)
         if tuners is not None:
             others = {"tuners": [dict(tuner) for tuner in tuners]}
@@ -154,10 +170,12 @@ def read_cells(
         found += _semantic_problems(resolved, load)
         problems += [problem for problem in found if not factors.explains(problem)]
         if file is not None:
-            cells.append(Cell(labels, file))
-    if problems:
-        raise InputError(in_order(problems))
-    return with_former_sets(cells, path)
+            too_large: tuple[Problem, ...] = ()
+            with suppress(InputError):  # no such testbed, which is among the problems
+                testbed = load(beside(folder, file.testbed))
+                too_large = tuple(limits.size_problems(resolved, file, testbed, folder))
+            cells.append(Cell(labels, file, too_large))
+    return cells, problems
 
 
 def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
@@ -182,6 +200,11 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     return tuple(trials)
 
 
+def first_trial(cell: Cell, folder: str = "") -> TrialSpec:
+    """Return a trial of a cell: its first tuner's first repeat. Raises InputError."""
+    return _trial(cell, cell.file.tuners[0], 1, folder, load_testbed)
+
+
 def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> int:
     """Return the seed of a repeat: the same for all its cells, so that they are paired.
 
@@ -194,7 +217,7 @@ def _rule(file: schema.CampaignFile) -> RepeatRule | None:
     return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
 
 
-def _overridden(
+def overridden(
     document: Document, backend: str | None, clock: str | None, repeats: int | None
 ) -> Document:
     """Return the document with the command line's settings in place of the file's."""
@@ -283,7 +306,7 @@ def _trial(
     replayed = _parent_trial(file.parent, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
     testbed = beside(folder, file.testbed)
-    traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
+    traffic = tuple(pattern_spec(item, file.duration, folder) for item in file.traffic)
     name = reference_beside(folder, tuner.name)
     params = params_beside(folder, tuner.params(repeat))
     params = with_checkpoint(name, params, file.host.congestion_control)
@@ -366,83 +389,3 @@ def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
 
 def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
     return {TUNER: tuner.called, **cell.labels}
-
-
-def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
-    name = reference_beside(folder, item.driver.name)
-    driver = DriverSpec(name, tuple(item.driver.options.items()))
-    return replace(
-        _flows_spec(item, duration_ns, folder),
-        driver=driver,
-        congestion_control=item.congestion_control or "",
-    )
-
-
-def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
-    klass = item.queue_class
-    match item:
-        case schema.SingleFlow():
-            return SingleFlowSpec(item.src, item.dst, item.size, item.start, queue_class=klass)
-        case schema.Poisson():
-            workload = beside(folder, item.workload)
-            if not is_path(workload):
-                workload = load_workload(workload).name  # one id for `websearch` and `WebSearch`
-            window = _window(item, duration_ns)
-            return PoissonSpec(workload, item.load, *window, queue_class=klass, draw=item.draw)
-        case schema.Incast():
-            return IncastSpec(
-                item.fan_in,
-                item.size,
-                item.period,
-                *_window(item, duration_ns),
-                receiver=item.receiver,
-                queue_class=klass,
-            )
-        case schema.AllToAll():
-            window = _window(item, duration_ns)
-            return AllToAllSpec(item.size, item.period, *window, queue_class=klass)
-        case schema.MessageMix():
-            window = _window(item, duration_ns)
-            return MessageMixSpec(
-                item.sizes,
-                item.load,
-                *window,
-                receiver=item.receiver,
-                queue_class=klass,
-                draw=item.draw,
-            )
-        case schema.Concurrent():
-            return ConcurrentSpec(
-                item.flows,
-                item.size or 0,
-                item.start,
-                item.receiver,
-                item.senders or 0,
-                item.within,
-                item.spread,
-                queue_class=klass,
-            )
-        case schema.Alternating():
-            return AlternatingSpec(
-                item.receiver,
-                item.few,
-                item.many,
-                item.size,
-                item.phase,
-                item.load,
-                item.spread,
-                item.short,
-                item.short_load,
-                *_window(item, duration_ns),
-                queue_class=klass,
-            )
-        case schema.Replay():
-            window = _window(item, duration_ns)
-            name = file_beside(folder, item.file)
-            return ReplaySpec(name, *window, item.recorded_class, queue_class=klass)
-        case _:
-            assert_never(item)
-
-
-def _window(item: schema.Windowed | schema.Replay, duration_ns: int) -> tuple[int, int]:
-    return item.start, duration_ns if item.stop is None else item.stop

@@ -170,16 +170,18 @@ def _levels(document: Document, name: str, value: Any) -> tuple[tuple[Level, ...
         return (), [document.problem(loc, f"factor {name!r} has no levels", remedy)]
     levels: list[Level] = []
     problems: list[Problem] = []
+    seen: set[Scalar] = set()
     for index, level in enumerate(value):
         if level is None or isinstance(level, (list, dict)):
             what = f"level {index + 1} of factor {name!r} is not a single value"
             remedy = f"name the levels: {name}: {{some-name: value, other-name: value}}"
             problems.append(document.problem((*loc, index), what, remedy))
-        elif level in value[:index]:
+        elif level in seen:
             what = f"level {level!r} of factor {name!r} is there twice"
             remedy = "remove one; for more repeats raise 'repeats'"
             problems.append(document.problem((*loc, index), what, remedy))
         else:
+            seen.add(level)
             levels.append(Level(level, (*loc, index)))
     return tuple(levels), problems
 

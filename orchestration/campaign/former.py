@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.campaign.schema import CampaignFile
 from orchestration.model.errors import InputError
 from orchestration.model.roce import FORMER_HPCC, HPCC, is_former_hpcc
 
-if TYPE_CHECKING:
-    from orchestration.campaign.expand import Cell
 
-
-def with_former_sets(cells: Sequence[Cell], path: str | Path) -> list[Cell]:
-    """Return cells with the DCQCN set that their file named when its trials ran.
+def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[CampaignFile]:
+    """Return a campaign file's cells with the DCQCN set that it named when its trials ran.
 
     The trials beside the file tell: where some have the parameters that 0.2 called `hpcc`, and the
     file does not know them by their present name, `hpcc` is that set.
     """
-    named = [cell.file.host.roce.dcqcn.set for cell in cells]
+    named = [file.host.roce.dcqcn.set for file in files]
     if HPCC not in named or FORMER_HPCC in named or not _has_former(Path(path).parent):
-        return list(cells)
+        return list(files)
     return [
-        _renamed(cell) if name == HPCC else cell for cell, name in zip(cells, named, strict=True)
+        _renamed(file) if name == HPCC else file for file, name in zip(files, named, strict=True)
     ]
 
 
@@ -42,9 +38,8 @@ def _has_former(folder: Path) -> bool:
     return any(has_former_hpcc(trial) for trial in finished_trials(folder))
 
 
-def _renamed(cell: Cell) -> Cell:
-    host = cell.file.host
-    dcqcn = host.roce.dcqcn.model_copy(update={"set": FORMER_HPCC})
-    roce = host.roce.model_copy(update={"dcqcn": dcqcn})
-    host = host.model_copy(update={"roce": roce})
-    return replace(cell, file=cell.file.model_copy(update={"host": host}))
+def _renamed(file: CampaignFile) -> CampaignFile:
+    dcqcn = file.host.roce.dcqcn.model_copy(update={"set": FORMER_HPCC})
+    roce = file.host.roce.model_copy(update={"dcqcn": dcqcn})
+    host = file.host.model_copy(update={"roce": roce})
+    return file.model_copy(update={"host": host})

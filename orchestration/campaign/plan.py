@@ -85,6 +85,9 @@ _AROUND_REAL_S = 1.0
 # Measured bytes in the run folder: per sample of a queue and of a host, per flow, and the rest.
 QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000
 
+# Trials with the same flows follow one another within a block; more flows are not kept for later.
+_MAX_KEPT_FLOWS = 20_000_000
+
 # At most this many earlier trials are read, the newest first.
 MAX_EARLIER = 20
 
@@ -172,6 +175,7 @@ class _Estimator:
         self.testbed = cache(load_testbed)
         self._paths = cache(lambda name: PathTable(self.testbed(name)))
         self._traffic: dict[object, tuple[Schedule, Hops]] = {}
+        self._kept_flows = 0
 
     def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
         """Return a trial's plan, its wall time multiplied by `factor`."""
@@ -181,18 +185,14 @@ class _Estimator:
         slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
         # Assumes that the last flow to end is a long one that started late and had half of a link.
         end_ns = trial.duration_ns + min(trial.drain_ns, 2 * longest * 8 * 10**9 // slowest_bps)
-        samples = end_ns // trial.sample_period_ns
-        row_bytes = QUEUE_SAMPLE_BYTES * len(testbed.queues) + HOST_SAMPLE_BYTES * len(
-            testbed.hosts
-        )
         return TrialPlan(
             trial=trial,
             flows=len(schedule),
             offered_bytes=int(schedule.size_bytes.sum()),
             packet_hops=hops.tcp + hops.roce,
             latest_ns=trial.duration_ns + trial.drain_ns,
-            wall_s=factor * _wall_s(trial, testbed, len(schedule), hops, end_ns),
-            disk_bytes=TRIAL_BYTES + FLOW_BYTES * len(schedule) + samples * row_bytes,
+            wall_s=factor * wall_s(trial, testbed, len(schedule), hops, end_ns),
+            disk_bytes=disk_bytes(trial, testbed, len(schedule), end_ns),
         )
 
     def schedule(self, trial: TrialSpec, testbed: Testbed) -> Schedule:
@@ -207,18 +207,29 @@ class _Estimator:
             schedule = make_schedule(trial, testbed)
             schedule = replace(schedule, size_bytes=expected_bytes(trial, schedule))
             hops = packet_hops(trial, schedule, testbed, self._paths(trial.testbed), acks)
+            self._kept_flows += len(schedule)
+            if self._kept_flows > _MAX_KEPT_FLOWS:
+                self._traffic.clear()
+                self._kept_flows = len(schedule)
             self._traffic[key] = (schedule, hops)
         return self._traffic[key]
 
 
-def _wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: Hops, end_ns: int) -> float:
+def disk_bytes(trial: TrialSpec, testbed: Testbed, flows: int, end_ns: int) -> int:
+    """Return about how large the folder of a trial is that ends at `end_ns`."""
+    row_bytes = QUEUE_SAMPLE_BYTES * len(testbed.queues) + HOST_SAMPLE_BYTES * len(testbed.hosts)
+    return TRIAL_BYTES + FLOW_BYTES * flows + end_ns // trial.sample_period_ns * row_bytes
+
+
+def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: Hops, end_ns: int) -> float:
+    """Return about how long a trial that ends at `end_ns` takes on one core, in s."""
     if trial.clock == REAL:
         return _AROUND_REAL_S + end_ns / 1e9
     pace = pace_of(trial)
-    wall_s = hops.wall_s(pace) + pace.device_s * len(testbed.devices) + pace.flow_s * flows
+    took_s = hops.wall_s(pace) + pace.device_s * len(testbed.devices) + pace.flow_s * flows
     if trial.tuner.params.get("online"):
-        wall_s += _ONLINE_S + _ONLINE_DECISION_S * trial.duration_ns / trial.action_period_ns
-    return wall_s
+        took_s += _ONLINE_S + _ONLINE_DECISION_S * trial.duration_ns / trial.action_period_ns
+    return took_s
 
 
 def _correction(estimator: _Estimator, like: TrialSpec, runs: Path) -> tuple[float, int]:

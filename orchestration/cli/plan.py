@@ -27,6 +27,7 @@ from orchestration.cli.terminal import Phases, print_json, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from orchestration.campaign.bounds import Bounds
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.marks import Unanswered
     from orchestration.campaign.plan import Plan
@@ -57,18 +58,49 @@ def plan(
 
     closloop plan examples/thresholds.yml --on fluid --json
     """
+    from orchestration.campaign.bounds import read_bounds
     from orchestration.campaign.expand import load_campaign
+    from orchestration.model.errors import InputError
 
+    bounds = read_bounds(file, backend=backend, clock=clock, repeats=repeats)
+    if not bounds.planned:
+        show_bounds(bounds, file, as_json=as_json)
+        if bounds.problems:
+            raise InputError(bounds.problems)
+        return
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
     campaign = at_scale(on_rack(campaign, rack), scale)
-    show_plan(campaign, rack, jobs, out, as_json=as_json)
+    show_plan(campaign, rack, jobs, out, as_json=as_json, bounds=bounds)
+
+
+def show_bounds(bounds: Bounds, file: Path, *, as_json: bool) -> None:
+    """Show how large a campaign is, in place of a plan of each trial."""
+    import typer
+
+    if as_json:
+        data = {"campaign": bounds.campaign, "file": str(file), "backend": bounds.backend}
+        print_json({**data, "bounds": _bounds_json(bounds)}, indent=2)
+        return
+    typer.echo(bounds.sentence)
+    if not bounds.problems:
+        typer.echo(
+            "these are bounds, and some conditions were checked: a plan of each trial would take "
+            f"about {bounds.plan_s:,.0f} s; a smaller campaign is planned whole, such as one with "
+            "--repeats 1"
+        )
 
 
 def show_plan(
-    campaign: Campaign, rack: RackAccess | None, jobs: int, out: Path, *, as_json: bool
+    campaign: Campaign,
+    rack: RackAccess | None,
+    jobs: int,
+    out: Path,
+    *,
+    as_json: bool,
+    bounds: Bounds | None = None,
 ) -> None:
-    """Show a campaign's plan and, with a `rack`, what its switches offer."""
+    """Show a campaign's plan and, with a `rack`, what its switches offer; `bounds` as JSON only."""
     from inventory.files import load_testbed
     from orchestration import wiring
     from orchestration.campaign.arriving import in_plan
@@ -86,7 +118,9 @@ def show_plan(
         switches = {} if offers is None else {"switches": offers}
         repeats = {} if span is None else {"repeats": span}
         ignored = {"marks_ignored": [_ignored_as_json(one) for one in marks.unanswered]}
-        print_json({**_as_json(campaign, made), **ignored, **repeats, **switches}, indent=2)
+        sizes = {} if bounds is None else {"bounds": _bounds_json(bounds)}
+        plan = _as_json(campaign, made)
+        print_json({**plan, **sizes, **ignored, **repeats, **switches}, indent=2)
         return
 
     from rich.console import Console
@@ -111,6 +145,19 @@ def _cautions(campaign: Campaign) -> list[str]:
     from orchestration.model.trial import checkpoint_in
 
     return cautions(name for trial in campaign.trials if (name := checkpoint_in(trial)))
+
+
+def _bounds_json(bounds: Bounds) -> dict[str, Any]:
+    return {
+        "conditions": bounds.conditions,
+        "trials": bounds.trials,
+        "flows_per_trial": bounds.flows,
+        "readings_per_trial": bounds.readings,
+        "memory_bytes": bounds.memory_bytes,
+        "disk_bytes": bounds.disk_bytes,
+        "wall_s": round(bounds.wall_s, 3),
+        "possible": not bounds.problems,
+    }
 
 
 def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from inventory.topology import Testbed
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.pool import Pool, Work
+from orchestration.runner.room import check_memory
 from orchestration.runner.worker import Job, Message, work
 
 
@@ -68,8 +69,9 @@ class ThisMachine:
     def check(
         self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
     ) -> None:
-        """Raise what the backend raises."""
+        """Raise what the backend raises, and NotReadyError if memory is too small."""
         backend.check(testbed, jobs, trials)
+        check_memory(testbed, min(jobs, len(trials)), trials)
 
     def workers(self, backend: Backend, do: Work = work) -> Workers:
         """Return a pool."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,21 +22,18 @@ from orchestration.model.errors import Interrupted, NotReadyError
 from orchestration.model.ports import Backend
 from orchestration.model.repeats import RepeatRule, Standing
 from orchestration.model.trial import TrialSpec
-from orchestration.model.units import format_size
 from orchestration.model.wall import Stopwatch
 from orchestration.runner import journal as log
 from orchestration.runner.adaptive import Rounds, checked_rule, refuse_other_looks
 from orchestration.runner.fit import check_fit
 from orchestration.runner.folder import RunFolder
 from orchestration.runner.place import THIS_MACHINE, Place
+from orchestration.runner.room import check_disk, check_memory
 from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Failed, Finished, Job, Lost, Progressed, work
 
 # How often to call the listener's `tick` and to look for signals.
 _TICK_S = 0.2
-# A queue's sample in the tables takes at most about 9 bytes, and the rest of a trial little.
-_BYTES_PER_SAMPLE = 16
-_SPARE_BYTES = 64 * 2**20
 
 
 class Listener(Protocol):
@@ -121,11 +117,13 @@ def default_jobs(campaign: Campaign, backend: Backend, place: Place = THIS_MACHI
         return 1
     if slots := place.slots():
         return slots
-    testbeds = _testbeds(campaign.trials).values()
+    testbeds = _testbeds(campaign.trials)
+    on = {name: [one for one in campaign.trials if one.testbed == name] for name in testbeds}
     for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
         try:
-            for testbed in testbeds:
+            for name, testbed in testbeds.items():
                 backend.check(testbed, jobs)
+                check_memory(testbed, jobs, on[name])
         except NotReadyError:
             continue
         return jobs
@@ -166,7 +164,7 @@ def run_campaign(
     for name in dict.fromkeys(trial.testbed for trial in todo):
         on_it = [trial for trial in todo if trial.testbed == name]
         place.check(backend, testbeds[name], jobs, on_it)
-    _check_space(out, todo, testbeds)
+    check_disk(out, todo, testbeds)
     with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
         run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool, place)
@@ -315,20 +313,3 @@ class _Run:
 
 def _testbeds(trials: Iterable[TrialSpec]) -> dict[str, Testbed]:
     return {name: load_testbed(name) for name in dict.fromkeys(trial.testbed for trial in trials)}
-
-
-def _check_space(out: Path, trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> None:
-    """Raise NotReadyError if the disk lacks the space that the trials could need at most."""
-    needed = _SPARE_BYTES
-    for trial in trials:
-        samples = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns
-        needed += samples * len(testbeds[trial.testbed].queues) * _BYTES_PER_SAMPLE
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise NotReadyError(
-            f"{place} has {format_size(free)} free; the results may take {format_size(needed)}",
-            "make room there, or choose another place with --out",
-        )

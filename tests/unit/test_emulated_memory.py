@@ -103,7 +103,7 @@ def test_a_trial_beyond_the_machine_is_refused_in_one_line_before_anything_is_wr
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(backend, "require_kernel", lambda: Kernel(Path("/k/linux"), "7.3", "abc"))
-    monkeypatch.setattr(boot, "available_memory_bytes", lambda meminfo: 4 << 30)
+    monkeypatch.setattr(boot, "available_memory_bytes", lambda: 4 << 30)
     empty = np.zeros(0, dtype=np.int64)
     schedule = Schedule(empty, empty, empty, empty, empty, ())
     with pytest.raises(NotReadyError) as caught:

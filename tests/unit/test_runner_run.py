@@ -10,7 +10,7 @@ import pytest
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError, NotReadyError, TrialError
-from orchestration.runner import run as runner
+from orchestration.runner import room
 from orchestration.runner.folder import RunFolder
 from orchestration.runner.journal import read_journal
 from orchestration.runner.run import default_jobs, run_campaign
@@ -230,7 +230,7 @@ def test_a_backend_that_is_not_ready_stops_all_before_anything_is_written(load, 
 
 def test_a_full_disk_stops_all_before_anything_is_written(load, out, monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=1_000_000)
-    monkeypatch.setattr(runner.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(NotReadyError, match="1MB free"):
         run(load(), out)
     assert not out.exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestration.model.errors import NotReadyError
+from orchestration.model.memory import available_memory_bytes
 
 _MEBIBYTE = 1 << 20
 _SHM = Path("/dev/shm")
@@ -128,7 +129,7 @@ def memory_dir(memory_bytes: int) -> Path:
     Raises:
         NotReadyError: neither folder has the space, or the machine lacks the available memory.
     """
-    available = available_memory_bytes(Path("/proc/meminfo").read_text())
+    available = available_memory_bytes()
     if available < memory_bytes:
         raise NotReadyError(
             f"guests want {_mib(memory_bytes)} of memory, {_mib(available)} are available",
@@ -145,14 +146,6 @@ def memory_dir(memory_bytes: int) -> Path:
         "enlarge /dev/shm (mount -o remount,exec,size=… /dev/shm; in a container --shm-size and a "
         "tmpfs mounted exec), or name a roomy folder in TMPDIR",
     )
-
-
-def available_memory_bytes(meminfo: str) -> int:
-    """Return MemAvailable from the text of `/proc/meminfo`."""
-    for line in meminfo.splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError("no MemAvailable in /proc/meminfo")
 
 
 def _unfit(folder: Path, memory_bytes: int) -> str:
