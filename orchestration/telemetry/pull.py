@@ -61,7 +61,8 @@ def pull(
     """Write `out/<campaign>/` from the server's data; existing trials stay unchanged.
 
     If a trial was run several times, its last complete run is used. Raises InputError if the server
-    does not know the campaign or trial, TrialError if it does not answer.
+    does not know the campaign or trial, NotReadyError if it refuses to answer, TrialError if it
+    does not answer.
     """
     with closing(InfluxConnection(server)) as connection:
         stored = stored_trials(connection, campaign)
@@ -132,7 +133,8 @@ class Incomplete(Exception):  # noqa: N818 (a finding)
 def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: Path) -> None:
     """Write `campaign_folder/<trial>/`. Raises Incomplete, and writes nothing, if rows are missing.
 
-    Raises TrialError if the server does not answer or the disk cannot be written.
+    Raises NotReadyError or TrialError if the server does not answer, and TrialError if the disk
+    cannot be written.
     """
     folder = campaign_folder / trial.trial
     try:

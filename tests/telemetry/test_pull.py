@@ -18,7 +18,7 @@ from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError, TrialError
+from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.runner.run import run_campaign
 from orchestration.telemetry.pull import pull, rows_of
 from orchestration.telemetry.sender import push
@@ -206,7 +206,7 @@ def test_an_error_in_the_midst_of_an_answer_is_no_answer(campaign, book, tmp_pat
 
 
 def test_a_wrong_token_is_said(book, tmp_path):
-    with pytest.raises(TrialError) as caught:
+    with pytest.raises(NotReadyError) as caught:
         pull("any", tmp_path, Server(book.url, "lab", "runs", "wrong"), say=quiet)
     assert "does not take the token (401" in caught.value.message
     assert "wrong" not in str(caught.value)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.influx
 
 PATIENCE_S = 60.0
 TROUBLES = (
-    *("pass", "busy", "500 the disk is full", "rubbish", "drop", "pass"),
-    *("507 full", "413 too large", "502 nobody there"),
+    *("pass", "busy", "500 the disk is full", "408 too slow", "drop", "pass"),
+    *("503 full", "413 too large", "502 nobody there"),
 )
 ROOT = Path(__file__).resolve().parents[2]
 # Flows a few ms apart: the server keeps milliseconds.
@@ -191,6 +191,8 @@ def test_a_run_without_a_server_ends_as_ever_and_is_sent_later(
         ("401 unauthorized access", "does not take the token (401", "CLOSLOOP_INFLUX_TOKEN"),
         ("404 bucket not found", "there is no bucket 'runs'", "influx bucket create"),
         ("422 field type conflict", "refuses the records (422", "choose another bucket"),
+        ("505 version", "does not answer as InfluxDB does: status 505", "see what answers there"),
+        ("rubbish", "does not answer as InfluxDB does: status 200", "see what answers there"),
     ],
 )
 def test_a_refusal_is_said_once_with_its_remedy_and_the_run_goes_on(
@@ -214,7 +216,8 @@ def test_a_refusal_is_said_once_with_its_remedy_and_the_run_goes_on(
         ("pass", "ok", ""),
         ("busy", "later", "is busy (429: slow down)"),
         ("500 engine is closed", "later", "is in trouble (500: engine is closed)"),
-        ("rubbish", "later", "does not answer as InfluxDB does: status 200"),
+        ("504 nobody answers", "later", "is in trouble (504: nobody answers)"),
+        ("rubbish", "refused", "does not answer as InfluxDB does: status 200"),
         ("drop", "later", "cannot be reached"),
         ("413 too large", "too-large", "413"),
         ("400 bad line", "refused", "refuses the records (400: bad line)"),
