@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from orchestration.training.request import TrainRequest
 
 
+# Each is a training of its own.
+_MAX_SEEDS = 1_000
+
+
 @dataclass(frozen=True)
 class ByProtocol:
     """Options: a training by the protocol."""
@@ -70,7 +74,10 @@ def train(
         int, typer.Option(min=0, help="Play so many episodes in all, without the protocol.")
     ] = 0,
     actors: Annotated[
-        int, typer.Option(min=1, help="Episodes played with the same network. Part of the result.")
+        int,
+        typer.Option(
+            min=1, max=10_000, help="Episodes played with the same network. Part of the result."
+        ),
     ] = 2,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=0, help="Cores to use; 0: all of them.")
@@ -284,7 +291,13 @@ def _numbers(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InputError.single("--seeds", f"{text!r} are no seeds", "like 1-5, or 1,3,7")
-        found |= dict.fromkeys(range(int(first), int(last or first) + 1))
+        numbers = range(int(first), int(last or first) + 1)
+        # not len(numbers), which is for what fits into a C integer
+        if len(found) + numbers.stop - numbers.start > _MAX_SEEDS:
+            raise InputError.single(
+                "--seeds", f"{text!r} are more than {_MAX_SEEDS:,} seeds", "use fewer"
+            )
+        found |= dict.fromkeys(numbers)
     if not found:
         raise InputError.single("--seeds", f"{text!r} has none", "like 1-5, or 1,3,7")
     return list(found)

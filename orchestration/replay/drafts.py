@@ -59,6 +59,10 @@ _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
 
 
+# Of one trial. The campaign file of a replay lists each, and may have 8 MiB.
+_MAX_REPEATS = 10_000
+
+
 @dataclass(frozen=True)
 class ReplayRequest:
     """The runs to replay, the backend, and the changes.
@@ -211,6 +215,12 @@ def _chosen(group: Group, repeats: int | None) -> Group:
             "--repeats",
             f"{repeats} repeats, and {len(recorded)} were recorded",
             f"use at most {len(recorded)}, or replay one of its trials as often as you like",
+        )
+    if repeats > _MAX_REPEATS:
+        raise InputError.single(
+            "--repeats",
+            f"{repeats:,} repeats are more than {_MAX_REPEATS:,}",
+            "use fewer: the file of a replay lists each",
         )
     kept = recorded[:repeats]
     return Group(group.factors, tuple(r for r in group.recordings if r.repeat in kept))

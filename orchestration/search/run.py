@@ -22,10 +22,12 @@ from orchestration.campaign.found import (
     FoundSeeds,
     fabric_digest,
 )
+from orchestration.campaign.limits import MAX_TRIALS
 from orchestration.model.digest import sha256_of
+from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar
 from orchestration.search.figures import Ask, Figures, Seed
-from orchestration.search.halving import SEARCH, Halving, budget
+from orchestration.search.halving import SEARCH, Effort, Halving, budget
 from orchestration.search.request import Group, SearchRequest
 from orchestration.search.spaces import ranges_of
 from orchestration.search.trials import Run, Trials
@@ -38,6 +40,8 @@ from orchestration.search.verify import (
 )
 
 Stage = tuple[str, int]
+# A plan makes the first settings, and each is measured under all conditions.
+_MAX_SETTINGS = 10_000
 
 
 def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
@@ -81,6 +85,7 @@ def plan_search(request: SearchRequest) -> SearchPlan:
     """Return what a search would cost. Raises InputError as `run_search` does."""
     effort, stages, asks = request.effort, [], []
     groups = request.groups
+    _check_effort(effort, sum(len(group.conditions) for group in groups))
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         conditions = len(group.conditions)
@@ -96,6 +101,19 @@ def plan_search(request: SearchRequest) -> SearchPlan:
         stages.append((f"{prefix}verification: {effort.verify} seeds", most))
     trials = [request.scene.trial(ask) for ask in asks]
     return SearchPlan(tuple(stages), request.scene.campaign(trials))
+
+
+def _check_effort(effort: Effort, conditions: int) -> None:
+    """Raise InputError if no machine would come to the end of a search, or of its plan."""
+    counts = {"--settings": effort.settings, "--rounds": effort.rounds, "--verify": effort.verify}
+    trials = sum(counts.values()) * conditions
+    if effort.settings <= _MAX_SETTINGS and trials <= MAX_TRIALS:
+        return
+    is_settings = effort.settings > _MAX_SETTINGS
+    option = "--settings" if is_settings else max(counts, key=lambda name: counts[name])
+    limit = f"{_MAX_SETTINGS:,} settings" if is_settings else f"{MAX_TRIALS:,} trials"
+    what = f"{counts[option]:,} under {conditions} conditions are more than {limit}"
+    raise InputError.single(option, what, "use fewer")
 
 
 def _prefixed(

@@ -24,6 +24,18 @@ ROOT = Path(__file__).resolve().parents[2]
 CARD = "x86_64-nokia_ixr7250e_36x400g-r0"
 
 
+def test_a_socket_that_is_not_ones_own_is_not_waited_for(monkeypatch):
+    from orchestration.device.agent import resp
+
+    def refuses(path, timeout_s):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(resp, "_Stream", refuses)
+    monkeypatch.setattr(resp.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    with pytest.raises(resp.RedisGone, match="is not to be opened by this user"):
+        resp.Redis("/run/redis.sock").call(0, "PING")
+
+
 def written(root, files):
     for name, text in files.items():
         path = root / name

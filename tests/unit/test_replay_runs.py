@@ -347,6 +347,7 @@ def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
     [
         ({"backend": "emulate"}, "--on: unknown backend 'emulate'"),
         ({"repeats": 3}, "--repeats: 3 repeats, and 2 were recorded"),
+        ({"repeats": 10**9, "trials": "*-r1-*"}, "--repeats: 1,000,000,000 repeats are more than"),
         ({"trials": "nothing"}, "no trial of .* is called 'nothing'"),
         ({"scale_rates": 0.0}, "0 is no factor"),
         ({"rates": {"h1-h2": 1}}, "no link 'h1-h2'"),

@@ -313,6 +313,28 @@ def test_a_search_goes_on_where_it_was_and_finds_the_same_with_any_number_of_wor
 ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
 
 
+@pytest.mark.parametrize(
+    ("effort", "said"),
+    [
+        (
+            Effort(10**9, 0, 2),
+            r"--settings: 1,000,000,000 under \d+ conditions are more than 10,000 s",
+        ),
+        (
+            Effort(4, 10**9, 2),
+            r"--rounds: 1,000,000,000 under \d+ conditions are more than 1,000,0",
+        ),
+        (
+            Effort(4, 0, 10**9),
+            r"--verify: 1,000,000,000 under \d+ conditions are more than 1,000,0",
+        ),
+    ],
+)
+def test_an_effort_without_end_is_refused(tmp_path: Path, effort: Effort, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan_search(SearchRequest(write(tmp_path), effort=effort))
+
+
 def test_the_plan_starts_nothing(tmp_path: Path) -> None:
     text = run(write(tmp_path), tmp_path / "runs", "--plan", "--json")
     assert (

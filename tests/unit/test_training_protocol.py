@@ -171,6 +171,7 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
     ("words", "said"),
     [
         ("acc --seeds 1-x", "'1-x' are no seeds"),
+        ("acc --seeds 1-99999999999", "more than 1,000 seeds"),
         ("acc --seed 3", "use --seeds 3"),
         ("acc --episodes 4 --seeds 1-2", "takes no --seeds"),
         ("acc --scenario mine.yml", "needs a scenario and a held-out one"),

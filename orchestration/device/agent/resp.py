@@ -95,7 +95,8 @@ class Redis:
                 break
             except (OSError, _Closed) as error:
                 self.close()
-                if time.monotonic() >= deadline:
+                # a socket that this user may not open stays so: unlike Redis, it does not come back
+                if isinstance(error, PermissionError) or time.monotonic() >= deadline:
                     raise self._gone(error) from error
                 time.sleep(_RETRY_S)
         for (_, words), reply in zip(commands, replies):
