@@ -51,7 +51,7 @@ def sql(
     from orchestration.model.outputs import check_outputs
     from orchestration.query import Runs
     from orchestration.query.database import interruptible
-    from orchestration.query.output import FORMATS, first_rows, write_result
+    from orchestration.query.output import FORMATS, check_place, first_rows, write_result
 
     kind = "json" if as_json else kind or _of_name(output, FORMATS)
     if kind not in FORMATS:
@@ -63,6 +63,7 @@ def sql(
             "-o", f"{output} does not say a format", "give --format csv, json or parquet"
         )
     if output is not None:
+        check_place(output)
         check_outputs([output], recorded_files(runs))
     archive = Runs(*runs)
     text = sys.stdin.read() if query == "-" else query

@@ -31,7 +31,7 @@ def check_outputs(
             what = f"would be written twice, as {written[key]} too"
             problems.append(Problem(str(path), what, remedy))
         written[key] = path
-    there = {key: path for key, path in written.items() if os.path.exists(path)}
+    there = {key: path for key, path in written.items() if os.path.exists(os.path.realpath(path))}
     folders = [(os.path.realpath(path), path) for path in there.values() if os.path.isdir(path)]
     if there:
         for path in inputs:
@@ -69,10 +69,11 @@ def write_output(path: Path, data: str | bytes, remedy: str = CHOOSE_ANOTHER) ->
 
 def _identity(path: str | Path) -> object:
     """Return what is the same for all names of a file, there or not."""
+    place = os.path.realpath(path)  # also of new/../name, where new is a folder yet to be made
     try:
-        found = os.stat(path)
+        found = os.stat(place)
     except OSError:
-        return os.path.realpath(path)
+        return place
     if stat.S_ISCHR(found.st_mode):  # what goes to a terminal or to /dev/null replaces nothing
         return object()
     return found.st_dev, found.st_ino

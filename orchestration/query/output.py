@@ -21,16 +21,21 @@ FORMATS = ("table", "csv", "json", "parquet")
 _BATCH_ROWS = 100_000
 
 
-def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> int:
-    """Write all rows to `path`, which appears when it is complete; return their number.
-
-    Raises InputError if the path cannot be written or lies in a trial's folder, and if the query
-    fails while it yields rows.
-    """
+def check_place(path: Path) -> None:
+    """Raise InputError for a path in a trial's folder."""
     if (path.absolute().parent / TRIAL_FILE).exists():
         raise InputError.single(
             str(path), "is in a trial's folder, which holds what was recorded", "choose another -o"
         )
+
+
+def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> int:
+    """Write all rows to `path`, which appears when it is complete; return their number.
+
+    Raises InputError if the path cannot be written or `check_place` refuses it, and if the query
+    fails while it yields rows.
+    """
+    check_place(path)
     try:
         with whole_file(path) as partial:
             if kind == "parquet":

@@ -48,8 +48,8 @@ class GaveUp(Exception):  # noqa: N818
 class Delivery:
     """Sends lines until the server has confirmed them.
 
-    `patient` is called before each retry. `said` is called with each problem, once until it is
-    over. `trouble` is the problem of the last answer, "" if there was none.
+    `patient` is called before each retry. `said` is called with each problem that may pass, once
+    until it is over. `trouble` is the problem of the last answer, "" if there was none.
     """
 
     connection: Connection
@@ -86,7 +86,7 @@ class Delivery:
                 self._pause(answer, tries)
                 tries += 1
             else:
-                self._remark(answer)
+                self.trouble = answer.text
                 raise Refused(answer)
 
     def _remark(self, answer: Answer) -> None:

@@ -276,7 +276,8 @@ def send(campaign_folder: Path) -> None:
             finishing = patience.finishing()
             try:
                 busy = not refused and sender.turn()
-            except Refused:
+            except Refused as error:
+                say(error.answer.text, error.answer.remedy)
                 refused, busy = True, False
             except GaveUp:
                 break

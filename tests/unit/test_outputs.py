@@ -61,6 +61,7 @@ def place(campaign, tmp_path, monkeypatch):
 # Each verb that reads and writes files, with an output that is an input, or derived to be one.
 OVERWRITING = {
     "compile": ["model.json", "-o", "model.json"],
+    "compile, by a folder that it would make": ["model.json", "-o", "new/../model.json"],
     "compile, what stands beside": ["mine.policy.json", "-o", "mine.c"],
     "distill": ["network.safetensors", "-o", "network.safetensors"],
     "distill, drawn": ["causes.md", "-o", "causes.json"],
@@ -153,13 +154,14 @@ def test_every_verb_that_writes_files_is_among_those_that_were_tried():
     assert not tried & NEW_ONLY
 
 
-@pytest.mark.parametrize("how", ["same", "spelling", "symbolic", "hard"])
+@pytest.mark.parametrize("how", ["same", "spelling", "new folder", "symbolic", "hard"])
 def test_a_path_is_known_by_what_it_leads_to(how, tmp_path):
     model = tmp_path / "model.json"
     model.write_text("{}")
     other = {
         "same": model,
         "spelling": tmp_path / "x" / ".." / "model.json",
+        "new folder": tmp_path / "new" / ".." / "model.json",
         "symbolic": tmp_path / "link",
         "hard": tmp_path / "link",
     }[how]
@@ -173,8 +175,8 @@ def test_a_path_is_known_by_what_it_leads_to(how, tmp_path):
     with pytest.raises(InputError, match=r"would be written twice"):
         check_outputs([other, model, tmp_path / "new"], [])
     with pytest.raises(InputError, match=r"has .* in it, which is read"):
-        check_outputs([tmp_path], [other])
-    check_outputs([tmp_path / "new", "/dev/null", "/dev/null"], [model, tmp_path / "none"])
+        check_outputs([tmp_path], [model if how == "new folder" else other])
+    check_outputs([tmp_path / "other", "/dev/null", "/dev/null"], [model, tmp_path / "none"])
 
 
 def test_a_failure_leaves_the_former_output(tmp_path, monkeypatch):

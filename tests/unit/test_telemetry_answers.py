@@ -183,12 +183,13 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize("status", [301, 200, 501, 505])
-def test_push_ends_at_once_with_3(status, run, monkeypatch):
+def test_push_ends_at_once_with_3(status, run, monkeypatch, capsys):
     with answering(status, Location="http://127.0.0.1:9") as (url, tokens):
         for name, value in {"URL": url, "ORG": "o", "BUCKET": "b", "TOKEN": "t"}.items():
             monkeypatch.setenv(f"CLOSLOOP_INFLUX_{name}", value)
         with pytest.raises(NotReadyError) as error:
             load("push").main([str(run)], "push", standalone_mode=False)
     assert error.value.exit_code == 3
+    assert capsys.readouterr().err == ""  # the error says it, and nothing else did before
     assert len(tokens) == 1
     assert ("127.0.0.1:9 (301)" in error.value.message) == (status == 301)

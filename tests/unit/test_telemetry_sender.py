@@ -290,9 +290,10 @@ def test_a_refusal_leaves_everything_to_be_sent_later(campaign, store):
     run_fake(campaign, 1)
     store.answers = [Answer("refused", "does not take the token (401)", "set it")]
     sender, said = sending(campaign, store)
-    with closing(sender), pytest.raises(Refused):
+    with closing(sender), pytest.raises(Refused) as refused:
         sender.turn()
-    assert said == [("does not take the token (401)", "set it")]
+    answer = refused.value.answer
+    assert (answer.text, answer.remedy, said) == ("does not take the token (401)", "set it", [])
     send_all(campaign, store)
     agree(campaign, store)
 
