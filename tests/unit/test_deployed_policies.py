@@ -101,7 +101,7 @@ def test_a_model_is_compiled_and_a_campaign_names_it(tmp_path):
     assert stat.S_ISREG(made.path.stat().st_mode)
     spec = Host.model_validate(
         {"congestion_control": {"program": "deployed:learned", "parameters": [64, 1500, 0, 4]}}
-    ).roce.spec("program", str(tmp_path))
+    ).roce.spec("program", str(tmp_path), 25 * 10**9)
     assert spec.program == str(made.path)
     assert dict(spec.values) == {"00": 64, "01": 1500, "02": 0, "03": 4}
 
