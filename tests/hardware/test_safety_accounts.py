@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from orchestration.device.agent.main import Decoder, OperationError, encode
 from orchestration.device.agent.place import locked, this_boot
 from orchestration.device.agent.records import canonical, hash_of, new_record
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="writing as another account takes root")
+pytestmark = pytest.mark.root
 
 ALICE, MALLORY = 64_201, 64_202
 RUN, OTHER = "a" * 32, "b" * 32
@@ -30,13 +31,14 @@ SNAPSHOT = {"boot": this_boot(), "rows": None, "name": "before"}
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    folder = tmp_path / "closloop"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    return folder
+def shared() -> Iterator[Path]:
+    # pytest's own folders are closed to other accounts
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        folder = Path(place) / "closloop"
+        folder.mkdir()
+        folder.chmod(0o1777)
+        yield folder
 
 
 class Device:
