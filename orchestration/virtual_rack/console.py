@@ -41,6 +41,9 @@ _CONFIG_DB = (
     "if redis.call('type',k).ok=='hash' then r[k]=redis.call('hgetall',k) end end "
     "return cjson.encode(r)"
 )
+# Congestion controls that the kernel has, in each of its namespaces (net/ipv4/sysctl_net_ipv4.c).
+# On the machine's own kernel other programs add theirs meanwhile.
+_MACHINES = ("net/ipv4/tcp_available_congestion_control", "net/ipv4/tcp_allowed_congestion_control")
 _FILLER = Path("/tmp/.filler")
 # Identifies an agent by its command line.
 _AGENT = b"closloop-agent"
@@ -50,15 +53,17 @@ def dump(layout: Layout, device: str, differences: int) -> str:
     """Return the device's state as JSON, one fact per line.
 
     It contains queueing disciplines, links, addresses, routes, rules, permanent neighbours, RDMA
-    links, every setting under /proc/sys/net, every file that differs from the machine's, and a
-    SONiC switch's CONFIG_DB. `differences` is a descriptor of the folder of those files
-    (`roots.enter_device_root`).
+    links, every setting of its own under /proc/sys/net, every file that differs from the
+    machine's, and a SONiC switch's CONFIG_DB. `differences` is a descriptor of the folder of those
+    files (`roots.enter_device_root`).
     """
     asked = dict(_COMMANDS)
     if layout.clock == "real":  # the machine's kernel need not know RDMA
         del asked["rdma"]
     state: dict[str, Any] = {name: _listed(argv) for name, argv in asked.items()}
     state["sysctls"] = dict(sysctls(Path("/proc/sys/net")))
+    if layout.clock == "real":
+        state["sysctls"] = {k: v for k, v in state["sysctls"].items() if k not in _MACHINES}
     state["files"] = dict(_files(differences))
     if device in layout.sonic:
         tables = json.loads(run(("redis-cli", "-s", SOCKET, "-n", "4", "eval", _CONFIG_DB, "0")))

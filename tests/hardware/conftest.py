@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from own_machine import own_machine  # noqa: F401 (a fixture)
 from rack_lab import bare, lab, unchanged  # noqa: F401 (fixtures)
 from real_rack import four_devices, machine_before  # noqa: F401 (fixtures)
 from sonic_rig import provisioned, rig, server, streaming  # noqa: F401 (fixtures)

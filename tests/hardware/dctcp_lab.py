@@ -64,7 +64,7 @@ class Host:
             Path("/proc/sys/net/ipv4", name).write_text(value)
         self.socket = socket.socket()
         self.socket.setblocking(False)
-        # nothing is sent any more after the end: an orphan would keep namespace and program for long
+        # reset at the end: an orphan that still has data would keep namespace and program for long
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("2i", 1, 0))
 
     def packets(self):
@@ -157,7 +157,7 @@ def run(wish, sender, receiver):
         except (BlockingIOError, BrokenPipeError):  # it is full, or not yet connected
             pass
         if packet is None and not answers:
-            # acknowledgements that a receiver holds back for more packets come by the kernel's timer
+            # what a receiver acknowledges late, with more packets, comes by the kernel's timer
             idle += 1
             assert select.select([sender.tun, receiver.tun], [], [], HANGS_S)[0], "nothing comes"
     begin = len(queue) // 3

@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.containers,
     pytest.mark.slow,
     pytest.mark.timeout(300),
+    pytest.mark.usefixtures("own_machine"),
 ]
 
 NODES = Path(__file__).with_name("clab_nodes.py")

@@ -22,7 +22,7 @@ def kernel():
     return tuple(int(word) for word in re.findall(r"\d+", platform.release())[:2])
 
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.usefixtures("own_machine")]
 
 # Runs in a network namespace of its own. A shaper of 1 kB/s keeps what is sent, so the queue grows
 # by a frame a packet; what each one finds there is read before it is sent.

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors.bpf.congestion import registered
+from collectors.bpf.compile import DCTCP, compiled
+from collectors.bpf.congestion import OLDEST, Control, read_control, registered
+from collectors.bpf.load import kernel_release
+from orchestration.backends.dctcp_program import new_name
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench.rack import closloop
 from orchestration.virtual_rack.control import find_rack, up
@@ -28,7 +31,13 @@ from real_rack import (
 )
 from watched_flows import FLOWS, WATCHER, seen_in
 
-pytestmark = [pytest.mark.root, pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.ssh,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("own_machine"),
+]
 
 # Runs in the rack, as the controller: a flow through queues that mark, read over SSH.
 FLOW = """
@@ -111,6 +120,17 @@ def test_a_rack_is_up_once_with_one_clock(prepared, four_devices):
     assert time.monotonic() - began >= 0.5
     code, text = closloop(rack, folder, "inventory", "check", str(rack.inventory))
     assert code == 0, text
+
+
+@pytest.mark.skipif(kernel_release() < OLDEST, reason="the kernel is older than Linux 6.4")
+def test_a_control_that_another_program_registers_is_not_of_a_device(prepared):
+    rack, _ = prepared
+    state = rack.dump("h1")
+    control = Control(read_control(compiled(DCTCP).read_bytes()), new_name())
+    try:
+        assert rack.dump("h1") == state
+    finally:
+        control.close()
 
 
 def test_devices_know_their_neighbours_and_cannot_touch_the_machine(

@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.containers,
     pytest.mark.slow,
     pytest.mark.timeout(900),
+    pytest.mark.usefixtures("own_machine"),
 ]
 MODEL = Path(pretrained[0]) / "rl-cc-trees.json"
 # `kill -9` of the supervisor, and then what is there to remove the groups.

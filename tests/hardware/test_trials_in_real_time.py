@@ -29,7 +29,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from machine_state import family, gone, machine, nothing_stays
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("own_machine"),
+]
 
 # The uplinks are slower than the hosts: the queues are theirs.
 TESTBED = """

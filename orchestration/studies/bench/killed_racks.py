@@ -51,7 +51,6 @@ PORTS = ("h1:eth0", "leaf1:eth0")
 VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agent", "any")
 # A campaign first loads its program, during which it is any command: killed are later moments.
 _FROM = {"run": 0.4}
-_SETTLED_S = 30.0
 # A campaign waits for minutes for a device that is gone: it may be rebooting. So the rack of a
 # command that has not ended so long after it would have without a kill is taken down.
 _WAITS_S = 5.0
@@ -144,7 +143,7 @@ class KilledRacks:
 
     def end(self) -> None:
         """Take the rack down if it is there, or will be."""
-        deadline = time.monotonic() + _SETTLED_S
+        deadline = time.monotonic() + machine.SETTLES_S
         while self._place.is_held():
             if self.is_up:
                 with suppress(NotReadyError):
@@ -162,26 +161,26 @@ class KilledRacks:
         self.end()
 
     def left(self) -> list[str]:
-        """Return what differs once the machine has settled: see `machine.differences`.
+        """Return what differs once the machine has settled: see `machine.differences`."""
+        return machine.lasting(self._differences)
+
+    def _differences(self) -> list[str]:
+        """Return what differs now.
 
         Without a process in it, only a mount keeps a namespace; its number is then another one's.
         """
-        deadline = time.monotonic() + _SETTLED_S
-        while True:
-            self._go_on()
-            found = [f"+ processes: {process}" for process in self._seen if process.lives]
-            kept = self._namespaces & machine.mounted_namespaces()
-            found += [f"+ namespaces: {name}" for name in kept]
-            if self._place.path.exists():
-                names = ", ".join(sorted(path.name for path in self._place.path.iterdir()))
-                found.append(f"+ folders: {self._place.path} with {names or 'nothing'}")
-            try:
-                found += machine.differences(self._before, machine.snapshot(CARDS))
-            except (RuntimeError, ValueError, OSError) as error:  # an interface is away
-                found.append(f"- interfaces: {error}")
-            if not found or time.monotonic() > deadline:
-                return found
-            time.sleep(0.1)
+        self._go_on()
+        found = [f"+ processes: {process}" for process in self._seen if process.lives]
+        kept = self._namespaces & machine.mounted_namespaces()
+        found += [f"+ namespaces: {name}" for name in kept]
+        with suppress(FileNotFoundError):  # it may go meanwhile
+            names = ", ".join(sorted(path.name for path in self._place.path.iterdir()))
+            found.append(f"+ folders: {self._place.path} with {names or 'nothing'}")
+        try:
+            found += machine.differences(self._before, machine.snapshot(CARDS))
+        except (RuntimeError, ValueError, OSError) as error:  # an interface is away
+            found.append(f"- interfaces: {error}")
+        return found
 
     def _go_on(self) -> None:
         if self._signals:

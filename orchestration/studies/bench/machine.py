@@ -12,7 +12,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -49,11 +49,15 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 }
 # Of a snapshot: what a living process has.
 _HELD = "held"
+# What goes when whoever has made it lets go of it, and by nothing that a rack does.
+_OTHERS_END = ("cgroups", "prog_id", "map_id", "link_id")
 # What counts time or neighbours, and says nothing of what there is.
 _PASSING = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
 # Commands of bpf(2) that walk all objects of a kind, and how a descriptor's file shows its number.
 _BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
 _FREED_WITHIN_S = 0.2
+# A busy machine takes its time to end processes and namespaces; waited is only while there are any.
+SETTLES_S = 120.0
 
 
 def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
@@ -75,14 +79,15 @@ def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what tells two states apart, one line each.
 
-    Control groups and BPF objects that a living process has may come and go.
+    Control groups and BPF objects may go, and those that a living process has may come.
     """
     said = []
     for part in before.keys() - {_HELD}:
-        for sign, some, other in (("-", before, now), ("+", now, before)):
-            for row in some[part]:
-                if row not in other[part] and f"{part} {row}" not in some[_HELD]:
-                    said.append(f"{sign} {part}: {row}")
+        if part not in _OTHERS_END:
+            said += [f"- {part}: {row}" for row in before[part] if row not in now[part]]
+        for row in now[part]:
+            if row not in before[part] and f"{part} {row}" not in now[_HELD]:
+                said.append(f"+ {part}: {row}")
     return said
 
 
@@ -95,12 +100,25 @@ def by_subject(said: Iterable[str]) -> dict[str, int]:
     return count
 
 
-def settled(before: Mapping[str, Any], within_s: float = 20.0) -> list[str]:
+def settled(before: Mapping[str, Any], within_s: float = SETTLES_S) -> list[str]:
     """Return what differs from an earlier state once the machine has settled."""
-    deadline = time.monotonic() + within_s
-    while (found := differences(before, snapshot())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
+    return lasting(lambda: differences(before, snapshot()), within_s)
+
+
+def lasting(find: Callable[[], list[str]], within_s: float = SETTLES_S) -> list[str]:
+    """Return nothing as soon as `find` finds nothing, else what it finds for long.
+
+    What is left stays for ever; what others have begun to do meanwhile does not count.
+    """
+    began = time.monotonic()
+    since_s: dict[str, float] = {}
+    while found := find():
+        now_s = time.monotonic() - began
+        since_s = {row: since_s.get(row, now_s) for row in found}
+        if now_s > within_s:
+            return [row for row in found if since_s[row] < within_s / 2]
+        time.sleep(0.1)
+    return []
 
 
 def _listed(argv: tuple[str, ...]) -> list[str]:
