@@ -41,7 +41,8 @@ from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, enc
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
-_START_S = 15.0
+# How long a supervisor may take to start, and to end what it has: seconds on a busy machine.
+_START_S, _END_S = 60.0, 60.0
 
 # Called with the stage, the number of its steps done, and their total.
 Progress = Callable[[str, int, int], None]
@@ -170,12 +171,18 @@ class RackHandle:
     def down(self) -> None:
         """End the rack and remove its files.
 
-        Raises NotReadyError if it has not given an interface back, and says which.
+        Raises NotReadyError if it does not end, or has not given an interface back, and says which.
         """
         with suppress(NotReadyError):
             ask(self._folder, {"do": "down"})
-        deadline = time.monotonic() + _START_S
-        while self._folder.is_held() and time.monotonic() < deadline:
+        deadline = time.monotonic() + _END_S
+        while self._folder.is_held():
+            if time.monotonic() > deadline:
+                raise NotReadyError(
+                    f"the rack {self.name} has not ended in {_END_S:g} s: "
+                    f"see {self._folder.console}",
+                    "closloop rack down again, when the machine is less busy",
+                )
             time.sleep(0.02)
         if left := lending.loans(self.folder):
             raise NotReadyError(

@@ -28,7 +28,7 @@ def guests(folder: Path) -> list[int]:
 
 
 def wait_for(condition) -> bool:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not condition() and time.monotonic() < until:
         time.sleep(0.1)
     return condition()

@@ -39,7 +39,7 @@ def guests(folder: Path) -> list[int]:
 
 
 def wait_for(condition) -> bool:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not condition() and time.monotonic() < until:
         time.sleep(0.05)
     return bool(condition())
@@ -68,7 +68,7 @@ THINK = "while True: time.sleep(0.05)"
 def test_no_guest_outlives_its_environment(tmp_path, think, how):
     process = start(tmp_path, think)
     process.send_signal(how)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert wait_for(lambda: not guests(tmp_path))
     if how == signal.SIGINT:
         assert not list(tmp_path.glob("closloop-episode-*"))
@@ -87,5 +87,5 @@ def test_a_guest_takes_no_cpu_while_the_host_thinks(tmp_path):
     time.sleep(0.2)
     assert states(tmp_path) == {"T"}
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert wait_for(lambda: not guests(tmp_path))

@@ -261,7 +261,7 @@ def access_of(model):
 
 
 def until(true):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -35,7 +35,7 @@ pytestmark = [
 ]
 MODEL = Path(pretrained[0]) / "rl-cc-trees.json"
 # `kill -9` of the supervisor, and then what is there to remove the groups.
-WATCHER_S = 10.0
+WATCHER_S = 60.0
 
 
 def groups_of(pid):

@@ -54,7 +54,7 @@ def test_sigkills_while_it_is_built_runs_and_is_removed_leave_the_machine_as_it_
 
 def test_what_a_rack_leaves_is_found(tmp_path):
     (place, *_) = groups.hierarchies()
-    theirs = place / "somebodys"
+    theirs = place / f"somebodys-{os.getpid()}"
     with (tmp_path / "log").open("ab") as log, real_kills._cards():
         racks = KilledRacks(tmp_path, log, ())
         racks._before = {**racks._before, "mounts": []}

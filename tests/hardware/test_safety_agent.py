@@ -48,7 +48,7 @@ agent.add({"lease." + name: getattr(leases, name) for name in ("take", "renew", 
 agent.add(deadman.operations(agent, shared, restore))
 agent.run()
 """
-_GENEROUS_S = 30.0
+_GENEROUS_S = 120.0
 _RESTORED: dict[str, Any] = {"changed": ["RED at eth0"], "differences": []}
 
 

@@ -24,7 +24,7 @@ from orchestration.device.errors import DeviceError
 pytestmark = pytest.mark.ssh
 
 SERVICES = ("state", "deadman", "lease")
-_GENEROUS_S = 30.0
+_GENEROUS_S = 120.0
 
 
 @pytest.fixture

@@ -72,10 +72,14 @@ def test_undo_of_an_interval_writes_the_former_or_the_default_one(make):
     assert switch.row("FLEX_COUNTER_TABLE|QUEUE")["POLL_INTERVAL"] == "10000"
     # there was no such row, and its polling stops only if it is told to
     assert switch.row("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE")["FLEX_COUNTER_STATUS"] == "disable"
-    time.sleep(0.2)  # polls that were due already
+    until(lambda: is_still(switch))
+
+
+def is_still(switch):
+    """Return whether queues are not read in four intervals of before: some were due already."""
     before = polled(switch)
     time.sleep(0.4)
-    assert polled(switch) == before
+    return polled(switch) == before
 
 
 def polled(switch):

@@ -161,7 +161,7 @@ def test_a_picture_s_data_is_saved_offline(browser, folder, tmp_path):
     browser("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     name = browser.run("document.querySelector('a[download]').download")
     browser.run("document.querySelector('a[download]').click()")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (tmp_path / name).is_file() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (tmp_path / name).read_text().startswith("metric,tuner,baseline,mean,")

@@ -70,7 +70,7 @@ def agree(server, campaign, trials):
             }
 
         # What has just been written takes a moment to be seen.
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         found = stored()
         while _counted(found) != _counted(wanted) and time.monotonic() < end:
             time.sleep(0.2)

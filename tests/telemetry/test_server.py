@@ -69,6 +69,13 @@ def begin(*words, cwd):
     )  # fmt: skip
 
 
+def is_quiet(proxy):
+    """Return whether nothing is sent for longer than a sender waits before it tries again."""
+    requests = proxy.requests
+    time.sleep(1.5)
+    return proxy.requests == requests
+
+
 def until(true, what, patience_s=PATIENCE_S):
     end = time.monotonic() + patience_s
     while not true():
@@ -153,11 +160,7 @@ def test_a_run_that_meets_every_trouble_and_is_killed(server, proxy, environment
     run.send_signal(signal.SIGKILL)
     run.wait()
     assert len(finished_trials(campaign)) < 32
-    # The sender ends with the run that it belongs to.
-    time.sleep(0.3)
-    requests = proxy.requests
-    time.sleep(1.5)
-    assert proxy.requests == requests
+    until(lambda: is_quiet(proxy), "the sender ends with the run that it belongs to")
     proxy.plan = itertools.chain(["slow"] * 6, TROUBLES, itertools.repeat("pass"))
     done = closloop(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 TOKEN = "t0k3n-of-mine"
 # All there is, of clocks that are ahead of this machine's too, as a virtual rack's is.
 _ALWAYS = {"start": "0", "end": "4000000000"}

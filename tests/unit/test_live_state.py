@@ -45,7 +45,16 @@ class Looking:
     started = progressed = finished = failed = planned
 
     def tick(self):
-        self.states.append(self.reader.read())
+        state = self.reader.read()
+        self.states.append(state)
+        for trial in state.trials:
+            if trial.snapshot:
+                seen(self.reader.folder, trial.spec).touch()
+
+
+def seen(folder, trial):
+    """Return the file that says that a running trial has been looked at."""
+    return folder.parent / f"{trial.id}.seen"
 
 
 class Slow(FluidBackend):
@@ -53,7 +62,8 @@ class Slow(FluidBackend):
 
     def run(self, trial, testbed, schedule, folder, progress):
         record = super().run(trial, testbed, schedule, folder, progress)
-        time.sleep(0.5)
+        while not seen(self.run_folder, trial).exists():
+            time.sleep(0.01)
         if trial.tuner.name == "amt":
             raise TrialError("a cable is loose", "plug it in")
         return record
@@ -66,7 +76,9 @@ def run(tmp_path_factory):
     file = place / "tiny.yml"
     file.write_text(CAMPAIGN)
     looking = Looking(place / "runs" / "tiny")
-    run_campaign(load_campaign(file), Slow(), place / "runs", 1, looking)
+    backend = Slow()
+    backend.run_folder = looking.reader.folder
+    run_campaign(load_campaign(file), backend, place / "runs", 1, looking)
     return looking
 
 

@@ -19,7 +19,7 @@ CODE = "from orchestration.cli.main import main; main()"
 def ask(*arguments, code=0, given=""):
     done = subprocess.run(
         [sys.executable, "-c", CODE, "sql", *map(str, arguments)],
-        input=given, capture_output=True, text=True, timeout=60,
+        input=given, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr

@@ -238,7 +238,7 @@ begin_s = time.monotonic()
 try:
     interruptible(runs, relation.fetchall)
 except KeyboardInterrupt:
-    print("stopped", time.monotonic() - begin_s < 10)
+    print("stopped", time.monotonic() - begin_s < 60)
 print(runs.sql("select count(*) from trials").fetchall())
 """
 

@@ -15,7 +15,7 @@ from inventory.files import load_testbed
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack import attach, control, folder
 from orchestration.virtual_rack.commands import Command, exit_code
-from orchestration.virtual_rack.control import RackProcess, ask
+from orchestration.virtual_rack.control import RackHandle, RackProcess, ask
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import make_layout
 from orchestration.virtual_rack.messages import Incoming, Lines, Outgoing, encode
@@ -172,6 +172,18 @@ def test_one_start_at_a_time(tmp_path):
         pass
     with place.held():
         pass
+
+
+def test_a_rack_that_has_not_ended_yet_keeps_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "_END_S", 0.0)
+    place = RackFolder(tmp_path / "one")
+    place.make()
+    rack = RackHandle(place)
+    with place.held(), pytest.raises(NotReadyError, match="has not ended in 0 s"):  # as it does
+        rack.down()
+    assert place.path.exists()
+    rack.down()
+    assert not place.path.exists()
 
 
 def test_missing_programs_are_named_with_their_packages(tmp_path, monkeypatch):

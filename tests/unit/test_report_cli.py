@@ -117,9 +117,9 @@ def test_the_page_starts_with_the_answer_and_shows_the_invalid_trial(page):
 
 @pytest.mark.slow
 def test_the_same_folder_gives_the_same_page_soon(campaign, page):
-    begin = time.monotonic()
+    begin_s = time.process_time()  # of this process, however many others there are
     again = build_page(summarise(campaign))
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin_s < 10
     assert again == page
 
 
