@@ -18,7 +18,8 @@ from orchestration.device.agent.deadman_process import Process
 PREFIX = "closloop-rack-"
 ROOT = Path("/sys/fs/cgroup")
 _MARK = re.compile("([0-9]+)-([0-9]+)")
-_EMPTY_S = 5.0
+# How long processes may take to end that were killed: a user waits for it, or only a rack's watcher.
+_EMPTY_S, _WATCHED_S = 5.0, 60.0
 
 
 def own_mark() -> str:
@@ -87,12 +88,12 @@ def leftovers() -> list[Path]:
 def remove(name: str) -> None:
     """Remove a rack's control groups. Raises OSError if processes stay in them."""
     for place in hierarchies():
-        remove_tree(place / name)
+        remove_tree(place / name, _WATCHED_S)
 
 
-def remove_tree(group: Path) -> None:
+def remove_tree(group: Path, within_s: float | None = None) -> None:
     """Remove a control group with all below it; its processes have ended, or are about to."""
-    deadline = time.monotonic() + _EMPTY_S
+    deadline = time.monotonic() + (_EMPTY_S if within_s is None else within_s)
     for path in _deepest_first(group):
         while True:
             try:

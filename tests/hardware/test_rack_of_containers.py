@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -148,6 +149,17 @@ def is_init_of(pid, device):
         return comm == "catatonit" and f"/{device}\n" in Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
         return False
+
+
+def test_a_racks_groups_wait_for_processes_that_end_late(monkeypatch):
+    monkeypatch.setattr(groups, "_EMPTY_S", 0.0)
+    (place, *_) = groups.hierarchies()
+    mine = place / groups.own_group()
+    mine.mkdir()
+    with subprocess.Popen(["sleep", "0.5"]) as late:
+        (mine / "cgroup.procs").write_text(str(late.pid))
+        groups.remove(mine.name)
+    assert not mine.exists()
 
 
 def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(machine_before):

@@ -63,7 +63,8 @@ def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
         (
             *notes,
             "interfaces are compared with offloads and settings; of control groups and BPF objects "
-            "those count that no process has; processes and namespaces are those of the rack",
+            "those count that have come and that no process has; processes and namespaces are "
+            "those of the rack",
             f"each rack has two interfaces of the machine, {' and '.join(CARDS)}, a veth pair in "
             "place of two cards",
         ),
