@@ -18,8 +18,8 @@ from orchestration.device.agent.deadman_process import Process
 PREFIX = "closloop-rack-"
 ROOT = Path("/sys/fs/cgroup")
 _MARK = re.compile("([0-9]+)-([0-9]+)")
-# How long processes may take to end that were killed: a user waits for it, or only a rack's watcher.
-_EMPTY_S, _WATCHED_S = 5.0, 60.0
+# How long killed processes may take to end: where a user waits, and where a rack ends.
+_EMPTY_S, _RACK_ENDS_S = 5.0, 30.0
 
 
 def own_mark() -> str:
@@ -88,12 +88,12 @@ def leftovers() -> list[Path]:
 def remove(name: str) -> None:
     """Remove a rack's control groups. Raises OSError if processes stay in them."""
     for place in hierarchies():
-        remove_tree(place / name, _WATCHED_S)
+        remove_tree(place / name, _RACK_ENDS_S)
 
 
-def remove_tree(group: Path, within_s: float | None = None) -> None:
+def remove_tree(group: Path, within_s: float = _EMPTY_S) -> None:
     """Remove a control group with all below it; its processes have ended, or are about to."""
-    deadline = time.monotonic() + (_EMPTY_S if within_s is None else within_s)
+    deadline = time.monotonic() + within_s
     for path in _deepest_first(group):
         while True:
             try:
