@@ -3,8 +3,9 @@
 import json
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
+
+from orchestration.studies.bench.machine import children
 
 
 def machine():
@@ -36,12 +37,7 @@ def machine():
 
 def family(pid):
     """Return a process and its descendants: pid and start time of each."""
-    found = {(pid, started(pid))}
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(OSError):  # it may end meanwhile
-            for child in (task / "children").read_text().split():
-                found |= family(int(child))
-    return found
+    return {(pid, started(pid))}.union(*map(family, children(pid)))
 
 
 def started(pid):

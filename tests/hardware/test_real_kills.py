@@ -80,6 +80,15 @@ def test_what_others_begin_and_end_meanwhile_is_not_left_by_a_rack():
     assert sorted(machine.lasting(found, within_s=0.5)) == ["+ prog_id: 7", "- links: mine"]
 
 
+def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch):
+    def gone(path):
+        raise FileNotFoundError(path)
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, gone)
+    assert machine.children(os.getpid()) == set()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_benchmark_that_is_told_to_end_takes_its_rack_with_it(number, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

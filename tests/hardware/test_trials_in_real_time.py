@@ -184,9 +184,11 @@ def programs(processes):
     """Return the BPF programs that processes hold, by their numbers in the kernel."""
     found = set()
     for pid, _ in processes:
-        for path in Path(f"/proc/{pid}/fdinfo").glob("*"):
-            with suppress(OSError):
-                found |= set(re.findall(r"^prog_id:\s*(\d+)", path.read_text(), re.MULTILINE))
+        with suppress(OSError):  # it may end meanwhile
+            for name in os.listdir(f"/proc/{pid}/fdinfo"):
+                with suppress(OSError):
+                    text = Path(f"/proc/{pid}/fdinfo/{name}").read_text()
+                    found |= set(re.findall(r"^prog_id:\s*(\d+)", text, re.MULTILINE))
     return {int(number) for number in found}
 
 

@@ -152,9 +152,10 @@ def _containers() -> list[str]:
     """Return the containers of the machine's runtimes, and those that a gone rack's groups hold."""
     found = [str(path) for state in _STATES for path in state.glob("*")]
     for group in groups.leftovers():
-        for procs in group.glob("*/cgroup.procs"):
-            with suppress(OSError):
-                found += [str(procs.parent)] * bool(procs.read_text())
+        with suppress(OSError):  # they may go meanwhile
+            for procs in group.glob("*/cgroup.procs"):
+                with suppress(OSError):
+                    found += [str(procs.parent)] * bool(procs.read_text())
     return sorted(found)
 
 
@@ -211,9 +212,11 @@ def running(*words: str) -> set[int]:
 def children(pid: int) -> set[int]:
     """Return the child processes of a process."""
     found = set()
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(OSError):  # it may end meanwhile
-            found |= {int(child) for child in (task / "children").read_text().split()}
+    with suppress(OSError):  # it may end meanwhile, as may each of its threads
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                text = Path(f"/proc/{pid}/task/{task}/children").read_text()
+                found |= {int(child) for child in text.split()}
     return found
 
 
