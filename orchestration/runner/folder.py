@@ -118,9 +118,14 @@ class RunFolder:
                 f"holds {len(other)} finished trials that {campaign.path} no longer describes "
                 f"(such as {other[0]})",
                 ("give its patterns draw: independent, as theirs were; or " if drawn else "")
-                + (f"name the DCQCN set {FORMER_HPCC}, which theirs is now; or " if former else "")
+                + (self._go_on_as_before() if former else "")
                 + "keep both with --out, or put the old results aside with --fresh",
             )
+
+    def _go_on_as_before(self) -> str:
+        """Return the remedy where a name means something else now, but in the folder's own file."""
+        own = f"closloop run {self.path / CAMPAIGN_FILE} --out {self.path.parent}"
+        return f"go on with the DCQCN set that is {FORMER_HPCC} now: {own}; or "
 
     def _remove_leftovers(self) -> None:
         for entry in read_journal(self.path / JOURNAL_FILE):

@@ -137,8 +137,9 @@ def test_an_old_run_is_not_continued_with_other_parameters(old_run, tmp_path):
     other = load_campaign(campaign(tmp_path / "mine", "[hpcc]"))
     with pytest.raises(InputError) as caught, RunFolder(file.parent) as folder:
         folder.open(other, fresh=False)
-    assert "name the DCQCN set hpcc-0.2" in str(caught.value)
-    # the folder's own campaign goes on
+    own = f"closloop run {file} --out {file.parent.parent}"
+    assert f"go on with the DCQCN set that is hpcc-0.2 now: {own}; or " in str(caught.value)
+    # which means these trials
     with RunFolder(file.parent) as folder:
         folder.open(load_campaign(file), fresh=False)
 
