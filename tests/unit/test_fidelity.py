@@ -25,7 +25,7 @@ def test_a_backend_agrees_with_itself(tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "| idle path h1 to h2, 1 B there and back | 4.000 us | 4.000 us | +0.00% |" in page
     assert "| one flow of 50 MB, goodput | 23.481 Gbit/s | 23.481 Gbit/s | +0.00% |" in page
-    assert page.count("Equivalent: 17 of 17 metrics.") == 2
+    assert page.count("Equivalent: 17 of 17 metrics, identical in every pair.") == 2
     assert "does not hold" not in page
     # given again, nothing is run
     assert write_page(tmp_path, "idle-path", "one-flow").exit_code == 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestration.backends.emulated.numbering import FIRST_IFINDEX, FIRST_NAMESPACE_FD
 from orchestration.device import ethtool, netlink
-from orchestration.device.agent.kernel import write_sysctls
+from orchestration.device.agent.kernel import write_present
 from orchestration.device.netlink import (
     NLM_F_ACK,
     NLM_F_DUMP,
@@ -198,7 +198,7 @@ class Fabric:
         for place, item in enumerate(job.namespaces):
             new_namespace(FIRST_NAMESPACE_FD + place)
             if real:
-                if absent := write_sysctls({"values": {**_OF_NAMESPACE, **item.sysctls}}):
+                if absent := write_present({**_OF_NAMESPACE, **item.sysctls}):
                     self.absent[item.name] = absent
             else:
                 for name, value in item.sysctls.items():

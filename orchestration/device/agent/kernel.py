@@ -30,10 +30,23 @@ NET = "/sys/class/net"
 
 
 def write_sysctls(request: dict[str, Any]) -> list[str]:
-    """Write sysctls; return the names that this kernel does not have."""
+    """Write sysctls of a device; return the names that this kernel does not have.
+
+    Raises OperationError, and writes nothing, if one of them is none that runs write.
+    """
+    for name in request["values"]:
+        sysctl_path(name)
+    return write_present(request["values"])
+
+
+def write_present(values: Mapping[str, object]) -> list[str]:
+    """Write settings by path below /proc/sys; return the names that this kernel does not have.
+
+    Any setting is written: this is for a network namespace that a trial has made for itself.
+    """
     missing = []
-    for name, value in request["values"].items():
-        path = sysctl_path(name)
+    for name, value in values.items():
+        path = f"/proc/sys/{name}"
         if not os.path.exists(path):
             missing.append(name)
             continue
