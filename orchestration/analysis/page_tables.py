@@ -155,7 +155,7 @@ def load_html(condition: Condition) -> str:
         return ""
     heads = [escape(head) for head in load_columns(condition)]
     caption = f"{TITLE}: {load_caption(condition)}."
-    return html_table(("load", *heads), rows, len(heads), escape(caption))
+    return html_table(("load", *heads), rows, len(heads), caption)
 
 
 def stamp_table(summary: Summary) -> str:
