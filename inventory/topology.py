@@ -210,7 +210,7 @@ class Testbed:
 
     @cached_property
     def nic_rates_bps(self) -> tuple[int, ...]:
-        """The line rates of the hosts' NICs in bit/s, each once, in the order of the hosts."""
+        """The line rates of the hosts' NICs in bit/s, each once: the first host's first."""
         nics = (port for host in self.hosts for port in self.ports_of[host])
         return tuple(dict.fromkeys(port.rate_bps for port in nics))
 

@@ -21,7 +21,6 @@ from orchestration.exchange.hpcc_parameters import (
     control_of,
     differences,
     in_words,
-    nic_rate_bps,
     rate_step_mbps,
     window_bytes,
 )
@@ -169,7 +168,7 @@ def config_text(
 
 def _about_control(item: Exported, control: Control) -> list[str]:
     testbed, paths = item.testbed, PathTable(item.testbed)
-    nic_bps = nic_rate_bps(testbed)
+    nic_bps = testbed.nic_rates_bps[0]
     own = control_of(control.name, nic_bps)
     other = differences(own, control.values)
     notes = [

@@ -17,7 +17,7 @@ from orchestration.backends.faults import fault_plan
 from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thresholds_of
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
-from orchestration.exchange.hpcc_parameters import Control, changed, control_of, nic_rate_bps
+from orchestration.exchange.hpcc_parameters import Control, changed, control_of
 from orchestration.exchange.source import Exported, new_folder
 from orchestration.model.errors import InputError
 from orchestration.model.import_facts import (
@@ -97,7 +97,7 @@ def _control(item: Exported, name: str, parameters: Mapping[str, str]) -> Contro
         facts = item.result.facts
         own = str(facts.get(CONGESTION_CONTROL, UNKNOWN_CONTROL))
         kept = {} if name else facts.get("hpcc_parameters", {})
-    return changed(control_of(name or own, nic_rate_bps(item.testbed)), {**kept, **parameters})
+    return changed(control_of(name or own, item.testbed.nic_rates_bps[0]), {**kept, **parameters})
 
 
 def _refuse_testbed(testbed: Testbed) -> None:

@@ -32,7 +32,6 @@ from orchestration.exchange.hpcc_parameters import (
     closest,
     differences,
     in_words,
-    nic_rate_bps,
     window_bytes,
 )
 from orchestration.exchange.hpcc_queues import queue_facts
@@ -91,7 +90,7 @@ def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
     findings: list[Reason] = []
     imported = _flows(flows, fct, topology, names, base_ns, findings)
     imported = dataclasses.replace(imported, in_order=files.names is not None and flows is not None)
-    control = closest(config.mode, config.values, nic_rate_bps(testbed))
+    control = closest(config.mode, config.values, testbed.nic_rates_bps[0])
     findings += _about_control(config, control, testbed)
     queues = queue_facts(
         files.queues, topology, testbed, base_ns, imported.start_ns, names.duration_ns, findings
@@ -355,7 +354,7 @@ def _about_control(
     if control is None:
         return
     if other := differences(control, config.values):
-        rate = format_rate(nic_rate_bps(testbed))
+        rate = format_rate(testbed.nic_rates_bps[0])
         text = f"{control.name} at {rate} with other parameters: {in_words(control, other)}"
         yield Reason("parameters", "warning", text)
     if control.mode == DCTCP and config.values.get("HAS_WIN", "1") != "0":

@@ -167,11 +167,6 @@ def _number(text: str) -> float | None:
         return None
 
 
-def nic_rate_bps(testbed: Testbed) -> int:
-    """Return the rate for which parameters are chosen: the first host's, as the simulator does."""
-    return testbed.ports_of[testbed.hosts[0]][0].rate_bps
-
-
 def rate_step_mbps(testbed: Testbed, paths: PathTable, packet_bytes: int) -> int:
     """Return what run.py's rule for DCTCP_RATE_AI gives here: a packet more each round trip."""
     rtt_ns = max(paths.base_rtt_ns(src, dst) for src, dst in _ends(testbed))
