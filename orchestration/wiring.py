@@ -1,13 +1,14 @@
-"""The one place that maps a backend's name to its class. Each loads on demand."""
+"""The one place that makes backends. Each is loaded on demand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from orchestration.device.ssh import Secrets
+from orchestration.model.capabilities import backends, capabilities
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
 
@@ -24,72 +25,43 @@ class RackAccess:
     secrets: Secrets
 
 
-def _fluid() -> type[Backend]:
-    from orchestration.backends.fluid.backend import FluidBackend
-
-    return FluidBackend
-
-
-def _emulated() -> type[Backend]:
-    from orchestration.backends.emulated.backend import EmulatedBackend
-
-    return EmulatedBackend
-
-
-def _simulated() -> type[Backend]:
-    from orchestration.backends.simulated.backend import SimulatedBackend
-
-    return SimulatedBackend
-
-
-def _hardware() -> type[HardwareBackend]:
-    try:
-        from orchestration.backends.hardware.backend import HardwareBackend
-    except ModuleNotFoundError as error:
-        raise NotReadyError(
-            f"the hardware backend needs {error.name}, which is not installed",
-            "pip install 'closloop[hardware]'",
-        ) from error
-    return HardwareBackend
-
-
-BACKENDS: dict[str, Callable[[], type[Backend]]] = {
-    "emulated": _emulated,
-    "fluid": _fluid,
-    "hardware": _hardware,
-    "simulated": _simulated,
-}
-
-
 def hardware(rack: RackAccess | None) -> HardwareBackend:
-    """Return the hardware backend on a rack.
+    """Return the hardware backend on a rack, whose switches can be asked what they offer.
 
     Raises InputError without one, NotReadyError without the libraries.
     """
-    if rack is None:
+    return cast("HardwareBackend", backend("hardware", rack))
+
+
+def backend(name: str, rack: RackAccess | None = None) -> Backend:
+    """Return a new backend. Raises InputError, naming the known ones, for any other name.
+
+    Some need a `rack`, which is an InputError without; the others ignore it. Raises NotReadyError
+    without a backend's libraries.
+    """
+    known = [one.name for one in backends()]
+    if name not in known:
         raise InputError.single(
-            "--on hardware",
+            "backend", f"no backend is called {name!r}", f"known are {', '.join(known)}"
+        )
+    own = capabilities(name)
+    if own.on_rack and rack is None:
+        raise InputError.single(
+            f"--on {name}",
             "no inventory is given",
             "name the rack's Ansible inventory with --inventory, or in CLOSLOOP_INVENTORY; "
             "`closloop rack up` makes a virtual one",
         )
-    return _hardware()(rack.inventory, rack.secrets)
-
-
-def backend_class(name: str) -> type[Backend]:
-    """Return a backend's class. Raises InputError, naming the known ones, for any other name."""
-    if name not in BACKENDS:
-        known = ", ".join(sorted(BACKENDS))
-        raise InputError.single("backend", f"no backend is called {name!r}", f"known are {known}")
-    return BACKENDS[name]()
-
-
-def backend(name: str, rack: RackAccess | None = None) -> Backend:
-    """Return a new backend. Raises InputError as `backend_class` does.
-
-    The hardware backend needs a `rack`; the others ignore it.
-    """
-    return hardware(rack) if name == "hardware" else backend_class(name)()
+    module, _, implementation = own.implementation.partition(":")
+    try:
+        made = getattr(import_module(module), implementation)
+    except ModuleNotFoundError as error:
+        raise NotReadyError(
+            f"the {name} backend needs {error.name}, which is not installed",
+            f"pip install 'closloop[{own.extra}]'",
+        ) from error
+    found: Backend = made(rack.inventory, rack.secrets) if own.on_rack and rack else made()
+    return found
 
 
 def check_fits(campaign: Campaign) -> None:
@@ -108,9 +80,8 @@ def check_fits(campaign: Campaign) -> None:
 
     names = dict.fromkeys(trial.testbed for trial in campaign.trials)
     testbeds = {name: load_testbed(name) for name in names}
-    offer = backend_class(campaign.trials[0].backend).offer
     place = tuner_places(campaign)
-    check_fit(campaign.trials, testbeds, offer, place)
+    check_fit(campaign.trials, testbeds, place)
     check_marking(campaign.trials, testbeds.__getitem__, place)
     if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
         from orchestration.backends.emulated.policies import check_policies

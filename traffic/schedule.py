@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inventory.routing import Path, PathTable, attachment
 from inventory.topology import Testbed
-from orchestration.model.congestion import may_answer_marks
+from orchestration.model.capabilities import mode_of
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
@@ -78,10 +78,7 @@ def flow_controls(testbed: Testbed, trial: TrialSpec) -> tuple[str, ...]:
 
 def ignores_marks(testbed: Testbed, trial: TrialSpec) -> bool:
     """Return whether it is certain that no flow of a trial answers ECN marks."""
-    return not any(
-        may_answer_marks(control, trial.backend, real_time=bool(trial.clock))
-        for control in flow_controls(testbed, trial)
-    )
+    return not any(map(mode_of(trial).may_answer_marks, flow_controls(testbed, trial)))
 
 
 def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:

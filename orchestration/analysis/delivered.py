@@ -23,6 +23,7 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import HEADER_BYTES
+from orchestration.model.capabilities import mode_of
 from orchestration.model.records import DONE, LASTING, MISSING, Floats, Ints, Samples, Schedule
 from orchestration.model.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.model.trial import TrialSpec
@@ -30,8 +31,6 @@ from traffic.schedule import expected_bytes, roce_flows
 
 # An acknowledgement has an extended transport header (AETH) beside the headers that data has.
 _AETH_BYTES = 4
-# In its model lost fluid is sent again, and nothing arrives twice or out of order.
-_DISCARDS_NOTHING = "fluid"
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _discarded(
 
 def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends) -> Floats:
     """Return what each flow sent again in the whole trial; NaN if that was not counted."""
-    if trial.backend == _DISCARDS_NOTHING:
+    if not mode_of(trial).has_packets:  # lost fluid is sent again, nothing arrives twice
         return np.zeros(len(schedule))
     counted = np.where(ends.retransmits == MISSING, math.nan, ends.retransmits.astype(np.float64))
     payload = np.full(len(schedule), float(testbed.mss_bytes))

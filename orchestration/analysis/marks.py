@@ -8,15 +8,13 @@ import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.artifacts.stamp import Reason, Stamp
+from orchestration.model.capabilities import mode_of
 from orchestration.model.knobs import ECN
 from orchestration.model.records import MISSING, ChangeRecords, Floats, TrialRecord
 from orchestration.model.trial import TrialSpec
 from traffic.schedule import flow_controls, ignores_marks
 
 UNANSWERED = "marks-unanswered"
-# A switch may poll its counter of marks this rarely (WRED_ECN_QUEUE of SONiC's flex counters, as
-# `closloop provision` and `closloop inventory check` bound it).
-_POLLED_NS = 1_500_000_000
 
 
 def check_marks(trial: TrialSpec, testbed: Testbed, record: TrialRecord) -> Iterator[Reason] | None:
@@ -76,7 +74,7 @@ def grown_beyond(
     """
     ports = record.ports
     # of what a rack's switches poll, the latest may not be counted yet
-    late_ns = _POLLED_NS if trial.backend == "hardware" else 0
+    late_ns = mode_of(trial).counters_late_ns
     seen = int(np.searchsorted(ports.t_ns, ports.t_ns[-1] - late_ns, side="right"))
     held = ports.qlen_bytes[:seen]
     frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES

@@ -9,16 +9,12 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.sample_parts import totals
 from orchestration.artifacts.reader import TrialResult
+from orchestration.model.capabilities import capabilities
 from orchestration.model.errors import InputError
 from orchestration.model.records import Samples, TrialRecord
 
 PACKET_HOP = "a packet sent by a NIC or a switch port"
 _WITHOUT_ACKS = f"{PACKET_HOP}, data only: the fluid model has no acknowledgements"
-# What trials of earlier versions have as `packet_hops`, without saying what they counted.
-_EARLIER = {
-    "emulated": "a packet sent by a switch port, as an earlier version counted",
-    "simulated": PACKET_HOP,
-}
 
 
 def packet_hops(testbed: Testbed, ports: Samples) -> int:
@@ -56,9 +52,9 @@ def told_hops(trial: TrialResult) -> tuple[int, str]:
     told = trial.facts.get("packet_hops")
     if not told:
         return 0, "nothing was counted"
-    unsaid = _EARLIER.get(backend, "as an earlier version counted")
-    return int(told), str(trial.facts.get("packet_hop", unsaid))
+    return int(told), str(trial.facts.get("packet_hop", capabilities(backend).former_hop))
 
 
 def _meaning(backend: str) -> str:
-    return _WITHOUT_ACKS if backend == "fluid" else PACKET_HOP
+    packets = all(mode.has_packets for mode in capabilities(backend).modes)
+    return PACKET_HOP if packets else _WITHOUT_ACKS

@@ -32,9 +32,9 @@ from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.capabilities import capabilities
 from orchestration.model.condition import (
     BEST_STATIC,
-    IMPORTED,
     SCHEDULE,
     condition_key,
     factors_of,
@@ -303,7 +303,7 @@ def _by_flows(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Group trials by their flows, in case a seed of an import has several schedules."""
     flows = {(trial.spec.seed, trial.spec.files.get(SCHEDULE)) for trial in trials}
     seeds = {seed for seed, _ in flows}
-    if trials[0].spec.backend != IMPORTED or len(flows) == len(seeds):
+    if capabilities(trials[0].spec.backend).runs or len(flows) == len(seeds):
         return [list(trials)]
     return _grouped(trials, lambda trial: str(trial.spec.files.get(SCHEDULE)))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from inventory.routing import PathTable
 from inventory.topology import Testbed
+from orchestration.model.capabilities import capabilities
 from orchestration.model.trial import BackendName, SingleFlowSpec, TrialSpec, TunerSpec
 
 _MS_NS = 1_000_000
@@ -39,7 +40,7 @@ REAL = Pace(sample_period_ns=10 * _MS_NS, hold_ns=3_000 * _MS_NS, gap_ns=20 * _M
 
 def pace_of(backend: BackendName) -> Pace:
     """Return the pace at which a backend is measured."""
-    return REAL if backend == "hardware" else VIRTUAL
+    return REAL if capabilities(backend).modes[0].real_time else VIRTUAL
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from orchestration.campaign.limits import (
     count_readings,
     count_trials,
 )
-from orchestration.campaign.plan import Hops, disk_bytes, pace_of, wall_s
+from orchestration.campaign.plan import Hops, disk_bytes, wall_s
+from orchestration.model.capabilities import mode_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import AlternatingSpec, IncastSpec, TrialSpec
 from orchestration.model.units import format_size
@@ -192,7 +193,7 @@ def _size(cell: Cell, folder: str) -> _Size:
     testbed = load_testbed(trial.testbed)
     sent = _sent(trial, testbed)
     readings = count_readings(cell.file, testbed)
-    pace = pace_of(trial)
+    pace = mode_of(trial).pace
     packets = sent.size_bytes / testbed.mss_bytes
     nic = trial.host.roce
     acks = pace.acks if nic is None else 1 / nic.ack_every

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
 from orchestration.campaign import recordings, rotation, schema
-from orchestration.campaign.clock import check_clock
+from orchestration.campaign.backend_checks import check_backend_has, chosen, driver_of
 from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
 from orchestration.campaign.fields import (
     beside,
@@ -26,14 +26,8 @@ from orchestration.campaign.fields import (
     reference_beside,
 )
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.campaign.host_checks import (
-    check_host,
-    check_loss_detection,
-    check_roce,
-    controls_of,
-)
+from orchestration.campaign.host_checks import check_host, check_roce
 from orchestration.campaign.load_balancing import check_load_balancing
-from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
 from orchestration.model.trial import CHECKPOINT_PARAM, DriverSpec
@@ -58,18 +52,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from check_host(data.get("host"), testbed)
-    host, patterns = whole.get("host"), whole.get("traffic", ())
-    controls = controls_of(testbed, host, patterns) if host else {}
-    of_clock = list(check_clock(whole, testbed, controls.items()))
-    yield from of_clock
-    if not of_clock:  # the next would say to use what real time has not
-        yield from check_roce(whole, testbed, Path(folder))
-        if testbed is not None:
-            own = host.congestion_control if host else ""
-            yield from check_switch(whole, testbed, list(controls), own)
-        yield from check_load_balancing(whole, testbed)
-    if testbed is not None:
-        yield from check_loss_detection(whole, controls)
+    yield from check_backend_has(whole, testbed)
+    yield from check_roce(whole, testbed, Path(folder))
+    yield from check_load_balancing(whole, testbed)
     yield from check_flow_samples(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
@@ -123,13 +108,8 @@ def _check_driver(
     driver: schema.Driver | None = pattern.get("driver")
     if driver is None:
         return
-    backend = whole.get("backend")
-    if driver.name != "sockets" and backend not in (None, "hardware"):
-        yield Finding(
-            loc,
-            f"driver {driver.name!r} sends from a rack's hosts only, and the backend is {backend}",
-            "leave it out, which leaves the flows to sockets, or run with --on hardware",
-        )
+    if driver.name != "sockets":
+        yield from chosen(whole).lacks(driver_of(loc, driver.name))
     options = []
     for key in driver.model_extra or {}:
         try:

@@ -10,9 +10,6 @@ from orchestration.campaign.finding import Fields, Finding
 from orchestration.model.trial import ROCE_CONTROLS
 from orchestration.model.units import format_duration
 
-# Those that have RoCE NICs.
-_BACKENDS = (None, "emulated", "simulated")
-
 
 def check_concurrent(
     loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None
@@ -60,9 +57,7 @@ def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
     if not control and testbed is not None and testbed.classes:
         named = {klass.name: klass.congestion_control for klass in testbed.classes}
         control = named.get(pattern.get("queue_class") or testbed.classes[0].name)
-    return (control or host.congestion_control) in ROCE_CONTROLS and (
-        whole.get("backend") in _BACKENDS
-    )
+    return (control or host.congestion_control) in ROCE_CONTROLS
 
 
 def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from orchestration.model.congestion import (
     relation_fault,
 )
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.trial import ROCE_CONTROLS
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from orchestration.policies.store import program_path
 
@@ -136,27 +135,6 @@ def check_control(
                 f"HPCC's telemetry has no number for a link of {unknown[0]} Mbit/s",
                 f"use another control, or links of {', '.join(map(str, TELEMETRY_MBPS))} Mbit/s",
             )
-
-
-def check_simulated(
-    controls: Sequence[str], program: Program | None, where: tuple[str | int, ...]
-) -> Iterator[Finding]:
-    """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3.
-
-    `controls` are those that flows may have; `where` names the RoCE NICs' one.
-    """
-    if program is not None and PROGRAM in controls and program.program.endswith(".o"):
-        yield Finding(
-            where,
-            f"ns-3 runs a policy's C source, and {program.program} is a BPF object",
-            "name the .c file, or run --on emulated",
-        )
-    if any(control not in ROCE_CONTROLS for control in controls):
-        yield Finding(
-            ("testbed",),
-            "the simulated backend has no TCP beside RoCE",
-            "use classes of one transport, or run --on emulated",
-        )
 
 
 def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, limits, schema
 from orchestration.campaign import found as found_settings
-from orchestration.campaign.clock import CLOCKS
 from orchestration.campaign.factors import Factors, Level, choose, read_factors
 from orchestration.campaign.fields import (
     beside,
@@ -26,11 +26,12 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.former import with_former_sets
 from orchestration.campaign.host_checks import controls_of
-from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.hosts import Host
 from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.model import plugins
+from orchestration.model.capabilities import capabilities, mode_of
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.digest import sha256_of
@@ -76,7 +77,7 @@ class Campaign:
     @property
     def takes_turns(self) -> bool:
         """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
-        return any(one.backend == "hardware" or one.clock == REAL for one in self.trials)
+        return any(mode_of(one).real_time for one in self.trials)
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,9 @@ def overridden(
             problems.append(Problem("--on", what, remedy))
     if clock is not None:
         document.data["clock"] = clock
-        if clock not in CLOCKS:
-            problems.append(Problem("--clock", f"no clock {clock!r}", f"use {' or '.join(CLOCKS)}"))
+        clocks: tuple[str, ...] = get_args(schema.CampaignFile.model_fields["clock"].annotation)
+        if clock not in clocks:
+            problems.append(Problem("--clock", f"no clock {clock!r}", f"use {' or '.join(clocks)}"))
     if repeats is not None:
         document.data["repeats"] = repeats
         if repeats < 1:
@@ -374,8 +376,10 @@ def _program_digest(host: Host, folder: str) -> dict[str, str]:
 
 
 def _fabric(file: schema.CampaignFile) -> FabricSpec:
-    chosen = chosen_fabric(file.fabric, file.backend, file.host.congestion_control, file.clock)
-    return FabricSpec(chosen.kind, chosen.marks)
+    if file.fabric is not None:
+        return FabricSpec(file.fabric.kind, file.fabric.marks)
+    control = file.host.congestion_control
+    return FabricSpec(capabilities(file.backend).default(control, file.clock).fabric)
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:

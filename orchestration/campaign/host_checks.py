@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.campaign.controls import check_control, check_simulated
+from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.hosts import Host
 from orchestration.campaign.schema import AnyPattern
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.roce import (
@@ -52,44 +52,34 @@ def controls_of(
 
 
 def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
-    """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
-    host, backend = whole.get("host"), whole.get("backend")
-    if host is None or "fabric" not in whole:
+    """Report what of hosts, RoCE NICs and lossless switches does not go together.
+
+    Likewise parameters that an mlx5 NIC would not take.
+    """
+    host = whole.get("host")
+    if host is None:
         return
-    fabric = chosen_fabric(whole["fabric"], backend or "emulated", host.congestion_control)
     places = controls_of(testbed, host, whole.get("traffic", ()))
     roce = [control for control in places if control in ROCE_CONTROLS]
     where = places[roce[0]] if roce else ("host", "congestion_control")
-    if roce and (fabric.kind == "linux" or backend not in (None, "emulated", "simulated")):
-        of_class = ""
-        if where == ("testbed",) and testbed is not None:
-            of_class = f", as a traffic class of testbed {testbed.name} has it,"
+    if testbed is not None and testbed.switch and testbed.switch.lossless and places and not roce:
         yield Finding(
-            where,
-            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated "
-            "backend have, with `fabric: closloop`",
-            "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
+            ("testbed",),
+            f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
+            f"{' or '.join(places)} have no NIC that obeys pauses",
+            f"use `congestion_control: {ROCE_CONTROLS[0]}`, or remove 'pfc' from the testbed",
         )
-    elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
+    if host.loss_detection != Host().loss_detection and set(places) <= set(ROCE_CONTROLS):
         yield Finding(
-            ("fabric",),
-            "`fabric: closloop` is of the emulated backend, and with RoCE NICs of the simulated "
-            f"one; the backend is {backend}, the congestion control {host.congestion_control}",
-            "leave it out, or run --on emulated",
+            ("host", "loss_detection"),
+            "no flow is TCP: RoCE NICs tell losses by `recovery`",
+            "remove it, or use `roce: {recovery: …}`",
         )
-    if roce and backend == "simulated":
-        yield from check_simulated(list(places), host.roce.program, where)
     if len(roce) > 1:
         yield Finding(
             places[roce[1]],
             f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             "let the host, the testbed's classes and the patterns name the same one",
-        )
-    if fabric.marks == "departures" and fabric.kind == "linux":
-        yield Finding(
-            ("fabric", "marks"),
-            "Linux RED marks arrivals",
-            "leave it out, or add `kind: closloop`",
         )
     if "roce" in host.model_fields_set and not roce:
         yield Finding(
@@ -110,29 +100,6 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
     yield from _check_dcqcn(host)
     if testbed is not None and "dcqcn" in roce:
         yield from _check_rates_of_set(host, testbed)
-
-
-def check_loss_detection(whole: Fields, controls: Collection[str]) -> Iterator[Finding]:
-    """Report another loss detection than Linux' own where TCP is not Linux', or there is none.
-
-    `controls` are the congestion controls that flows may have.
-    """
-    host, backend = whole.get("host"), whole.get("backend")
-    if host is None or host.loss_detection == Host().loss_detection:
-        return
-    loc: Loc = ("host", "loss_detection")
-    if backend not in (None, "emulated", "hardware"):
-        yield Finding(
-            loc,
-            f"the {backend} backend's TCP has one loss detection of its own",
-            "remove it, or run --on emulated",
-        )
-    elif set(controls) <= set(ROCE_CONTROLS):
-        yield Finding(
-            loc,
-            "no flow is TCP: RoCE NICs tell losses by `recovery`",
-            "remove it, or use `roce: {recovery: …}`",
-        )
 
 
 def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:

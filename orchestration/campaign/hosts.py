@@ -21,7 +21,7 @@ from orchestration.model.roce import (
     RoceSpec,
     dcqcn_set,
 )
-from orchestration.model.trial import REAL, ROCE_CONTROLS, CongestionControl, LossDetection
+from orchestration.model.trial import CongestionControl, LossDetection
 from orchestration.model.units import parse_size_bytes
 from orchestration.policies.store import program_path
 
@@ -135,18 +135,6 @@ class Fabric(StrictModel):
 
     kind: Literal["linux", "closloop"] = "closloop"
     marks: Literal["arrivals", "departures"] = "arrivals"
-
-
-def chosen_fabric(
-    fabric: Fabric | None, backend: str, control: str, clock: str = "virtual"
-) -> Fabric:
-    """Return a campaign's fabric, or the default for its backend, congestion control and clock."""
-    if fabric is not None:
-        return fabric
-    own = (backend == "emulated" and clock != REAL) or (
-        backend == "simulated" and control in ROCE_CONTROLS
-    )
-    return Fabric(kind="closloop" if own else "linux")
 
 
 def kind_of(value: object) -> object:

@@ -11,7 +11,6 @@ from inventory.routing import next_hops
 from inventory.strictyaml import Duration, StrictModel, suggest
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.campaign.hosts import chosen_fabric
 from orchestration.model.load_balancing import (
     KINDS,
     LEAST_DRE_TIME_NS,
@@ -27,21 +26,9 @@ from orchestration.model.load_balancing import (
     ROUTES,
     LoadBalancingSpec,
 )
-from orchestration.model.trial import BackendName
 from orchestration.model.units import format_duration
 
-# The backends whose switches can do it.
-BACKENDS: tuple[BackendName, ...] = ("emulated", "simulated", "hardware")
-# They know of other ports' queues and loads, of which a rack's Linux switches know nothing.
-_NOT_ON_RACKS = ("drill", "conga")
 _DEFAULT = LoadBalancingSpec()
-
-
-def offered(backend: str, spec: LoadBalancingSpec) -> bool:
-    """Return whether a backend's switches choose paths in this way."""
-    if spec.route_by == QUALITY:
-        return backend == "hardware"
-    return backend in BACKENDS and not (backend == "hardware" and spec.route_by in _NOT_ON_RACKS)
 
 
 def _timeout(value: int) -> int:
@@ -132,46 +119,20 @@ _OF_FLOWLETS, _OF_CHOICES = ("timeout", "entries"), ("route_by", "dre_time", "me
 
 
 def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
-    """Report settings that would do nothing, and a backend or testbed without a choice of paths."""
+    """Report settings that would do nothing, and a testbed without a choice of paths."""
     asked: LoadBalancing | None = whole.get("load_balancing")
     if asked is None:
         return
     yield from _check_unused(asked)
     if asked.kind == "ecmp":
         return
-    backend, fabric, host = whole.get("backend"), whole.get("fabric"), whole.get("host")
-    where = ("load_balancing",)
     if asked.route_by == QUALITY:
-        yield from _check_quality(asked, backend)
-    elif backend is not None and backend not in BACKENDS:
-        yield Finding(
-            where,
-            f"the {backend} backend has no load balancing by {asked.kind}",
-            f"run --on {' or '.join(BACKENDS)}, or leave it out",
-        )
-    elif (
-        backend in (None, "emulated")
-        and host is not None
-        and "fabric" in whole
-        and chosen_fabric(fabric, "emulated", host.congestion_control).kind == "linux"
-    ):
-        yield Finding(
-            where,
-            f"`fabric: linux` has no load balancing by {asked.kind}: Linux forwards by the flow",
-            "use `fabric: closloop`, or leave it out",
-        )
-    elif backend == "hardware" and asked.route_by in _NOT_ON_RACKS:
-        yield Finding(
-            (*where, "route_by"),
-            f"the hardware backend has no load balancing by {asked.route_by}: where a rack's Linux "
-            "switches choose, they see neither queue lengths nor loads of other ports",
-            "use route_by random or round-robin, or run it emulated or simulated",
-        )
+        yield from _check_quality(asked)
     if testbed is not None:
         yield from _check_paths(asked, testbed)
 
 
-def _check_quality(asked: LoadBalancing, backend: str | None) -> Iterator[Finding]:
+def _check_quality(asked: LoadBalancing) -> Iterator[Finding]:
     """Report what SONiC's adaptive routing is not, or does not take."""
     where = ("load_balancing", "route_by")
     if asked.kind != "flowlets":
@@ -179,13 +140,6 @@ def _check_quality(asked: LoadBalancing, backend: str | None) -> Iterator[Findin
             where,
             f"{asked.kind} by {QUALITY} is not set up: SONiC's adaptive routing is, by flowlets",
             "use `kind: flowlets`, or another route_by",
-        )
-    if backend not in (None, "hardware"):
-        yield Finding(
-            where,
-            f"{QUALITY} is the choice of ASICs with SONiC's adaptive routing, which the {backend} "
-            "backend has not",
-            "run --on hardware, or use `route_by: drill`, which looks at ports' queues, too",
         )
     spec = asked.spec()
     for timeout_ns in sorted({spec.edge_timeout_ns, spec.aggregation_timeout_ns}):

@@ -21,46 +21,11 @@ from inventory.routing import PathTable
 from inventory.topology import Testbed
 from orchestration.campaign.arriving import Arriving, arriving
 from orchestration.campaign.expand import Campaign
+from orchestration.model.capabilities import Pace, mode_of
 from orchestration.model.errors import ClosloopError
 from orchestration.model.records import Schedule
-from orchestration.model.trial import LINUX, REAL, TrialSpec
+from orchestration.model.trial import REAL, TrialSpec
 from traffic.schedule import expected_bytes, make_schedule, roce_flows
-
-
-@dataclass(frozen=True)
-class Pace:
-    """A backend's speed on one core: boot and shutdown of a trial in s, then packet-hops per s.
-
-    `acks` is the number of acknowledgements that a data packet of TCP causes, 0 where there are
-    none; those of RoCE are its NICs' setting. Without `roce_hops_per_s` there is no RoCE. Each
-    device and each flow takes its time besides.
-    """
-
-    boot_s: float
-    tcp_hops_per_s: float
-    acks: float
-    roce_hops_per_s: float = 0.0
-    device_s: float = 0.0
-    flow_s: float = 0.0
-
-
-# The emulated one is fitted to one repeat of `closloop papers run`, 449 trials two side by side;
-# its devices and flows are taken for Linux' fabric too. All else was measured on the quickstart's
-# fabric. Linux acknowledges every second segment, and more when marks begin or end or segments
-# come one by one.
-PACES = {
-    "emulated": Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
-    "emulated, fabric: linux": Pace(0.7, 750_000, 0.67, 0.0, 0.004, 230e-6),
-    "fluid": Pace(0.05, 8_000_000, 0.0),
-    "hardware": Pace(15.0, 80_000_000, 0.67),
-    "simulated": Pace(0.1, 250_000, 0.53, 4_400_000),
-}
-
-
-def pace_of(trial: TrialSpec) -> Pace:
-    """Return the speed of a trial's backend, with its fabric."""
-    linux = trial.backend == "emulated" and trial.fabric == LINUX
-    return PACES["emulated, fabric: linux" if linux else trial.backend]
 
 
 @dataclass(frozen=True)
@@ -200,7 +165,7 @@ class _Estimator:
         return self._offered(trial, testbed)[0]
 
     def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, Hops]:
-        acks = pace_of(trial).acks
+        acks = mode_of(trial).pace.acks
         times = (trial.duration_ns, trial.warm_up_ns)
         key = (trial.testbed, trial.traffic, trial.seed, times, trial.host, acks)
         if key not in self._traffic:
@@ -225,7 +190,7 @@ def wall_s(trial: TrialSpec, testbed: Testbed, flows: int, hops: Hops, end_ns: i
     """Return about how long a trial that ends at `end_ns` takes on one core, in s."""
     if trial.clock == REAL:
         return _AROUND_REAL_S + end_ns / 1e9
-    pace = pace_of(trial)
+    pace = mode_of(trial).pace
     took_s = hops.wall_s(pace) + pace.device_s * len(testbed.devices) + pace.flow_s * flows
     if trial.tuner.params.get("online"):
         took_s += _ONLINE_S + _ONLINE_DECISION_S * trial.duration_ns / trial.action_period_ns

@@ -55,15 +55,17 @@ def calibrate(
     from orchestration.calibration.measure import read_calibration, to_json
     from orchestration.calibration.run import correction
     from orchestration.cli.run import backend_named
+    from orchestration.model.capabilities import capabilities
 
     name = backend_named(backend)
     fabric = load_testbed(testbed)
     aim = read_calibration(like) if like else None
     if write:
         check_new(write)
-    if name == "hardware":
+    own = capabilities(name)
+    if own.on_rack:
         enter_virtual_rack(inventory)
-    rack = passwords.access(inventory) if name == "hardware" and inventory else None
+    rack = passwords.access(inventory) if own.on_rack and inventory else None
     engine = wiring.backend(name, rack)
     engine.check(fabric, 1)
     mine = _measure(engine, name, fabric, testbed, out)
@@ -72,7 +74,7 @@ def calibrate(
         change = correction(fabric, mine, aim)
         text = amended(testbed, _file_name(write), change.framing_bytes, change.delay_change_ns)
         write_new(write, text)
-        if name != "hardware":
+        if not own.on_rack:
             again = _measure(engine, name, load_testbed(str(write)), str(write), out)
     if as_json:
         data = to_json(mine)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from orchestration.cli.terminal import table
 from orchestration.model import wall
-from orchestration.model.trial import REAL
 from orchestration.watch.tally import RunningTrial, Tally, clock_text, status_line
 
 if TYPE_CHECKING:
@@ -185,7 +184,9 @@ def live_view(title: str, tally: Tally, now_s: float) -> Group:
 
 def in_real_time(trial: TrialSpec) -> bool:
     """Return whether a trial's own time is wall time; on a virtual rack it is not."""
-    return trial.clock == REAL or (trial.backend == "hardware" and not wall.is_virtual())
+    from orchestration.model.capabilities import mode_of
+
+    return mode_of(trial).real_time and not wall.is_virtual()
 
 
 def _took(trial: TrialSpec, result: Finished) -> str:

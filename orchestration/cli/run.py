@@ -178,7 +178,9 @@ def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) ->
 
     For a virtual rack, the whole command reruns inside it, and this does not return.
     """
-    if campaign.trials[0].backend != "hardware" or inventory is None:
+    from orchestration.model.capabilities import capabilities
+
+    if not capabilities(campaign.trials[0].backend).on_rack or inventory is None:
         return None
     enter_virtual_rack(inventory)
     return passwords.access(inventory)
@@ -206,6 +208,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
         return campaign
     from inventory.files import load_testbed
     from orchestration.campaign.scale import in_words, with_scale
+    from orchestration.model.capabilities import capabilities
     from orchestration.model.errors import InputError
     from orchestration.virtual_rack.forwarding import chosen_scale
 
@@ -213,7 +216,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
         raise InputError.single(
             "--scale",
             "trials on a rack have the rack's scale"
-            if campaign.trials[0].backend == "hardware"
+            if capabilities(campaign.trials[0].backend).on_rack
             else "trials that are not in real time carry any rates",
             "leave it out",
         )

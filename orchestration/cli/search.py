@@ -140,9 +140,10 @@ class _Runner:
 
 def _check(campaign: Campaign) -> None:
     from orchestration import wiring
+    from orchestration.model.capabilities import capabilities
     from orchestration.model.errors import InputError
 
-    if campaign.trials[0].backend == "hardware":
+    if capabilities(campaign.trials[0].backend).on_rack:
         raise InputError.single(
             "--on hardware",
             "a search takes thousands of trials",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, table
-
-if TYPE_CHECKING:
-    from orchestration.model.ports import Offer
 
 _KINDS = {True: "counter", False: "momentary"}
 
@@ -52,7 +48,6 @@ def declared() -> dict[str, Any]:
     from orchestration.model.knobs import KNOBS
     from orchestration.model.signals import SIGNALS
 
-    offers = _offers()
     return {
         "signals": [
             {
@@ -62,7 +57,7 @@ def declared() -> dict[str, Any]:
                 "kind": _KINDS[one.cumulative],
                 "recorded": one.recorded,
                 "help": one.help,
-                "backends": [name for name, offer in offers.items() if one.key in offer.signals],
+                "backends": _having(one.key),
             }
             for one in SIGNALS
         ],
@@ -76,7 +71,7 @@ def declared() -> dict[str, Any]:
                     {"name": one.name, "unit": one.unit, "bounds": one.range, "help": one.help}
                     for one in knob.columns
                 ],
-                "backends": [name for name, offer in offers.items() if knob.name in offer.knobs],
+                "backends": _having(knob.name),
             }
             for knob in KNOBS.values()
         ],
@@ -138,24 +133,14 @@ def _tables(data: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]
     }
 
 
-def _where(backends: list[str]) -> str:
-    from orchestration.wiring import BACKENDS
+def _where(names: list[str]) -> str:
+    from orchestration.model.capabilities import backends
 
-    return "all" if len(backends) == len(BACKENDS) else ", ".join(backends) or "none"
+    return "all" if len(names) == len(backends()) else ", ".join(names) or "none"
 
 
-def _offers() -> dict[str, Offer]:
-    from inventory.files import load_testbed
-    from inventory.switch import SwitchSpec
-    from orchestration import wiring
-    from orchestration.model.errors import NotReadyError
+def _having(what: str) -> list[str]:
+    """Return the backends that offer a signal or knob, with some fabric."""
+    from orchestration.model.capabilities import backends
 
-    offers = {}
-    # with a shared buffer: without one, a backend lacks that one's signals
-    testbed = dataclasses.replace(load_testbed("graphcc"), switch=SwitchSpec(1, (1.0,), (0,)))
-    for name in wiring.BACKENDS:
-        try:
-            offers[name] = wiring.backend_class(name).offer(testbed)
-        except NotReadyError:  # its libraries are not installed
-            continue
-    return offers
+    return [one.name for one in backends(lambda mode: what in (*mode.signals, *mode.knobs))]

@@ -11,9 +11,10 @@ from typing import Any
 from inventory.topology import Testbed
 from orchestration.cluster.authentication import no_cluster
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
+from orchestration.model.capabilities import mode_of
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
-from orchestration.model.trial import REAL, TrialSpec
+from orchestration.model.trial import TrialSpec
 from orchestration.runner.pool import Work
 from orchestration.runner.signals import noted_signals
 
@@ -64,7 +65,7 @@ class Cluster:
 
         Raises InputError for trials that need this machine, and what the backend raises of itself.
         """
-        if any(trial.backend == "hardware" or trial.clock == REAL for trial in trials):
+        if any(mode_of(trial).real_time for trial in trials):
             raise InputError.single(
                 "--cluster",
                 "trials on a rack and in real time run on one machine, one at a time",

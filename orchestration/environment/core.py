@@ -98,7 +98,7 @@ class FabricEpisodes:
         self.deterministic = self._source.deterministic
         self.testbed = self._source.testbed
         knob = self._knob = knob_named(settings.knob)
-        if knob.name not in self._backend.offer(self.testbed).knobs:
+        if knob.name not in self._source.mode.knobs:
             raise InputError.single(
                 "knob", f"{self._backend.name} has no {knob.name!r}", "choose another backend"
             )

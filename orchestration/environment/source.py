@@ -8,9 +8,10 @@ from pathlib import Path
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
+from orchestration.model.capabilities import capabilities, mode_of
 from orchestration.model.condition import factors_of
 from orchestration.model.errors import InputError
-from orchestration.model.trial import REAL, BackendName, Scalar, TrialSpec
+from orchestration.model.trial import BackendName, Scalar, TrialSpec
 
 
 class EpisodeSource:
@@ -29,8 +30,8 @@ class EpisodeSource:
         self._trials = [replace(trial, drain_ns=0) for trial in trials]
         first = self._trials[0]
         self.backend: BackendName = first.backend
-        # a rack runs in real time, and so may the emulated fabric
-        self.deterministic = first.backend != "hardware" and first.clock != REAL
+        self.mode = mode_of(first)
+        self.deterministic = self.mode.deterministic
         self.testbed: Testbed = load_testbed(first.testbed)
         if any(trial.testbed != first.testbed for trial in trials):
             raise InputError.single(
@@ -65,7 +66,8 @@ def _trials(source: str | Path | TrialSpec, backend: BackendName | None) -> list
     """Return one trial for each cell, whatever its tuner."""
     if isinstance(source, TrialSpec):
         on = backend or source.backend
-        return [replace(source, backend=on, clock=source.clock if on == "emulated" else "")]
+        clock = source.clock if capabilities(on).on(source.clock) else ""
+        return [replace(source, backend=on, clock=clock)]
     campaign = load_campaign(source, backend=backend)
     chosen: list[TrialSpec] = []
     seen: list[dict[str, Scalar]] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from orchestration.model.capabilities import capabilities
 from orchestration.model.roce import FORMER_HPCC, HPCC, is_former_hpcc
 from orchestration.model.trial import Scalar, TrialSpec
 
@@ -17,8 +18,8 @@ from orchestration.model.trial import Scalar, TrialSpec
 TUNER = "tuner"
 # What arms are called whose setting a search found, for all conditions or for each.
 BEST_STATIC, ORACLE = "best-static", "oracle"
-# The backend of imported results, and the name of their flows' digest in the spec.
-IMPORTED, SCHEDULE = "imported", "schedule"
+# The name of the flows' digest in the spec of imported results.
+SCHEDULE = "schedule"
 # Trials of a condition may differ in these. How often a tuner acts is part of the tuner. The names
 # of campaigns and parents, and the labels of a cell, have no effect on a trial.
 _OWN = ("campaign", "tuner", "seed", "repeat", "action_period_ns", "cell", "parent")
@@ -58,7 +59,7 @@ def settings(spec: TrialSpec) -> str:
     """
     data = {name: value for name, value in spec.to_json().items() if name not in _OWN}
     data["files"] = dict(spec.traffic_files)
-    if spec.backend == IMPORTED:
+    if not capabilities(spec.backend).runs:
         del data["duration_ns"], data["drain_ns"]
         data["files"].pop(SCHEDULE, None)
     return json.dumps(data, sort_keys=True)

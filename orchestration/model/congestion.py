@@ -112,21 +112,6 @@ TELEMETRY_MBPS = (
 TELEMETRY_BYTES = 42
 
 
-def may_answer_marks(control: str, backend: str, *, real_time: bool = False) -> bool:
-    """Return whether flows under a control may answer ECN marks on a backend.
-
-    False is certain. Emulated hosts leave Linux' tcp_ecn at 2, so that connections between them do
-    not negotiate ECN (`orchestration.backends.linux.host_sysctls`), except in real time on a kernel
-    without DCTCP; neither do ns-3's (TcpSocketBase's UseEcn is Off, and TcpDctcp sets it On). The
-    fluid backend has DCTCP only. The hosts of a rack are not known: they may ask for ECN, their
-    `bbr` may be BBRv3, and switches may drop packets above a threshold that cannot be marked.
-    """
-    if backend not in ("emulated", "simulated"):
-        return True
-    answer = MARK_ANSWERS.get(control, "always")
-    return answer == "always" or (answer == "negotiated" and real_time)
-
-
 def defaults(control: str) -> dict[str, int]:
     """Return a control's parameters by their names, as a NIC takes them; none of a program's."""
     return {name: item.default for name, item in CONTROLS.get(control, {}).items()}

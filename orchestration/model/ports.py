@@ -145,35 +145,26 @@ class Tuner(Protocol):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a backend offers to tuners on a testbed: signals, knobs, kinds of programs."""
+    """What a backend offers to tuners: signals, knobs, kinds of programs."""
 
     signals: Collection[str]
     knobs: Collection[str]
     programs: Collection[str] = ()
 
-    def lacks(self, tuner: Tuner) -> list[str]:
-        """Return in words each thing that a tuner needs and the backend lacks."""
+    def lacks(self, tuner: Tuner) -> list[tuple[str, str]]:
+        """Return each thing that a tuner needs and the backend lacks: its kind, and its name."""
         needs = (
             ("signal", tuner.observes, self.signals),
             ("knob", tuner.knobs, self.knobs),
             ("program", tuner.programs, self.programs),
         )
-        return [
-            f"{word} {name!r}"
-            for word, wanted, have in needs
-            for name in wanted
-            if name not in have
-        ]
+        return [(kind, name) for kind, want, have in needs for name in want if name not in have]
 
 
 class Backend(Protocol):
     """Where a trial runs."""
 
     name: str
-
-    @staticmethod
-    def offer(testbed: Testbed) -> Offer:
-        """Return what tuners can observe, turn and set up here."""
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError if `jobs` of these trials cannot run here side by side."""

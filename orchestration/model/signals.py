@@ -42,6 +42,11 @@ TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
 }
 
 
+# What a trial must have for a signal to be measured: RoCE NICs, switches that choose paths, buffers
+# that a switch's ports share, or lossless classes among them.
+Need = Literal["", "roce", "load-balancing", "shared-buffer", "pfc"]
+
+
 @dataclass(frozen=True)
 class Signal:
     """Something that is measured.
@@ -50,7 +55,7 @@ class Signal:
     reading. A `recorded` signal is kept for every sample, in tables, sinks and live views; others
     are for tuners only. Recorded signals are integers, never below 0; -1 means missing. An
     `on_demand` signal is read only if a tuner observes it. `since` is the version of its table that
-    added its column: older files lack it.
+    added its column: older files lack it. Only trials with what it `needs` have it.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Signal:
     recorded: bool = True
     on_demand: bool = False
     since: int = 1
+    needs: Need = ""
 
     def __post_init__(self) -> None:
         if self.recorded and self.dtype != "int64":
@@ -112,7 +118,12 @@ SIGNALS: tuple[Signal, ...] = (
         on_demand=True,
     ),
     Signal(
-        "pauses_received", "priority", "frames", "pause frames that the peer sent", cumulative=True
+        "pauses_received",
+        "priority",
+        "frames",
+        "pause frames that the peer sent",
+        cumulative=True,
+        needs="pfc",
     ),
     Signal(
         "paused_ns",
@@ -120,19 +131,38 @@ SIGNALS: tuple[Signal, ...] = (
         "ns",
         "time for which the peer had stopped the queue",
         cumulative=True,
+        needs="pfc",
     ),
-    Signal("pauses_sent", "priority", "frames", "pause frames sent to the peer", cumulative=True),
+    Signal(
+        "pauses_sent",
+        "priority",
+        "frames",
+        "pause frames sent to the peer",
+        cumulative=True,
+        needs="pfc",
+    ),
     Signal(
         "pausing_ns",
         "priority",
         "ns",
         "time for which the port had stopped its peer",
         cumulative=True,
+        needs="pfc",
     ),
-    Signal("held_bytes", "priority", "B", "bytes in the buffer that came in by the port"),
-    Signal("headroom_bytes", "priority", "B", "bytes of them in the port's headroom"),
-    Signal("buffer_bytes", "switch", "B", "bytes in the shared buffer, headroom included"),
-    Signal("headroom_bytes", "switch", "B", "bytes in the headroom of all ports"),
+    Signal(
+        "held_bytes", "priority", "B", "bytes in the buffer that came in by the port", needs="pfc"
+    ),
+    Signal("headroom_bytes", "priority", "B", "bytes of them in the port's headroom", needs="pfc"),
+    Signal(
+        "buffer_bytes",
+        "switch",
+        "B",
+        "bytes in the shared buffer, headroom included",
+        needs="shared-buffer",
+    ),
+    Signal(
+        "headroom_bytes", "switch", "B", "bytes in the headroom of all ports", needs="shared-buffer"
+    ),
     Signal(
         "flowlets",
         "switch",
@@ -140,6 +170,7 @@ SIGNALS: tuple[Signal, ...] = (
         "flowlets that began where there is a choice of ports; under spray, packets",
         cumulative=True,
         since=2,
+        needs="load-balancing",
     ),
     Signal(
         "reroutes",
@@ -148,6 +179,7 @@ SIGNALS: tuple[Signal, ...] = (
         "flowlets that left by another port than their flow's former one",
         cumulative=True,
         since=2,
+        needs="load-balancing",
     ),
     Signal(
         "flowlet_entries",
@@ -155,6 +187,7 @@ SIGNALS: tuple[Signal, ...] = (
         "entries",
         "entries of the flowlet table whose flow sent a packet within the timeout",
         since=2,
+        needs="load-balancing",
     ),
     Signal(
         "flowlet_overflows",
@@ -163,6 +196,7 @@ SIGNALS: tuple[Signal, ...] = (
         "packets that found no entry, and took their flow's ECMP path",
         cumulative=True,
         since=2,
+        needs="load-balancing",
     ),
     Signal("retransmits", "host", "segments", "TCP segments sent again", cumulative=True),
     Signal("timeouts", "host", "timeouts", "retransmission timeouts", cumulative=True),
@@ -188,10 +222,24 @@ SIGNALS: tuple[Signal, ...] = (
         "congestion notifications that its RoCE flows got",
         cumulative=True,
         since=2,
+        needs="roce",
     ),
-    Signal("roce_resent", "host", "packets", "RoCE packets sent again", cumulative=True, since=2),
     Signal(
-        "rtt_ns", "host", "ns", "the last round trip that a RoCE flow measured, 0 if none", since=2
+        "roce_resent",
+        "host",
+        "packets",
+        "RoCE packets sent again",
+        cumulative=True,
+        since=2,
+        needs="roce",
+    ),
+    Signal(
+        "rtt_ns",
+        "host",
+        "ns",
+        "the last round trip that a RoCE flow measured, 0 if none",
+        since=2,
+        needs="roce",
     ),
     Signal(
         "rate_bps",
@@ -199,6 +247,7 @@ SIGNALS: tuple[Signal, ...] = (
         "bit/s",
         "sum of the rates that congestion control allows its unfinished RoCE flows",
         since=2,
+        needs="roce",
     ),
     Signal(
         "received_packets",
@@ -226,11 +275,22 @@ SIGNALS: tuple[Signal, ...] = (
         recorded=False,
         on_demand=True,
     ),
-    Signal("acked_bytes", "flow", "B", "payload that was acknowledged", cumulative=True),
-    Signal("resent_packets", "flow", "packets", "packets sent again", cumulative=True),
-    Signal("rtts", "flow", "round trips", "round trips that were measured", cumulative=True),
-    Signal("rtt_sum_ns", "flow", "ns", "sum of these round trips", cumulative=True),
-    Signal("rate_bps", "flow", "bit/s", "rate that congestion control allows it"),
+    Signal(
+        "acked_bytes", "flow", "B", "payload that was acknowledged", cumulative=True, needs="roce"
+    ),
+    Signal(
+        "resent_packets", "flow", "packets", "packets sent again", cumulative=True, needs="roce"
+    ),
+    Signal(
+        "rtts",
+        "flow",
+        "round trips",
+        "round trips that were measured",
+        cumulative=True,
+        needs="roce",
+    ),
+    Signal("rtt_sum_ns", "flow", "ns", "sum of these round trips", cumulative=True, needs="roce"),
+    Signal("rate_bps", "flow", "bit/s", "rate that congestion control allows it", needs="roce"),
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}
@@ -238,12 +298,16 @@ BY_KEY = {signal.key: signal for signal in SIGNALS}
 DERIVED = ("qlen_mean_bytes",)
 # Signals of hosts, by their keys in observations.
 HOST_KEYS = tuple(signal.key for signal in SIGNALS if signal.scope == "host")
-# Those of them that RoCE NICs have.
-NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
-# Those of switches that choose paths.
-BALANCING_KEYS = tuple(
-    f"switch.{name}" for name in ("flowlets", "reroutes", "flowlet_entries", "flowlet_overflows")
-)
+
+
+def _needing(need: Need, scope: Scope) -> tuple[str, ...]:
+    return tuple(one.key for one in SIGNALS if one.needs == need and one.scope == scope)
+
+
+# Those of them that RoCE NICs have, those of switches that choose paths, and of shared buffers.
+NIC_KEYS = _needing("roce", "host")
+BALANCING_KEYS = _needing("load-balancing", "switch")
+SHARED_BUFFER_KEYS = (*_needing("pfc", "priority"), *_needing("shared-buffer", "switch"))
 # The signals that need a flow table.
 FLOW_TABLE = tuple(one.key for one in SIGNALS if one.on_demand and one.scope == "queue")
 # The traffic matrix of edge switches.

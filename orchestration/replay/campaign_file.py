@@ -11,6 +11,7 @@ from typing import Any
 
 from inventory.strictyaml import parse
 from orchestration.campaign.controls import written
+from orchestration.model.capabilities import capabilities
 from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
 from orchestration.model.load_balancing import ECMP, QUALITY, LoadBalancingSpec
@@ -106,7 +107,10 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"duration: {duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {duration(value)}"
-    if campaign.backend == "emulated" or campaign.fabric != LINUX:
+    modes = capabilities(campaign.backend).modes
+    control = (campaign.host or HostSpec()).congestion_control
+    several = sum(control in mode.controls for mode in modes) > 1
+    if several or campaign.fabric != LINUX:
         yield f"fabric: {mapping(vars(campaign.fabric))}"
     if campaign.load_balancing != ECMP:
         yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"

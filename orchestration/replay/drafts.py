@@ -11,8 +11,8 @@ from pathlib import Path
 from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
-from orchestration.campaign.load_balancing import offered
 from orchestration.campaign.schema import check_backend
+from orchestration.model.capabilities import capabilities
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
@@ -40,12 +40,13 @@ from orchestration.replay.campaign_file import (
 from orchestration.replay.parents import Group, Recording, find_parents, group_parents
 from orchestration.replay.recordings import write_actions
 from orchestration.replay.substitutions import (
-    HARDWARE,
-    IMPORTED,
     Choices,
+    balances,
     fabric_of,
     has_roce,
     host_under,
+    programs_send,
+    runs,
     settle,
     transport,
 )
@@ -142,7 +143,7 @@ def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
 def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
     trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
-    if backend == IMPORTED:
+    if not capabilities(backend).runs:
         raise InputError.single(
             str(request.run),
             "it was imported, and nothing runs where it came from",
@@ -169,8 +170,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
         kept = tuple(with_checkpoint(entry, folder) for entry in others)
         recorded = list(_recorded(request, group, folder, testbed, [e.label for e in others]))
         listed = list(_listed(request, group, recorded, kept))
-        imported = trial.spec.backend == IMPORTED
-        times = ("sample_period",) if imported else _TIMES
+        times = _TIMES if runs(trial.spec) else ("sample_period",)
         return ReplayCampaign(
             name=name,
             backend=backend,
@@ -186,9 +186,9 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             | ({"warm_up": trial.spec.warm_up_ns} if trial.spec.warm_up_ns else {}),
             host=sent.host,
             fabric=fabric_of(trial) if with_fabric else LINUX,
-            clock=trial.spec.clock if backend == "emulated" else "",
+            clock=trial.spec.clock if capabilities(backend).on(trial.spec.clock) else "",
             faults=trial.spec.faults,
-            load_balancing=balancing if offered(backend, balancing) else ECMP,
+            load_balancing=balancing if balances(backend, balancing) else ECMP,
         )
 
     alone = len(group.recordings) == 1
@@ -290,7 +290,7 @@ def _patterns(
             patterns.append(ReplayedPattern(name, congestion_control=control))
             continue
         driver = {}
-        if pattern.driver != SOCKETS and backend == HARDWARE:
+        if pattern.driver != SOCKETS and programs_send(backend):
             driver = {"name": pattern.driver.name, **dict(pattern.driver.options)}
         patterns.append(ReplayedPattern(name, pattern.queue_class, driver, control))
     return tuple(patterns)

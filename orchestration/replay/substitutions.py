@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
-from orchestration.campaign.load_balancing import offered
+from orchestration.model.capabilities import Mode, capabilities, mode_of
 from orchestration.model.congestion import ACK_EVERY, PROGRAM
 from orchestration.model.errors import InputError, suggest
 from orchestration.model.import_facts import (
@@ -24,12 +24,11 @@ from orchestration.model.import_facts import (
     UNKNOWN_CONTROL,
     import_settings,
 )
-from orchestration.model.load_balancing import ECMP
+from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
     CLOSLOOP,
     LINUX,
-    REAL,
     ROCE_CONTROLS,
     SOCKETS,
     CongestionControl,
@@ -40,7 +39,6 @@ from orchestration.model.trial import (
     TrialSpec,
 )
 
-IMPORTED, HARDWARE = "imported", "hardware"
 CONTROLS = tuple(name for name in get_args(CongestionControl) if name != PROGRAM)
 # What can be left out, and what the replay has then.
 WITHOUT = {
@@ -153,10 +151,27 @@ def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputErr
 
 def _controls_on(backend: str) -> list[str]:
     """Return the congestion controls that a backend has."""
-    if backend == "fluid":
-        return [HostSpec().congestion_control]
-    roce = backend in ("emulated", "simulated")
-    return [one for one in CONTROLS if roce or one not in ROCE_CONTROLS]
+    return [one for one in CONTROLS if any(one in mode.controls for mode in on(backend))]
+
+
+def on(backend: str) -> tuple[Mode, ...]:
+    """Return what a backend can do in virtual time, or on a rack."""
+    return capabilities(backend).on("")
+
+
+def runs(spec: TrialSpec) -> bool:
+    """Return whether closloop ran a trial: imported results are other programs'."""
+    return capabilities(spec.backend).runs
+
+
+def balances(backend: str, ways: LoadBalancingSpec) -> bool:
+    """Return whether a backend's switches choose paths in this way."""
+    return any(ways.route_by in mode.load_balancing for mode in on(backend))
+
+
+def programs_send(backend: str) -> bool:
+    """Return whether programs can send flows on a backend's hosts."""
+    return any(mode.programs_send for mode in on(backend))
 
 
 def transport(
@@ -170,12 +185,12 @@ def transport(
     spec = trial.spec
     own = {name: pattern.congestion_control for name, pattern in patterns.items()}
     if not control:
-        return Transport(None if spec.backend == IMPORTED else spec.host, own)
+        return Transport(spec.host if runs(spec) else None, own)
     if any(klass.congestion_control for klass in trial.testbed.classes):
         return Transport(spec.host, dict.fromkeys(order, control))
     if control == spec.host.congestion_control:
         return Transport(spec.host, {})
-    base = HostSpec() if spec.backend == IMPORTED else spec.host
+    base = spec.host if runs(spec) else HostSpec()
     return Transport(host_under(control, trial.testbed, base), {})
 
 
@@ -198,32 +213,35 @@ def fabric_of(trial: TrialResult) -> FabricSpec:
     if isinstance(imported, Mapping) and imported.get("format") == HPCC_FORMAT:
         # its switches mark what leaves (`SwitchNode::SwitchNotifyDequeue`)
         return FabricSpec(CLOSLOOP.kind, "departures")
-    known = spec.fabric != LINUX or spec.backend in ("emulated", HARDWARE)
+    known = spec.fabric != LINUX or mode_of(spec).is_linux
     return spec.fabric if known else CLOSLOOP
 
 
 def has_roce(backend: str, host: HostSpec | None) -> bool:
     """Return whether a backend has RoCE NICs, for flows of these hosts."""
-    return backend == "emulated" or (backend == "simulated" and host is not None and host.is_roce)
+    control = host.congestion_control if host is not None else ""
+    return capabilities(backend).default(control, "").has_roce
 
 
 def _lost(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str) -> Iterator[Lost]:
     spec = trial.spec
-    if spec.backend == IMPORTED:
+    if not runs(spec):
         yield from _lost_of_import(trial.facts, trial.testbed, spec)
-    elif not has_roce(backend, spec.host):
-        if spec.host.is_roce:
-            what = f"congestion control {spec.host.congestion_control} of its hosts' RoCE NICs"
-            yield Lost(CONGESTION_CONTROL, what)
+    else:
+        control = spec.host.congestion_control
+        known = ("", *capabilities(backend).default(control, "").controls)
+        if control not in known:
+            whose = "its hosts' RoCE NICs" if spec.host.is_roce else "its hosts"
+            yield Lost(CONGESTION_CONTROL, f"congestion control {control} of {whose}")
         for name, pattern in patterns.items():
-            if pattern.congestion_control in ROCE_CONTROLS:
+            if pattern.congestion_control not in known:
                 what = f"congestion control {pattern.congestion_control} of the flows {name}"
                 yield Lost(CONGESTION_CONTROL, what)
     ways = spec.load_balancing
-    if ways != ECMP and not offered(backend, ways):
+    if ways != ECMP and not balances(backend, ways):
         yield Lost("load-balancing", f"load balancing by {ways.kind} ({ways.route_by})")
     for name, pattern in patterns.items():
-        if backend != HARDWARE and not _sends_like_sockets(pattern.driver):
+        if not programs_send(backend) and not _sends_like_sockets(pattern.driver):
             options = ", ".join(f"{key} {value}" for key, value in pattern.driver.options)
             how = f" with {options}" if options else ""
             yield Lost("drivers", f"{pattern.driver.name}{how}, which sent the flows {name}")
@@ -258,18 +276,15 @@ def _notes(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str
     """Yield what differs and decides nothing, or what the choice of the backend includes."""
     spec = trial.spec
     for name, pattern in patterns.items():
-        if (
-            pattern.driver != SOCKETS
-            and backend != HARDWARE
-            and _sends_like_sockets(pattern.driver)
-        ):
+        replaced = pattern.driver != SOCKETS and not programs_send(backend)
+        if replaced and _sends_like_sockets(pattern.driver):
             yield f"sockets send what {pattern.driver.name} sent: {name}"
-    if spec.clock == REAL and backend != "emulated":
+    if spec.clock and not capabilities(backend).on(spec.clock):
         yield f"the parent ran in real time, on this machine's kernel; the replay is on {backend}"
     if spec.scale != 1:
         yield f"the parent's rates were divided by {spec.scale}; the replay's are not"
     if spec.flow_sample_period_ns and not has_roce(backend, spec.host):
         yield f"flows are not sampled on {backend}"
-    if spec.backend == IMPORTED:
+    if not runs(spec):
         here = trial.testbed.wire_bytes(1) - 1
         yield f"packets have this testbed's headers ({here} B with TCP), whatever they had there"

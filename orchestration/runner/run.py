@@ -158,7 +158,7 @@ def run_campaign(
     if rule is not None and not fresh:
         refuse_other_looks(home, rule)
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
-    check_fit(todo, testbeds, backend.offer, place_of_tuner := tuner_places(campaign))
+    check_fit(todo, testbeds, place_of_tuner := tuner_places(campaign))
     if not part_of_many:
         check_marking(campaign.trials, testbeds.__getitem__, place_of_tuner)
     for name in dict.fromkeys(trial.testbed for trial in todo):

@@ -15,11 +15,11 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import Columns
+from orchestration.model.capabilities import mode_of
 from orchestration.model.errors import InputError, suggest
 from orchestration.model.knobs import KNOBS, Column, ImpossibleSetting, Knob
 from orchestration.model.records import Ints
 from orchestration.model.signals import TARGET_COLUMNS, target_names, targets
-from orchestration.model.trial import REAL
 from orchestration.model.units import (
     UnitError,
     format_duration,
@@ -250,9 +250,9 @@ def changed(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
 def check_repeatable(trial: TrialResult) -> None:
     """Raise InputError for a trial that cannot be repeated to the bit, or that is invalid."""
     spec, where = trial.spec, str(trial.folder)
-    real = spec.backend == "hardware" or spec.clock == REAL
-    if real or spec.backend == "imported":
-        why = "it ran in real time" if real else "it was imported"
+    mode = mode_of(spec)
+    if not mode.deterministic:
+        why = "it ran in real time" if mode.real_time else "it was imported"
         raise InputError.single(
             where,
             f"{why}, so no trial repeats it to the bit",

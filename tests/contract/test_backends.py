@@ -11,14 +11,9 @@ from orchestration import wiring
 from orchestration.analysis.packet_hops import packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN, KNOBS
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.records import DONE, UNFINISHED, Setup
-from orchestration.model.roce import RoceSpec
-from orchestration.model.signals import BY_KEY, targets
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE, UNFINISHED
 from orchestration.model.trial import (
-    FabricSpec,
-    HostSpec,
     IncastSpec,
     SingleFlowSpec,
     TrialSpec,
@@ -156,58 +151,6 @@ def test_a_decision_is_charged_its_latency(run, latency_ns):
     assert changed.any()
     late_ns = actions.applied_ns[changed] - actions.observed_ns[changed]
     assert latency_ns <= late_ns.min() <= late_ns.max() <= latency_ns + 50
-
-
-class Everything(BaseTuner):
-    """Observes all that is offered, and sets each knob that is, halfway, at its first decision."""
-
-    def __init__(self, offer):
-        self.observes, self.knobs = tuple(offer.signals), tuple(offer.knobs)
-        self.seen = []
-
-    def reset(self, testbed, seed):
-        return Setup()
-
-    def act(self, observation):
-        self.seen.append(observation)
-        return self.halfway() if len(self.seen) == 1 else ()
-
-    def halfway(self):
-        return tuple(
-            knob.change(
-                np.arange(len(targets(TESTBED, knob.scope))),
-                *(
-                    np.array((column.least + (column.most or 10_000)) / 2).astype(column.dtype)
-                    for column in knob.columns
-                ),
-            )
-            for knob in (KNOBS[name] for name in self.knobs)
-        )
-
-
-def test_what_is_offered_is_there(backend, tmp_path):
-    trial = TrialSpec(
-        "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
-    )
-    if backend.name != "fluid":  # NICs under DCQCN have more than TCP's
-        host, fabric = HostSpec("dcqcn", roce=RoceSpec()), FabricSpec("closloop")
-        flowlets = LoadBalancingSpec("flowlets")  # else switches have no timeouts
-        trial = dataclasses.replace(trial, host=host, fabric=fabric, load_balancing=flowlets)
-    tuner = Everything(backend.offer(TESTBED))
-    assert backend.offer(TESTBED).lacks(tuner) == []
-    schedule = make_schedule(trial, TESTBED)
-    record = backend.run(trial, TESTBED, schedule, tmp_path, lambda now, end: None, tuner)
-    last = tuner.seen[-1]
-    assert set(last.values) == set(tuner.observes)
-    for key, array in last.values.items():
-        signal = BY_KEY[key]
-        assert array.shape == (len(targets(TESTBED, signal.scope)),), key
-        assert array.dtype == signal.dtype, key
-    assert set(last.settings) == set(tuner.knobs) == set(record.changes)
-    for change in tuner.halfway():
-        for column, wanted in change.values.items():
-            for found in (record.changes[change.knob][column], last.settings[change.knob][column]):
-                np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 class NoNumber(BaseTuner):

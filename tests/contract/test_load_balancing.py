@@ -8,7 +8,6 @@ import pytest
 from inventory.files import load_testbed
 from orchestration import wiring
 from orchestration.analysis.stamp import stamp
-from orchestration.campaign.load_balancing import BACKENDS
 from orchestration.model.codec import flattened, record_tables
 from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
@@ -65,8 +64,6 @@ class Plan(BaseTuner):
     ]
 )
 def run(request, tmp_path):
-    if request.param not in BACKENDS:
-        pytest.skip(f"the {request.param} backend has no load balancing")
     path = tmp_path / "four-spines.yml"
     path.write_text(TESTBED)
 

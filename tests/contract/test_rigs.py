@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
 from orchestration.backends.fluid.rig import FluidRig
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN, KNOBS
-from orchestration.model.load_balancing import LoadBalancingSpec
+from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, Program
-from orchestration.model.roce import RoceSpec
-from orchestration.model.signals import BY_KEY, DERIVED, targets, wants_flow_table
-from orchestration.model.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.session import Observers
 from traffic.schedule import make_schedule
 
@@ -133,81 +129,6 @@ def test_the_clock_is_where_it_was_sent(rig):
     rig.wait_until(123_457)
     assert rig.now_ns() == 123_457
     assert rig.observe().t_ns == 123_457
-
-
-# what a backend offers
-
-
-@pytest.fixture(params=["fluid", pytest.param("simulated", marks=pytest.mark.ns3)])
-def offering(request, tmp_path):
-    """Return what a backend offers, and a rig of it that is asked for all of that.
-
-    Hosts have NICs under DCQCN and switches flowlets where they can, because those have more.
-    """
-    traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
-    trial = TrialSpec("c", "rlcc-7", "fluid", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
-    schedule = make_schedule(trial, TESTBED)
-    if request.param == "simulated":
-        host = HostSpec("dcqcn", roce=RoceSpec())
-        trial = dataclasses.replace(
-            trial,
-            host=host,
-            fabric=FabricSpec("closloop"),
-            load_balancing=LoadBalancingSpec("flowlets"),
-        )
-    offer = wiring.backend(request.param).offer(TESTBED)
-    watches = wants_flow_table(offer.signals)
-    if request.param == "fluid":
-        yield offer, FluidRig(trial, TESTBED, schedule, flow_table=watches)
-        return
-    with Simulation(require_program(), tmp_path) as simulation:
-        rig = SimulatedRig(
-            simulation, trial, TESTBED, schedule, flow_table=watches, watches_hosts=True,
-            watches_pairs=True,
-        )  # fmt: skip
-        yield offer, rig
-
-
-def test_every_signal_that_is_offered_is_observed(offering):
-    offer, rig = offering
-    rig.start()
-    rig.wait_until(100_000)
-    seen = rig.observe()
-    # the loop adds the others
-    assert set(seen.values) == set(offer.signals) - set(DERIVED)
-    for key, array in seen.values.items():
-        signal = BY_KEY[key]
-        assert array.shape == (len(targets(TESTBED, signal.scope)),), key
-        assert array.dtype == signal.dtype, key
-    assert seen.qlen_bytes.max() > 0
-    assert set(seen.settings) == set(offer.knobs)
-
-
-def test_every_knob_that_is_offered_is_set_and_read_back(offering):
-    offer, rig = offering
-    rig.start()
-    t_ns = 0
-    for name in offer.knobs:
-        knob = KNOBS[name]
-        bounds = knob.bounds(TESTBED)
-        every = np.arange(bounds.count)
-        for share in (0.25, 0.75):
-            # between the bounds, where there are any
-            values = [
-                column.least + share * ((column.most or 10_000) - column.least)
-                for column in knob.columns
-            ]
-            columns = zip(values, knob.columns, strict=True)
-            asked = knob.change(every, *(np.full(len(every), v, c.dtype) for v, c in columns))
-            (applied,) = rig.apply((asked,)).changes
-            t_ns += 100_000
-            rig.wait_until(t_ns)
-            seen = rig.observe().settings[name]
-            assert applied.knob == name
-            assert applied.targets.tolist() == every.tolist()
-            for column in knob.column_names:
-                np.testing.assert_allclose(applied[column], asked[column], rtol=1e-6)
-                np.testing.assert_allclose(seen[column], asked[column], rtol=1e-6)
 
 
 def test_a_knob_that_is_not_offered_is_an_error(rig):

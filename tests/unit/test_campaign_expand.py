@@ -139,7 +139,7 @@ def test_a_network_that_none_names_is_of_the_hosts_congestion_control(
     named = {"name": "acc", "label": "named", "checkpoint": "acc-dctcp-3"}
     host = {"congestion_control": control}
     roce = {"testbed": str(PFC), "on": "emulated", "fabric": "closloop"}
-    fields = roce if control == "dcqcn" else {}
+    fields = roce if control == "dcqcn" else {"on": "emulated"}
     tuners = ["acc", named, {"name": "random", "of": "acc"}]
     trials = load(tuners=tuners, repeats=1, host=host, **fields).trials
     found = {trial.cell["tuner"]: trial.tuner.params.get("checkpoint") for trial in trials}

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.campaign.plan import Hops, make_plan, pace_of, packet_hops
+from orchestration.campaign.plan import Hops, make_plan, packet_hops
 from orchestration.cli.plan import plan
+from orchestration.model.capabilities import mode_of
 from orchestration.model.errors import InputError
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import CLOSLOOP, LINUX, TCP, HostSpec, TrialSpec
@@ -79,7 +80,7 @@ def test_packet_hops_are_packets_times_links_acknowledgements_included(tmp_path:
     assert hops(dataclasses.replace(roce, traffic=lone), 0.5) == Hops(691 * 3, 17)
     tcp = dataclasses.replace(roce, host=TCP)
     slow = dataclasses.replace(tcp, fabric=LINUX)
-    took_s = [hops(item, 0.5).wall_s(pace_of(item)) for item in (roce, tcp, slow)]
+    took_s = [hops(item, 0.5).wall_s(mode_of(item).pace) for item in (roce, tcp, slow)]
     assert took_s == sorted(took_s)
 
 
@@ -92,7 +93,7 @@ def test_a_plan_has_the_traffic_that_will_be_sent(campaign: Campaign, tmp_path: 
         assert planned.flows == len(schedule)
         assert planned.offered_bytes == int(np.sum(schedule.size_bytes))
         assert planned.latest_ns == planned.trial.duration_ns + planned.trial.drain_ns
-        pace = pace_of(planned.trial)
+        pace = mode_of(planned.trial).pace
         expected_s = pace.boot_s + planned.packet_hops / pace.tcp_hops_per_s
         assert planned.wall_s == pytest.approx(expected_s)
     assert made.disk_bytes == sum(planned.disk_bytes for planned in made.trials)

@@ -14,7 +14,8 @@ from orchestration.analysis.stamp import stamp
 from orchestration.backends.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.marks import marking
-from orchestration.model.congestion import CONTROLS, HEARS_MARKS, MARK_ANSWERS, may_answer_marks
+from orchestration.model.capabilities import capabilities
+from orchestration.model.congestion import CONTROLS, HEARS_MARKS, MARK_ANSWERS
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import MISSING, ChangeRecords, Samples
@@ -66,8 +67,8 @@ def test_every_congestion_control_says_how_it_answers_marks():
     assert set(MARK_ANSWERS) == set(get_args(CongestionControl))
     assert HEARS_MARKS == ("dcqcn", "program")
     for control in CONTROLS:
-        assert not may_answer_marks(control, "emulated", real_time=True)
-        assert may_answer_marks(control, "hardware")
+        assert not any(mode.may_answer_marks(control) for mode in capabilities("emulated").modes)
+        assert all(mode.may_answer_marks(control) for mode in capabilities("hardware").modes)
 
 
 def test_emulated_hosts_ask_for_ecn_only_where_there_is_no_dctcp():

@@ -86,7 +86,7 @@ def test_the_clock_is_part_of_a_trial_and_of_its_name(file):
 def test_the_command_line_is_told_what_a_clock_can_be(file):
     with pytest.raises(InputError, match="--clock: no clock 'wall'"):
         load_campaign(file, clock="wall")
-    with pytest.raises(InputError, match="the backend is fluid"):
+    with pytest.raises(InputError, match="the fluid backend has no `clock: real`"):
         load_campaign(file, backend="fluid", clock="real")
 
 

@@ -136,9 +136,9 @@ def test_an_offer_names_all_that_a_tuner_lacks():
     tuner.knobs = ("ecn", "gap")
     tuner.programs = ("policy",)
     assert Offer(["qlen_bytes"], ["ecn"]).lacks(tuner) == [
-        "signal 'incast_degree'",
-        "knob 'gap'",
-        "program 'policy'",
+        ("signal", "incast_degree"),
+        ("knob", "gap"),
+        ("program", "policy"),
     ]
     assert Offer(["qlen_bytes", "incast_degree"], ["ecn", "gap"], ["policy"]).lacks(tuner) == []
 

@@ -22,7 +22,8 @@ from orchestration.analysis.comparison.runs import fresh
 from orchestration.analysis.summary import tuner_label
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import Columns
-from orchestration.model.condition import IMPORTED, SCHEDULE
+from orchestration.model.capabilities import capabilities, mode_of
+from orchestration.model.condition import SCHEDULE
 from orchestration.model.errors import InputError
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
@@ -78,6 +79,11 @@ class Settings:
     def spec(self) -> TrialSpec:
         """The trial's spec."""
         return self.trial.spec
+
+    @property
+    def runs(self) -> bool:
+        """Whether closloop ran the trial: imported results are other programs'."""
+        return capabilities(self.spec.backend).runs
 
     def told(self, key: str, default: object = "") -> Any:
         """Return a fact of the trial, or the version of a program."""
@@ -185,7 +191,7 @@ def _of_campaign(what: str, field: str) -> _Setting:
     """Compare a duration in the spec. Imports are skipped: they did not run such a campaign."""
 
     def value(item: Settings) -> int | None:
-        return None if item.spec.backend == IMPORTED else getattr(item.spec, field)
+        return getattr(item.spec, field) if item.runs else None
 
     return _Setting(what, value, (QUEUE, MARKS, TAIL), "set in the campaign", format_duration)
 
@@ -196,7 +202,7 @@ def _model(item: Settings) -> str:
 
 
 def _two_models(a: Settings, b: Settings) -> str:
-    if "fluid" in _model(a) or "fluid" in _model(b):
+    if not (mode_of(a.spec).has_packets and mode_of(b.spec).has_packets):
         return "a fluid model has rates in place of packets: no slow start, no bursts"
     return "two implementations of TCP and of queues"
 
@@ -277,7 +283,7 @@ def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
     ours, theirs = a.spec, b.spec
     if ours.parent != theirs.parent:
         return
-    if IMPORTED in (ours.backend, theirs.backend):
+    if not (a.runs and b.runs):
         # an import has no traffic patterns: its flows can only be compared with another import's
         first, second = (spec.files.get(SCHEDULE, "") for spec in (ours, theirs))
         if first != second and ours.backend == theirs.backend:
@@ -304,7 +310,7 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
     }
     first, second = ({r.code: r.text for r in item.trial.stamp.reasons} for item in (a, b))
     # a difference in backends already says that one trial was imported
-    for code in sorted((set(first) ^ set(second)) - {IMPORTED}):
+    for code in sorted((set(first) ^ set(second)) - {"imported"}):
         in_a, in_b = ("yes" if code in found else "no" for found in (first, second))
         why = first.get(code, second.get(code, ""))
         yield Cause(f"stamp: {code}", in_a, in_b, moves.get(code, EVERYTHING), why)

@@ -25,7 +25,7 @@ from orchestration.analysis.metrics import flow_scalars, measure_ports
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram, queue_span
 from orchestration.analysis.summary import size_edges
 from orchestration.artifacts.reader import TrialResult
-from orchestration.model.condition import IMPORTED
+from orchestration.model.capabilities import capabilities
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats
 
@@ -118,7 +118,7 @@ def _one_ideal(
     Another simulator counts its own headers: two ideals would make a difference of slowdowns where
     completion times have none. A trial whose ideals were computed here decides, else A.
     """
-    foreign = [trial.spec.backend == IMPORTED for trial in trials]
+    foreign = [not capabilities(trial.spec.backend).runs for trial in trials]
     a, b = flows
     if a is None or b is None or not any(foreign) or _links(trials[0]) != _links(trials[1]):
         return list(flows)

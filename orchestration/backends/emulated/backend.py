@@ -14,12 +14,10 @@ import numpy as np
 from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
 from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
-from collectors.readers.tc import RED_SIGNALS
 from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched
-from orchestration.backends.emulated.data_path.pauses import SIGNALS as SHARED_BUFFER_SIGNALS
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
@@ -46,16 +44,11 @@ from orchestration.backends.realtime import bound_shapers_late_ns
 from orchestration.device import qdiscs
 from orchestration.model.brought import here
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.ports import Luggage, Offer, Progress, Tuner
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Luggage, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
 from orchestration.model.signals import (
-    BALANCING_KEYS,
-    DERIVED,
-    FLOW_TABLE,
-    HOST_KEYS,
-    PAIRS,
     wants_flow_table,
 )
 from orchestration.model.trial import REAL, FabricSpec, TrialSpec
@@ -148,15 +141,6 @@ class EmulatedBackend:
         self._flow_table = flow_table
         # What the machine's own kernel lacks, once that was tried.
         self._lacks: tuple[str, ...] | None = None
-
-    @staticmethod
-    def offer(testbed: Testbed) -> Offer:
-        """Return the signals and knobs that tuners can use."""
-        shared = SHARED_BUFFER_SIGNALS if testbed.switch else ()
-        return Offer(
-            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, PAIRS, *HOST_KEYS, *BALANCING_KEYS, *shared),
-            [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
-        )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inventory.topology import Testbed
-from orchestration.backends.fluid.rig import KNOBS, SIGNALS, FluidRig
+from orchestration.backends.fluid.rig import FluidRig
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.ports import Offer, Progress, Tuner
+from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
+from orchestration.model.signals import wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
@@ -20,11 +20,6 @@ class FluidBackend:
     """Runs trials on the fluid model. Touches nothing outside the process."""
 
     name = "fluid"
-
-    @staticmethod
-    def offer(testbed: Testbed) -> Offer:
-        """Return the signals and knobs that tuners can use."""
-        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), KNOBS)
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Accept every testbed with one queue a port: the model needs nothing from the machine."""

@@ -39,7 +39,7 @@ from orchestration.backends.hardware.readiness import (
     check_sources,
     raise_unreachable,
 )
-from orchestration.backends.hardware.rig import SIGNALS, HardwareRig
+from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.safety.breaker import CorridorWatch
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
@@ -60,10 +60,10 @@ from orchestration.device.fleet import Clock, Fleet
 from orchestration.device.holder import holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.ports import Offer, Progress, Tuner
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import SHAPERS_LATE, Event, Schedule, TrialRecord
-from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE, wants_flow_table
+from orchestration.model.signals import wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic
@@ -87,16 +87,6 @@ class HardwareBackend:
         self._inventory = inventory
         self._secrets = secrets
         self._rack = load_rack(inventory)
-
-    @staticmethod
-    def offer(testbed: Testbed) -> Offer:
-        """Return the signals and knobs of a rack whose switches offer everything that they can.
-
-        `check` finds what a rack's own switches lack.
-        """
-        return Offer(
-            (*SIGNALS, *BALANCING_KEYS, *FLOW_TABLE, *DERIVED), [ECN.name, FLOWLET_TIMEOUT.name]
-        )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collectors.readers.ns3 import BUFFER_SIGNALS, SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
@@ -17,13 +16,9 @@ from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.brought import here
-from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.ports import Offer, Progress, Tuner
+from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.signals import (
-    BALANCING_KEYS,
-    DERIVED,
-    FLOW_TABLE,
     HOST_KEYS,
     PAIRS,
     wants_flow_table,
@@ -37,15 +32,6 @@ class SimulatedBackend:
     """Runs trials in ns-3, each in a process of its own."""
 
     name = "simulated"
-
-    @staticmethod
-    def offer(testbed: Testbed) -> Offer:
-        """Return the signals and knobs that tuners can use."""
-        shared = BUFFER_SIGNALS if testbed.switch else ()
-        return Offer(
-            (*SIGNALS, *DERIVED, *FLOW_TABLE, PAIRS, *HOST_KEYS, *BALANCING_KEYS, *shared),
-            [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
-        )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.

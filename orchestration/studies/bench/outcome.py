@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
+from orchestration import wiring
 from orchestration.backends.emulated.backend import EmulatedBackend
-from orchestration.backends.simulated.backend import SimulatedBackend
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import (
@@ -205,8 +205,7 @@ def run_trial(
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()
-    emulated = EmulatedBackend(flow_table=flow_table)
-    runner = emulated if backend == "emulated" else SimulatedBackend()
+    runner = EmulatedBackend(flow_table=True) if flow_table else wiring.backend(backend)
     with bench_folder() as folder:
         record = runner.run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)

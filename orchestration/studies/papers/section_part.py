@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.tails import LEAST_BEYOND
+from orchestration.model.capabilities import capabilities
 from orchestration.studies.papers.answer import (
     claim_text,
     detectable_text,
@@ -81,7 +82,7 @@ def _standing(result: SectionResult) -> str:
     text = f"{result.trials} trials (`closloop papers run {section.campaign}`)"
     if result.invalid:
         text += f", {result.invalid} of them invalid and counted nowhere"
-    if result.backends != ("emulated",):
+    if not all(capabilities(name).modes[0].is_linux for name in result.backends):
         text += f"; on the backend {' and '.join(result.backends)}, not in Linux"
     return f"{text}. Differences are from `{section.reference}`."
 

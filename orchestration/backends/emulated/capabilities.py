@@ -1,0 +1,81 @@
+"""What the emulated fabric can do: closloop's ports or Linux' own, in virtual time or in real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestration.model.capabilities import (
+    EVERYWHERE,
+    TCP_CONTROLS,
+    Capabilities,
+    Mode,
+    Pace,
+)
+from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
+from orchestration.model.load_balancing import ROUTES
+from orchestration.model.signals import (
+    BALANCING_KEYS,
+    HOST_KEYS,
+    NIC_KEYS,
+    PAIRS,
+    SHARED_BUFFER_KEYS,
+)
+from orchestration.model.trial import REAL, ROCE_CONTROLS
+
+_DATA_PATH = "only the guest's kernel, in virtual time, has closloop's own data path"
+_FIELDS = ("controls", "load_balancing", "marks", "shared_buffers", "fabric")
+
+# The paces are fitted to one repeat of `closloop papers run`, 449 trials two side by side; devices
+# and flows are taken for Linux' fabric too, whose packets were measured on the quickstart's fabric.
+# Linux acknowledges every second segment, and more when marks begin or end or segments come one by
+# one.
+_OWN = Mode(
+    signals=(*EVERYWHERE, *HOST_KEYS, *BALANCING_KEYS, *SHARED_BUFFER_KEYS, PAIRS),
+    knobs=(ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name),
+    fabric="closloop",
+    pace=Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
+    # hosts leave Linux' tcp_ecn at 2: connections between them do not ask for ECN
+    # (`orchestration.backends.linux.host_sysctls`)
+    controls=(*TCP_CONTROLS, *ROCE_CONTROLS),
+    loss_detections=("rack", "duplicate-acks"),
+    marks=("arrivals", "departures"),
+    load_balancing=ROUTES,
+    shared_buffers=True,
+    policies=(".c", ".o"),
+    is_linux=True,
+    why={"programs_send": "programs send from a rack's hosts only"},
+)
+_LINUX = replace(
+    _OWN,
+    signals=(*EVERYWHERE, *(key for key in HOST_KEYS if key not in NIC_KEYS)),
+    knobs=(ECN.name,),
+    fabric="linux",
+    pace=Pace(0.7, 750_000, 0.67, 0.0, 0.004, 230e-6),
+    controls=TCP_CONTROLS,
+    marks=("arrivals",),
+    load_balancing=(),
+    shared_buffers=False,
+    why={
+        **_OWN.why,
+        "load_balancing": "Linux forwards by the flow",
+        "marks": "Linux RED marks arrivals",
+    },
+)
+_REAL_TIME = replace(
+    _LINUX,
+    signals=(
+        *EVERYWHERE,
+        *("host.retransmits", "host.timeouts", "host.out_of_order", "host.tx_bytes"),
+    ),
+    clock=REAL,
+    real_time=True,
+    deterministic=False,
+    negotiates_ecn=True,  # on a kernel without DCTCP
+    why={**_OWN.why, **dict.fromkeys(_FIELDS, _DATA_PATH)},
+)
+CAPABILITIES = Capabilities(
+    "emulated",
+    (_OWN, _LINUX, _REAL_TIME),
+    "orchestration.backends.emulated.backend:EmulatedBackend",
+    former_hop="a packet sent by a switch port, as an earlier version counted",
+)

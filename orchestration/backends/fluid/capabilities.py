@@ -1,0 +1,22 @@
+"""What the fluid model can do: windows of DCTCP as rates, one queue a port, no packets."""
+
+from __future__ import annotations
+
+from orchestration.model.capabilities import EVERYWHERE, Capabilities, Mode, Pace
+from orchestration.model.knobs import ECN
+
+_MODE = Mode(
+    signals=EVERYWHERE,
+    recorded=("host.retransmits", "host.timeouts", "host.out_of_order", "host.tx_bytes"),
+    knobs=(ECN.name,),
+    pace=Pace(0.05, 8_000_000, 0.0),
+    controls=("dctcp",),
+    classes=False,
+    has_packets=False,
+    why={
+        "loss_detections": "its TCP has one of its own",
+        "classes": "it has one queue a port",
+        "programs_send": "programs send from a rack's hosts only",
+    },
+)
+CAPABILITIES = Capabilities("fluid", (_MODE,), "orchestration.backends.fluid.backend:FluidBackend")

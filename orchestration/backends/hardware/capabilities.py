@@ -1,0 +1,41 @@
+"""What a rack can do whose switches offer all that they can; the backend's check finds the rest."""
+
+from __future__ import annotations
+
+from orchestration.model.capabilities import EVERYWHERE, Capabilities, Mode, Pace
+from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.model.load_balancing import QUALITY
+from orchestration.model.signals import BALANCING_KEYS
+
+_MODE = Mode(
+    signals=(*EVERYWHERE, *BALANCING_KEYS),
+    recorded=("host.retransmits", "host.timeouts", "host.out_of_order", "host.tx_bytes"),
+    knobs=(ECN.name, FLOWLET_TIMEOUT.name),
+    real_time=True,
+    deterministic=False,
+    pace=Pace(15.0, 80_000_000, 0.67),
+    loss_detections=("rack", "duplicate-acks"),
+    load_balancing=("random", "round-robin", QUALITY),
+    programs_send=True,
+    faults=False,
+    is_linux=True,
+    # hosts may ask for ECN, their `bbr` may be BBRv3, and switches may drop packets above a
+    # threshold that cannot be marked
+    known_senders=False,
+    # a switch may poll its counter of marks this rarely (WRED_ECN_QUEUE of SONiC's flex counters,
+    # as `closloop provision` and `closloop inventory check` bound it)
+    counters_late_ns=1_500_000_000,
+    why={
+        "load_balancing": "where a rack's Linux switches choose, they see neither queue lengths "
+        "nor loads of other ports",
+        "faults": "it cuts no links",
+        "clock": "a rack is always in real time",
+    },
+)
+CAPABILITIES = Capabilities(
+    "hardware",
+    (_MODE,),
+    "orchestration.backends.hardware.backend:HardwareBackend",
+    "hardware",
+    on_rack=True,
+)

@@ -1,0 +1,1 @@
+"""What `orchestration/exchange` takes over from other programs: nothing runs here."""

@@ -1,0 +1,10 @@
+"""What is known of results of other programs: next to nothing."""
+
+from __future__ import annotations
+
+from orchestration.model.capabilities import Capabilities, Mode
+
+CAPABILITIES = Capabilities(
+    "imported",
+    (Mode(signals=(), knobs=(), deterministic=False, controls=(), known_senders=False),),
+)
