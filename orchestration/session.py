@@ -10,8 +10,8 @@ from collectors.snapshot import LiveObserver
 from inventory.topology import Testbed
 from orchestration.loop import run_loop
 from orchestration.model.ports import Observer, Progress, Rig, Tuner
-from orchestration.model.records import Applied, Observation, TrialRecord
-from orchestration.model.signals import FLOW_SCOPE
+from orchestration.model.records import MISSING, UNMEASURED, Applied, Observation, TrialRecord
+from orchestration.model.signals import DERIVED, FLOW_SCOPE
 from orchestration.model.trial import TrialSpec
 
 
@@ -33,10 +33,13 @@ def run_trial(
     """
     recorder = Recorder(testbed)
     live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
+    watched = Unmeasured(tuner)
     observer = Observers(
-        recorder, live, *(() if in_guest else spooled(folder, testbed, rig.last_hosts))
+        recorder, live, watched, *(() if in_guest else spooled(folder, testbed, rig.last_hosts))
     )
     said = run_loop(rig, tuner, testbed, trial, observer, progress)
+    if watched.left and said["decisions"]:
+        said[UNMEASURED] = sorted(watched.left)
     outcome = rig.finish(observer)
     samples = {**recorder.samples(), "host": outcome.hosts}
     if outcome.sampled_flows is not None:
@@ -51,6 +54,23 @@ def run_trial(
         taken=recorder.taken(),
         acked=outcome.acked,
     )
+
+
+class Unmeasured:
+    """Keeps in `left` the signals that a tuner observes, and of which no reading has come yet."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        self.left = set(tuner.observes) - set(DERIVED) if tuner.decides else set()
+
+    def observed(self, observation: Observation) -> None:
+        """Take what one reading has off the list."""
+        for key in tuple(self.left):
+            values = observation.get(key)
+            if values is not None and (not len(values) or (values != MISSING).any()):
+                self.left.remove(key)
+
+    def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
+        """Take nothing of an action."""
 
 
 class Observers:

@@ -25,6 +25,7 @@ from orchestration.model.records import (
     LASTING,
     SHAPERS_LATE,
     UNFINISHED,
+    UNMEASURED,
     Ints,
     Schedule,
     TrialRecord,
@@ -233,6 +234,17 @@ def _clamped(case: _Case) -> Iterable[Reason] | None:
     return (Reason("thresholds-clamped", "warning", text),)
 
 
+def _signals(case: _Case) -> Iterable[Reason]:
+    """Report signals that the tuner observed, and of which no reading came."""
+    names = case.record.facts.get(UNMEASURED, ())
+    if names:
+        yield Reason(
+            "signal-unmeasured",
+            "invalid",
+            f"nobody measured {', '.join(names)}, which the tuner observes: it decided without",
+        )
+
+
 def _marks(case: _Case) -> Iterable[Reason] | None:
     return check_marks(case.trial, case.testbed, case.record)
 
@@ -272,5 +284,6 @@ _CHECKS: dict[str, _Check] = {
     "thresholds": _clamped,
     "network": lambda case: check_network(case.trial),
     "marks": _marks,
+    "signals": _signals,
     "devices": _findings,
 }

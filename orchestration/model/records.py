@@ -32,6 +32,8 @@ Floats = NDArray[np.float64]
 MISSING = -1
 # The fact that says up to how many ns late shapers make up for waking up.
 SHAPERS_LATE = "shapers_late_ns"
+# The fact that names the signals that a tuner observed and nobody measured.
+UNMEASURED = "unmeasured"
 
 
 @dataclass(frozen=True)

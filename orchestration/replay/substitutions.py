@@ -189,7 +189,8 @@ def transport(
     if any(klass.congestion_control for klass in trial.testbed.classes):
         return Transport(spec.host, dict.fromkeys(order, control))
     if control == spec.host.congestion_control:
-        return Transport(spec.host, {})
+        roce = spec.host.roce if spec.host.is_roce else None
+        return Transport(dataclasses.replace(spec.host, roce=roce), {})
     base = spec.host if runs(spec) else HostSpec()
     return Transport(host_under(control, trial.testbed, base), {})
 
