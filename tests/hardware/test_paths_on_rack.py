@@ -25,6 +25,7 @@ from orchestration.model.load_balancing import LoadBalancingSpec
 from orchestration.studies.bench.rack import ROOT, closloop, dumps, program
 from orchestration.virtual_rack.control import up
 from tests.emulated.paths_by_the_book import Chance, Packet, Switch
+from tests.hardware import everything
 from tests.hardware.paths_by_hand import DATAGRAMS, LINKED
 
 pytestmark = [
@@ -328,6 +329,13 @@ def test_a_tuner_sets_a_switchs_timeout_from_then_on(lab):
     assert all(count == 0 for t_ns, count in reroutes if t_ns < applied_ns)
     assert reroutes[-1][1] > 100
     assert totals(trial, "reroutes")["leaf2"] == 0
+
+
+def test_what_a_rack_is_said_to_measure_and_set_it_does(lab):
+    tuner = f"{{name: {Path(everything.__file__)}:OnRack}}"
+    (trial,) = run(lab, "everything", "load_balancing: flowlets", tuner=tuner).values()
+    settings = ["ecn kmin_bytes", "flowlet_timeout timeout_ns"]
+    everything.check(read_trial(trial), "hardware", settings)
 
 
 def test_plan_asks_the_switches_and_refuses_what_none_of_them_has(lab):

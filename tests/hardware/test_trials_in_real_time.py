@@ -27,6 +27,7 @@ from tuners.registry import create
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import everything
 from machine_state import family, gone, machine, nothing_stays
 
 pytestmark = [
@@ -87,6 +88,16 @@ def busy_queue(trial, name):
     number = [queue.label for queue in trial.testbed.queues].index(name)
     length = trial.ports.qlen_bytes[:, number]
     return length[20:60]
+
+
+def test_what_the_kernel_is_said_to_measure_and_set_it_does(folder):
+    tuners = f"tuners: [{{name: {Path(everything.__file__)}:OnKernel}}]\ntraffic:"
+    text = re.sub(r"tuners:\n.*\n.*\ntraffic:", tuners, CAMPAIGN)
+    (folder / "real.yml").write_text(text)
+    done = closloop(folder, "run", "real.yml", "--no-report", "--json")
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    (trial,) = folder.glob("runs/real/*-r1-*")
+    everything.check(read_trial(trial), "emulated", ["ecn kmin_bytes"])
 
 
 def test_two_tuners_mark_by_their_thresholds_and_leave_the_machine_alone(folder):

@@ -238,9 +238,7 @@ def test_a_knob_that_one_repeat_turned_has_a_file_for_each(old, tmp_path):
     assert sorted(map(len, params.values())) == [1, 1, 2, 2]
     # the fluid backend's switches have no flowlets
     testbeds = {t.testbed: load_testbed(t.testbed) for t in campaign.trials}
-    with pytest.raises(
-        InputError, match="'flowlet_timeout', which the fluid backend lacks"
-    ):
+    with pytest.raises(InputError, match="'flowlet_timeout', which the fluid backend lacks"):
         check_fit(campaign.trials, testbeds)
 
 
