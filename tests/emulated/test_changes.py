@@ -42,7 +42,7 @@ def main():
     rig = EmulatedRig(job, fabric, NoTraffic())
     sent = count_sends(rig._queues._changes)
     rng = np.random.default_rng(1)
-    total = len(job.queue_places)
+    total = len(job.plan.queue_places)
     wanted = {name: np.zeros(total, dtype=np.int64) for name in ("kmin_bytes", "kmax_bytes")}
     wanted["pmax"] = np.zeros(total)
     good = True
@@ -69,10 +69,10 @@ def main():
     say(test="skip", sent=sent, same=bool((same.kmin_bytes == wanted["kmin_bytes"] - (
         np.arange(total) == 3)).all()))
 
-    switches = sorted({place for place, _ in job.queue_places})
+    switches = sorted({place for place, _ in job.plan.queue_places})
     sockets = [fabric.sockets[place] for place in switches[:2]]
-    ifindex = [index for place, index in job.queue_places if place == switches[0]]
-    other = [index for place, index in job.queue_places if place == switches[1]]
+    ifindex = [index for place, index in job.plan.queue_places if place == switches[0]]
+    other = [index for place, index in job.plan.queue_places if place == switches[1]]
     leaf, parent = qdiscs.leaf_handle(0), qdiscs.leaf_parent(0, 1)
 
     def requests(*places):
@@ -90,7 +90,7 @@ def main():
             say(test="refused", queues=queues, error=str(error), index=error.index)
     changes.send(np.array([0, 2, 3]), *ones(3))
     seen = rig.observe()
-    at = [job.queue_places.index((switches[s], i)) for s, i in (
+    at = [job.plan.queue_places.index((switches[s], i)) for s, i in (
         (0, ifindex[0]), (0, ifindex[1]), (1, other[0]))]
     say(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][at].tolist())
 

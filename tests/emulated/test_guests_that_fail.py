@@ -52,7 +52,7 @@ def test_a_guest_without_a_job_says_what_is_missing(tmp_path):
     with pytest.raises(TrialError, match="failed") as caught:
         launcher.run_guest(require_kernel(), tmp_path, MEMORY, lambda message: None)
     assert "at stage 'boot'" in caught.value.message
-    assert "job.json" in caught.value.console
+    assert "job.pickle" in caught.value.console
 
 
 def test_a_guest_that_dies(tmp_path, monkeypatch):

@@ -175,7 +175,7 @@ def kills(request):
 def main():
     job = read_job(FOLDER)
     fabric = Fabric(job)
-    switches = sorted({place for place, _ in job.queue_places})
+    switches = sorted({place for place, _ in job.plan.queue_places})
     fabric.enter(switches[0])
     names = [name for _, name in socket.if_nameindex() if name != "lo"]
     request = {"interfaces": names, "sysctls": ["net/ipv4/ip_early_demux"]}

@@ -127,7 +127,7 @@ def test_a_program_is_compiled_and_read_and_named_in_the_trial(tmp_path, monkeyp
     # an object is taken as it is, but not in ns-3
     assert policy_object(made) == made
     host = f"{{congestion_control: {{program: {made}, parameters: [3, 4]}}}}"
-    with pytest.raises(InputError, match="no policy in a BPF object like .*: ns-3 runs"):
+    with pytest.raises(InputError, match="no policy in a BPF object like"):
         load_campaign(campaign_file(tmp_path, host), backend="simulated")
     assert "takes 2 parameters, and 1 are given" in refused(
         tmp_path, "{congestion_control: {program: mine.c, parameters: [3]}}"

@@ -19,7 +19,7 @@ from orchestration.backends.emulated.fabric import (
     plan_fabric,
     plan_routes,
 )
-from orchestration.backends.emulated.job import read_job, write_job
+from orchestration.backends.emulated.job import Job, read_job, write_job
 from orchestration.backends.emulated.numbering import ifindex
 from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
@@ -189,12 +189,11 @@ def test_a_job_comes_back_as_it_was_written(tmp_path):
     steps = fault_steps(it, testbed, plan)
     numbers = np.array([1, 2], dtype=np.int64)
     schedule = Schedule(numbers, numbers, numbers, numbers, numbers, ("a", "b", "c"))
-    write_job(tmp_path, it, testbed, plan, steps, schedule)
+    write_job(tmp_path, Job(it, testbed, plan, steps, schedule))
     job = read_job(tmp_path)
     assert job.trial == it
     assert job.testbed.ports == testbed.ports
-    assert [item.requests for item in job.namespaces] == [i.requests for i in plan.namespaces]
-    assert job.links == plan.links
+    assert job.plan == plan
     assert job.steps == steps
     assert job.schedule.classes == schedule.classes
     assert np.array_equal(job.schedule.size_bytes, numbers)

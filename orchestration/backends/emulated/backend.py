@@ -18,13 +18,8 @@ from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched
-from orchestration.backends.emulated.fabric import (
-    FabricPlan,
-    check_supported,
-    plan_fabric,
-    plan_routes,
-)
-from orchestration.backends.emulated.job import Step, read_result, write_job
+from orchestration.backends.emulated.fabric import check_supported, plan_fabric, plan_routes
+from orchestration.backends.emulated.job import FabricPlan, Job, Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
@@ -195,8 +190,7 @@ class EmulatedBackend:
         told = by_name(told, program[1]) if program else told
         plan = plan_fabric(slow, told.host, trial.seed, trial.fabric, lacks, ground.shapers_late_ns)
         steps = fault_steps(told, slow, plan)
-        write_job(
-            folder,
+        job = Job(
             trial,
             testbed,
             plan,
@@ -208,6 +202,7 @@ class EmulatedBackend:
             mark_object=mark_object(lacks),
             dctcp=program,
         )
+        write_job(folder, job)
         stages = StageClock()
         answering = (
             AnsweringTuner(folder, tuner, testbed, trial.seed) if tuner is not None else None
@@ -223,7 +218,7 @@ class EmulatedBackend:
         ground.start(listen)
         try:
             record = read_result(folder)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
         record = replace(record, facts=_facts(record, plan, ground, stages, trial.fabric))
         return record if answering is None else answering.complete(record)

@@ -52,7 +52,7 @@ class _Rounds:
     def __init__(self, rig: EmulatedRig, tuner: Tuner, job: Job) -> None:
         self._rig = rig
         self._tuner = tuner
-        self._busy = BusyFabric(len(job.queue_places), job.trial.seed)
+        self._busy = BusyFabric(len(job.plan.queue_places), job.trial.seed)
         rig.apply(tuner.reset(job.testbed, job.trial.seed).action)
         self._reading = rig.observe()
         self._actions: deque[Action] = deque()

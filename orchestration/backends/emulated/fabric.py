@@ -22,8 +22,6 @@ has no delay: netem would orphan the packets, and TCP would lose the NIC queue's
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any
 
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
@@ -31,6 +29,7 @@ from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.emulated import link_requests
 from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
+from orchestration.backends.emulated.job import FabricPlan, NamespacePlan
 from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.linux import (
     delays,
@@ -45,34 +44,6 @@ from orchestration.model.trial import LINUX, FabricSpec, HostSpec
 
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
-
-
-@dataclass(frozen=True)
-class NamespacePlan:
-    """One device: sysctls to write, then netlink requests to send inside it, in order.
-
-    `links_up` goes first, in all devices: a port drops what it sends while its peer is down, and
-    routes over it stay unused.
-    """
-
-    name: str
-    sysctls: dict[str, str]
-    links_up: tuple[bytes, ...]
-    requests: tuple[bytes, ...]
-    interfaces: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class FabricPlan:
-    """Everything that a guest needs to build the fabric and to find its queues again."""
-
-    namespaces: tuple[NamespacePlan, ...]
-    links: tuple[bytes, ...]
-    host_addresses: dict[str, tuple[str, ...]]
-    # For each entry of Testbed.queues: (namespace number, ifindex) of its port. The queue's class
-    # says which of the port's queues it is (qdiscs.leaf_handle).
-    queue_places: tuple[tuple[int, int], ...]
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def mac(port: Port) -> str:

@@ -30,12 +30,12 @@ def attach_flow_tables(
         return None
     places = [
         (ifindex, queue.klass)
-        for (_, ifindex), queue in zip(job.queue_places, job.testbed.queues, strict=True)
+        for (_, ifindex), queue in zip(job.plan.queue_places, job.testbed.queues, strict=True)
     ]
     hosts = {
         socket.inet_aton(address): number
         for number, name in enumerate(job.testbed.hosts)
-        for address in job.host_addresses[name]
+        for address in job.plan.host_addresses[name]
     }
     readings_per_slot = max(1, job.trial.action_period_ns // job.trial.sample_period_ns)
     if job.trial.fabric.kind != "linux" and not job.flow_object:
@@ -57,7 +57,7 @@ def _watched(job: Job, fabric: Fabric) -> list[memoryview]:
         )
     program = read_program(Path(job.flow_object).read_bytes())
     ports: dict[int, list[int]] = {}
-    for place, ifindex in dict.fromkeys(job.queue_places):
+    for place, ifindex in dict.fromkeys(job.plan.queue_places):
         ports.setdefault(place, []).append(ifindex)
     memories = []
     for place, ifindexes in ports.items():

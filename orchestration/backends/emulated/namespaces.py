@@ -192,10 +192,10 @@ class Fabric:
             for name, value in _GLOBAL_SYSCTLS.items():
                 write_sysctl(name, value)
         self.absent: dict[str, list[str]] = {}
-        self.number = {item.name: place for place, item in enumerate(job.namespaces)}
+        self.number = {item.name: place for place, item in enumerate(job.plan.namespaces)}
         self.sockets: list[socket.socket] = []
         self.offloads_on: list[str] = []
-        for place, item in enumerate(job.namespaces):
+        for place, item in enumerate(job.plan.namespaces):
             new_namespace(FIRST_NAMESPACE_FD + place)
             if real:
                 if absent := write_present({**_OF_NAMESPACE, **item.sysctls}):
@@ -204,12 +204,12 @@ class Fabric:
                 for name, value in item.sysctls.items():
                     write_sysctl(name, value)
             self.sockets.append(route_socket())
-        send_requests(self.sockets[0], job.links)
-        for place, item in enumerate(job.namespaces):
+        send_requests(self.sockets[0], job.plan.links)
+        for place, item in enumerate(job.plan.namespaces):
             send_requests(self.sockets[place], item.links_up)
-        ports = sum(len(item.interfaces) for item in job.namespaces)
+        ports = sum(len(item.interfaces) for item in job.plan.namespaces)
         self._wait_for_carriers(_CARRIER_TRIES + (0 if real else _CARRIER_TRIES_PORT * ports))
-        for place, item in enumerate(job.namespaces):
+        for place, item in enumerate(job.plan.namespaces):
             self.enter(place)
             on = offloads_off(item.interfaces)
             self.offloads_on += [f"{item.name} {what}" for what in on]

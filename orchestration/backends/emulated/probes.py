@@ -58,7 +58,7 @@ def ping(job: Job, fabric: Fabric) -> dict[str, Any]:
             raw.settimeout(1.0)
             for number in range(job.probe["count"]):
                 begin = time.monotonic_ns()
-                raw.sendto(_echo(number), (job.host_addresses[dst][0], 0))
+                raw.sendto(_echo(number), (job.plan.host_addresses[dst][0], 0))
                 raw.recv(2048)
                 replies.append({"src": src, "dst": dst, "rtt_ns": time.monotonic_ns() - begin})
     return {"replies": replies}
@@ -90,7 +90,7 @@ def marking(job: Job, fabric: Fabric) -> dict[str, Any]:
     queue = labels.index(probe["port"])
     wanted = ECN.change([queue], probe["kmin_bytes"], probe["kmax_bytes"], probe["pmax"])
     (applied,) = rig.apply((wanted,)).changes
-    address = job.host_addresses[probe["receiver"]][0]
+    address = job.plan.host_addresses[probe["receiver"]][0]
     fabric.enter(fabric.number[probe["receiver"]])
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

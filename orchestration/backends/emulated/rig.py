@@ -105,7 +105,7 @@ class EmulatedRig:
         self._programs = None if isinstance(flows, OwnFlowTables) else flows
         self._steps = list(job.steps)
         self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
-        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        addresses = [job.plan.host_addresses[name] for name in job.testbed.hosts]
         self._real = job.trial.clock == REAL
         of_guest = None if self._real else self._guest_hosts(addresses)
         self._hosts: KeptHosts = of_guest or _namespace_hosts(job, fabric)
@@ -122,7 +122,7 @@ class EmulatedRig:
             pairs = None
             if watches_pairs:
                 edges = [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.edges]
-                pairs = PairCounters(job.testbed, edges, job.host_addresses)
+                pairs = PairCounters(job.testbed, edges, job.plan.host_addresses)
             self._samples = SampleFile(
                 count,
                 of_guest,
@@ -285,7 +285,7 @@ class EmulatedRig:
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(
-                len(self._job.queue_places), self.now_ns() - t_ns if age else 0, dtype=np.int64
+                len(self._job.plan.queue_places), self.now_ns() - t_ns if age else 0, dtype=np.int64
             ),
             values={
                 **sample.queues.counters(),
@@ -387,7 +387,7 @@ class EmulatedRig:
             {
                 "kernel": os.uname().release,
                 "offloads_on": self._fabric.offloads_on,
-                "offloads_checked": sum(len(item.interfaces) for item in self._job.namespaces),
+                "offloads_checked": sum(len(item.interfaces) for item in self._job.plan.namespaces),
                 "end_ns": self.now_ns(),
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
@@ -406,10 +406,10 @@ def _linux_queues(job: Job, fabric: Fabric) -> Queues:
     if job.mark_object:
         from orchestration.backends.emulated.marked_queues import MarkedQueues
 
-        return MarkedQueues(job.testbed, job.queue_places, fabric, Path(job.mark_object))
+        return MarkedQueues(job.testbed, job.plan.queue_places, fabric, Path(job.mark_object))
     from orchestration.backends.emulated.linux_queues import LinuxQueues
 
-    return LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
+    return LinuxQueues(job.testbed, job.plan.queue_places, fabric.sockets)
 
 
 def _namespace_hosts(job: Job, fabric: Fabric) -> KeptHosts:

@@ -102,7 +102,7 @@ class Driver:
         self._child_ended = False
         self._status: int | None = None
         hosts = job.testbed.hosts
-        endpoints = Endpoints([job.host_addresses[name] for name in hosts])
+        endpoints = Endpoints([job.plan.host_addresses[name] for name in hosts])
         self._end_ns = job.trial.duration_ns + job.trial.drain_ns
         go, self._go = os.pipe()
         ready, told = os.pipe()
@@ -182,7 +182,7 @@ class RoceTraffic:
         from traffic.drivers.connections import services
         from traffic.schedule import base_rtt_ns, lasting_flows, window_bytes
 
-        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        addresses = [job.plan.host_addresses[name] for name in job.testbed.hosts]
         tos = [
             RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
         ]

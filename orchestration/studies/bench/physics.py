@@ -41,7 +41,7 @@ def run_probe(
     """
     from orchestration.backends.emulated.backend import guest_memory_bytes
     from orchestration.backends.emulated.fabric import plan_fabric
-    from orchestration.backends.emulated.job import write_job
+    from orchestration.backends.emulated.job import Job, write_job
     from orchestration.backends.emulated.kernel.cache import require_kernel
     from orchestration.backends.emulated.launcher import run_guest
 
@@ -54,7 +54,7 @@ def run_probe(
         schedule = make_schedule(trial, testbed)
     plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
     with bench_folder() as folder:
-        write_job(folder, trial, testbed, plan, (), schedule, probe)
+        write_job(folder, Job(trial, testbed, plan, (), schedule, probe))
         run_guest(require_kernel(), folder, guest_memory_bytes(testbed), listener)
         result: dict[str, Any] = json.loads((folder / "probe.json").read_text())
     return result
