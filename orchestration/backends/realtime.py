@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestration.backends import shaper_lag, timer_lag
 from orchestration.backends.lag import Lag, LagProgram
 from orchestration.model.trial import TrialSpec
 
@@ -215,8 +214,8 @@ class MachineWatch:
 
     def __enter__(self) -> MachineWatch:
         self._lags = (
-            LagProgram(timer_lag, str(self._period_ns)),
-            LagProgram(shaper_lag),
+            LagProgram("timers", str(self._period_ns)),
+            LagProgram("shapers"),
         )
         for program in self._lags:
             program.await_start()

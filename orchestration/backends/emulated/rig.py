@@ -25,7 +25,7 @@ from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.traffic import Traffic
-from orchestration.backends.flow_samples import AckedAtEnds, FlowSamples
+from orchestration.backends.flow_samples import FlowReadings
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
@@ -143,9 +143,7 @@ class EmulatedRig:
             self._turn[DCQCN.name] = self._parameters.turn
         if self._paths and self._paths.is_by_flowlet:
             self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
-        self._flow_every = job.trial.flow_sample_period_ns // job.trial.sample_period_ns
-        self._flow_samples = FlowSamples()
-        self._acked = AckedAtEnds(job.trial) if job.trial.host.roce is not None else None
+        self._read_flows = FlowReadings(job.trial, traffic.counters)
         self._lasting = bool(lasting_flows(job.trial, job.schedule).any())
         self._ticker = Ticker()
         self._t0_ns = 0
@@ -178,7 +176,7 @@ class EmulatedRig:
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
         self._hosts.keep(0, self._hosts.read())
-        self._sample_flows(0)
+        self._read_flows.take(self._ticks, 0)
 
     @property
     def t0_ns(self) -> int:
@@ -222,7 +220,7 @@ class EmulatedRig:
         self._traffic.alive()
         more = not self._traffic.all_done()
         seen = [self._taken(one, last=not more and one is found[-1]) for one in found]
-        self._sample_flows(seen[-1].t_ns)
+        self._read_flows.take(self._ticks, seen[-1].t_ns)
         return seen, more
 
     def _ahead(self, times_ns: range, samples: SampleFile) -> int:
@@ -232,10 +230,7 @@ class EmulatedRig:
         if self._steps:
             before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
             most = min(most, max(1, len(before)))
-        if self._flow_every:
-            most = min(most, self._flow_every - self._ticks % self._flow_every)
-        if self._acked and (due_ns := self._acked.next_due_ns(times_ns.start)) is not None:
-            most = min(most, (due_ns - times_ns.start) // times_ns.step + 1)
+        most = min(most, self._read_flows.ahead(self._ticks))
         if self._lasting:
             before = range(times_ns.start, self._job.trial.duration_ns + 1, times_ns.step)
             most = min(most, len(before) or most)
@@ -254,7 +249,7 @@ class EmulatedRig:
             self._ask(self._samples, time.monotonic_ns(), 1, 1)
             (sample,) = self._samples.asked()
         seen = self._taken(sample, last=self._traffic.all_done(), age=True)
-        self._sample_flows(seen.t_ns)
+        self._read_flows.take(self._ticks, seen.t_ns)
         return seen
 
     def _sampled(self) -> Sample:
@@ -306,20 +301,6 @@ class EmulatedRig:
         if self._paths is None or not self._paths.is_by_flowlet:
             return {}
         return {FLOWLET_TIMEOUT.name: self._paths.known}
-
-    def _sample_flows(self, t_ns: int) -> None:
-        """Read every flow if it is time for that."""
-        sampled = bool(self._flow_every) and self._ticks % self._flow_every == 0
-        at_end = self._acked is not None and self._acked.due(
-            self._ticks * self._job.trial.sample_period_ns
-        )
-        if not sampled and not at_end:
-            return
-        counters = self._traffic.counters()
-        if sampled:
-            self._flow_samples.add(t_ns, counters)
-        if at_end and self._acked is not None:
-            self._acked.add(t_ns, counters["acked_bytes"])
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -396,8 +377,8 @@ class EmulatedRig:
                 **({"findings": findings} if found or chosen or self._real else {}),
                 **self._traffic.facts(),
             },
-            self._flow_samples.samples() if self._flow_every else None,
-            self._acked.readings() if self._acked else None,
+            self._read_flows.samples(),
+            self._read_flows.acked(),
         )
 
 

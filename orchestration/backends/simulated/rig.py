@@ -21,7 +21,7 @@ from collectors.readers.ns3 import (
 )
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
-from orchestration.backends.flow_samples import AckedAtEnds, FlowSamples
+from orchestration.backends.flow_samples import FlowReadings
 from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
@@ -106,9 +106,7 @@ class SimulatedRig:
             else None
         )
         self.events: list[Event] = []
-        self._flow_every = trial.flow_sample_period_ns // trial.sample_period_ns
-        self._flow_samples = FlowSamples()
-        self._acked = AckedAtEnds(trial) if trial.host.roce is not None else None
+        self._read_flows = FlowReadings(trial, self._counters)
         self._lasting = lasting_flows(trial, schedule)
         self._lasts_until_ns = trial.duration_ns if self._lasting.any() else 0
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
@@ -132,7 +130,7 @@ class SimulatedRig:
     def start(self) -> None:
         """Start the clock: its time 0 is when all flows are connected."""
         self._keep_hosts(self._host_signals(self._read()[1]))
-        self._sample_flows()
+        self._read_flows.take(self._ticks, self._now_ns)
 
     def now_ns(self) -> int:
         """Return ns-3's time since time 0."""
@@ -181,7 +179,7 @@ class SimulatedRig:
         signals = self._host_signals(hosts) if due or self._watches_hosts else {}
         if due:
             self._keep_hosts(signals)
-        self._sample_flows()
+        self._read_flows.take(self._ticks, self._now_ns)
         known = self._known
         return Observation(
             t_ns=self._now_ns,
@@ -267,19 +265,9 @@ class SimulatedRig:
             found.append(incident(self._testbed, t_ns, KINDS[kind], numbers, begin))
         return found
 
-    def _sample_flows(self) -> None:
-        """Read every flow if it is time for that."""
-        sampled = bool(self._flow_every) and self._ticks % self._flow_every == 0
-        tick_ns = self._ticks * self._trial.sample_period_ns
-        at_end = self._acked is not None and self._acked.due(tick_ns)
-        if not sampled and not at_end:
-            return
+    def _counters(self) -> dict[str, Ints]:
         words = self._simulation.ask(Operation.COUNTERS).reshape(-1, len(names(FLOW_SCOPE)))
-        counters = dict(zip(names(FLOW_SCOPE), words.T, strict=True))
-        if sampled:
-            self._flow_samples.add(self._now_ns, counters)
-        if at_end and self._acked is not None:
-            self._acked.add(self._now_ns, counters["acked_bytes"])
+        return dict(zip(names(FLOW_SCOPE), words.T, strict=True))
 
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
@@ -311,6 +299,5 @@ class SimulatedRig:
         roce = self._trial.host.roce
         if roce is None or roce.control not in TIMES_ROUND_TRIPS:
             facts.pop("untimed_flows", None)
-        sampled = self._flow_samples.samples() if self._flow_every else None
-        acked = self._acked.readings() if self._acked else None
+        sampled, acked = self._read_flows.samples(), self._read_flows.acked()
         return Outcome(flows, self._host_samples(), events, facts, sampled, acked)
