@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from orchestration.backends.lag import Lag, LagProgram
@@ -222,12 +221,7 @@ class MachineWatch:
         self._first = Counters.now()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         last = Counters.now()
         processes, shapers = (program.end() for program in self._lags)
         self._load = Load.between(self._first, last, processes, shapers)

@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from types import TracebackType
 
 from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import Campaign
@@ -58,12 +57,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if hasattr(self, "journal"):
             self.journal.close()
         self._release()

@@ -25,6 +25,7 @@ PACKAGES = (
 pytestmark = pytest.mark.slow
 
 MODEL, FLUID = "orchestration/model", "orchestration/backends/fluid/rig.py"
+OFFER = "orchestration/backends/fluid/capabilities.py"
 
 CAMPAIGN = """
 campaign: throw-away
@@ -125,7 +126,7 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
     )
     touched = {
         replace(copy, f"{MODEL}/knobs.py", declared, KNOB.lstrip()),
-        replace(copy, FLUID, "KNOBS = (ECN.name,)", 'KNOBS = (ECN.name, "flowlet")'),
+        replace(copy, OFFER, "knobs=(ECN.name,)", 'knobs=(ECN.name, "flowlet")'),
         replace(
             copy,
             FLUID,

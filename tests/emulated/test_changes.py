@@ -18,7 +18,7 @@ import os, traceback
 from pathlib import Path
 import numpy as np
 from orchestration.device import qdiscs
-from orchestration.backends.emulated.changes import ThresholdChanges
+from orchestration.backends.emulated.linux_queues import ThresholdChanges
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off

@@ -10,7 +10,7 @@ import pytest
 
 from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
-from orchestration.backends.emulated.hop_probe import HOP
+from orchestration.backends.emulated.capture_probe import HOP
 from orchestration.backends.emulated.numbering import ifindex
 from orchestration.model.load_balancing import LoadBalancingSpec
 from orchestration.model.records import DONE

@@ -10,7 +10,7 @@ from inventory.routing import PathTable
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.backends.fluid.paths import Paths
+from orchestration.backends.fluid.network import Paths
 from orchestration.model.codec import flattened
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, UNFINISHED

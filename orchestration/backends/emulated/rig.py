@@ -13,10 +13,13 @@ import numpy as np
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
-from orchestration.backends.emulated.data_path.hosts import Hosts, KeptHosts
-from orchestration.backends.emulated.data_path.nics import NicFile
-from orchestration.backends.emulated.data_path.pairs import PairCounters
-from orchestration.backends.emulated.data_path.parameters import ParameterFile
+from orchestration.backends.emulated.data_path.hosts import (
+    Hosts,
+    KeptHosts,
+    NicFile,
+    PairCounters,
+    ParameterFile,
+)
 from orchestration.backends.emulated.data_path.paths import PathFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile

@@ -11,8 +11,7 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.fluid.flows import FlowWindow
-from orchestration.backends.fluid.network import FluidNetwork
-from orchestration.backends.fluid.paths import Paths
+from orchestration.backends.fluid.network import FluidNetwork, Paths
 from orchestration.backends.fluid.senders import Senders
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
@@ -36,9 +35,6 @@ from orchestration.model.trial import TrialSpec
 
 # The model's longest step: a few round trips of an idle leaf-spine fabric.
 STEP_NS = 25_000
-# The signals that the model measures, and the knobs that it has.
-SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-KNOBS = (ECN.name,)
 
 
 class FluidRig:

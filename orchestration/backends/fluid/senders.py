@@ -12,10 +12,8 @@ import numpy as np
 
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
-from orchestration.backends.fluid.flows import FlowWindow
-from orchestration.backends.fluid.network import FluidNetwork
-from orchestration.backends.fluid.paths import Paths
-from orchestration.backends.fluid.windows import Windows
+from orchestration.backends.fluid.flows import FlowWindow, Windows
+from orchestration.backends.fluid.network import FluidNetwork, Paths
 from orchestration.model.records import DONE, UNFINISHED, Floats, FlowRecords, Ints, Schedule
 
 _NEVER_NS = np.iinfo(np.int64).max

@@ -11,9 +11,12 @@ from typing import Any
 from inventory.topology import Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
-from orchestration.backends.simulated.own_policy import check_own_policies, policy_library
 from orchestration.backends.simulated.process import Simulation
-from orchestration.backends.simulated.program import require_program
+from orchestration.backends.simulated.program import (
+    check_own_policies,
+    policy_library,
+    require_program,
+)
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.brought import here
 from orchestration.model.ports import Progress, Tuner

@@ -11,7 +11,6 @@ import subprocess
 import time
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,12 +79,7 @@ class Simulation:
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the program."""
         self._selector.close()
         self._process.kill()

@@ -3,7 +3,9 @@
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
 The hash covers the sources, ns-3's version and location, and the compilers' options. The policies
-of RoCE NICs are the C sources of the emulated fabric's kernel.
+of RoCE NICs are the C sources of the emulated fabric's kernel. A policy of one's own is C source
+too, compiled as a library that the program loads: ns3/own_policy.c is around it, which gives it
+what the guest gives a BPF program.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.trial import TrialSpec
 
 PROGRAM = "closloop-ns3"
 COMPILER = "g++"
@@ -155,3 +159,48 @@ def _compile(wheel: Wheel, path: Path) -> None:
                     "pip install 'closloop[sim]' installs the version that it is written for",
                 )
         os.replace(partial, path)
+
+
+_AROUND = Path(__file__).parent / "ns3" / "own_policy.c"
+# What C leaves undefined and BPF defines: sums that overflow, words read as other types.
+_LIBRARY_FLAGS = ("-O2", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC")
+
+
+def policy_library(source: Path, folder: Path) -> Path:
+    """Compile a policy's C source; return the library, which is in `folder`.
+
+    Raises InputError for a file that is no C source or does not compile, NotReadyError without a
+    compiler.
+    """
+    if source.suffix != ".c":
+        raise InputError.single(
+            str(source), "ns-3 needs its C source", "give the .c file, or run --on emulated"
+        )
+    if shutil.which(COMPILER) is None:
+        raise NotReadyError(
+            f"a policy of one's own needs a compiler in ns-3, and there is no {COMPILER}",
+            "apt-get install g++",
+        )
+    made = folder / "policy.so"
+    around = ("-I", str(POLICIES), f'-DPROGRAM="{source.absolute()}"', "-x", "c", str(_AROUND))
+    done = subprocess.run(
+        [COMPILER, *_LIBRARY_FLAGS, *around, "-o", str(made)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        faults = [line for line in done.stderr.splitlines() if "error:" in line]
+        said = faults[0].partition("error: ")[2] if faults else done.stderr.strip()[:2000]
+        raise InputError.single(
+            str(source), f"the compiler refuses it: {said}", "correct it: see docs/policies.md"
+        )
+    return made
+
+
+def check_own_policies(trials: Sequence[TrialSpec]) -> None:
+    """Compile the policies that trials name; raise as `policy_library` does."""
+    specs = [trial.host.roce for trial in trials if trial.host.roce is not None]
+    for program in dict.fromkeys(spec.program for spec in specs if spec.program):
+        with tempfile.TemporaryDirectory(prefix="closloop-policy-") as folder:
+            policy_library(Path(program), Path(folder))

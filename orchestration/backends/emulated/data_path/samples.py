@@ -14,9 +14,12 @@ import numpy as np
 
 from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
-from orchestration.backends.emulated.data_path.hosts import HOST_STATE, Hosts
-from orchestration.backends.emulated.data_path.nics import NIC_STATE
-from orchestration.backends.emulated.data_path.pairs import PairCounters
+from orchestration.backends.emulated.data_path.hosts import (
+    HOST_STATE,
+    NIC_STATE,
+    Hosts,
+    PairCounters,
+)
 from orchestration.backends.emulated.data_path.paths import PATHS_STATE, PathFile
 from orchestration.backends.emulated.data_path.pauses import (
     BUFFER_STATE,
