@@ -76,7 +76,7 @@ def test_a_tuner_that_needs_what_a_backend_lacks_is_refused_by_plan(tmp_path):
     for verb in ("plan", "run"):
         said = closloop(verb, str(folder / "campaign.yml"), "--on", "fluid")
         assert said.returncode == 2
-        assert "needs the signal 'host.timeouts', which fluid lacks" in said.stderr
+        assert "needs the signal 'host.timeouts', which the fluid backend lacks" in said.stderr
 
 
 @pytest.fixture
@@ -125,4 +125,4 @@ def test_a_tuner_of_dcqcn_is_refused_where_hosts_are_under_another_control(incre
     assert said.returncode == 2
     assert "turns the parameters of dcqcn, and the hosts are under dctcp" in said.stderr
     said = closloop("plan", str(increase), "--on", "fluid")
-    assert "knob 'dcqcn', which fluid lacks" in said.stderr
+    assert "knob 'dcqcn', which the fluid backend lacks" in said.stderr

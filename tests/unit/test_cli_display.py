@@ -86,7 +86,13 @@ def test_an_invalid_trial_says_why(display, said):
 
 
 def test_a_trial_in_real_time_has_one_time(display, said):
-    for number, changes in enumerate(({"clock": "real"}, {"backend": "hardware"}), start=1):
+    for number, changes in enumerate(
+        (
+            {"backend": "emulated", "clock": "real"},
+            {"backend": "hardware"},
+        ),
+        start=1,
+    ):
         real = replace(trial(number), **changes)
         display.started(real)
         display.finished(real, Finished(True, (), 12 * MS, 4.0))

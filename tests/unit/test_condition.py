@@ -9,7 +9,6 @@ import pytest
 from orchestration.environment.source import EpisodeSource
 from orchestration.exchange.source import read_source
 from orchestration.model.condition import (
-    IMPORTED,
     condition_key,
     factors_of,
     in_words,
@@ -98,7 +97,7 @@ def test_what_makes_another_condition(changes):
 
 
 def test_imports_of_one_fabric_are_one_condition_whatever_their_flows_and_their_length():
-    first = other(backend=IMPORTED, files={"testbed": "1", "schedule": "1"})
+    first = other(backend="imported", files={"testbed": "1", "schedule": "1"})
     second = dataclasses.replace(
         first, duration_ns=5, drain_ns=6, files={"testbed": "1", "schedule": "2"}
     )
