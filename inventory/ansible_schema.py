@@ -192,9 +192,6 @@ class DeviceVariables(StrictModel):
     closloop_lacks: tuple[Lacking, ...] = Field(
         default=(), description="what the device's kernel does not have, like [red, fq]"
     )
-    closloop_flowlet_idle_time: Annotated[Duration, AfterValidator(_microseconds)] = Field(
-        default=0, description="the gap after which SONiC chooses a flow's port anew, like 200us"
-    )
     closloop_links: tuple[LinkVariable, ...] = ()
 
 
@@ -213,7 +210,6 @@ ACCESS = {
     "closloop_queues": "queues",
     "closloop_telemetry": "telemetry_ns",
     "closloop_lacks": "lacks",
-    "closloop_flowlet_idle_time": "flowlet_idle_ns",
 }
 
 

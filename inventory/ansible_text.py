@@ -171,17 +171,13 @@ def _seconds(value: float) -> str:
 def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables except its address and links."""
     said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
-    every, idle = (
-        format_duration(ns, _DIGITS) if ns else 0
-        for ns in (access.telemetry_ns, access.flowlet_idle_ns)
-    )
+    every = format_duration(access.telemetry_ns, _DIGITS) if access.telemetry_ns else 0
     rdma = set(access.rdma_devices)
     return {
         **said,
         "closloop_queues": list(access.queues),
         "closloop_telemetry": every,
         "closloop_lacks": list(access.lacks),
-        "closloop_flowlet_idle_time": idle,
         "closloop_rdma_device": rdma.pop() if len(rdma) == 1 else "",
     }
 

@@ -35,11 +35,10 @@ class Access:
     `rdma_devices` the RDMA devices of a RoCE host's interfaces, in the same order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
     of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
-    depths, 0 for not, and `flowlet_idle_ns` the gap after which it shall choose a flow's port anew,
-    by the ports' load (adaptive routing), 0 for none. `python` is the program that runs the agent.
-    `pcc_device` is the RDMA device of a host's programmable NIC (DOCA PCC), whose programs are
-    built and run on the NIC's own cores, at the address `dpu`, if there is one. What its kernel
-    `lacks` is done otherwise, or refused.
+    depths, 0 for not. `python` is the program that runs the agent. `pcc_device` is the RDMA device
+    of a host's programmable NIC (DOCA PCC), whose programs are built and run on the NIC's own
+    cores, at the address `dpu`, if there is one. What its kernel `lacks` is done otherwise, or
+    refused.
     """
 
     device: str
@@ -56,7 +55,6 @@ class Access:
     rdma_devices: tuple[str, ...] = ()
     queues: tuple[int, ...] = (SONIC_QUEUE,)
     telemetry_ns: int = 0
-    flowlet_idle_ns: int = 0
     pcc_device: str = ""
     dpu: str = ""
     lacks: tuple[Lacking, ...] = ()

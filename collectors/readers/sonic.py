@@ -3,7 +3,6 @@
     sonic.capabilities {}          what the switch offers (`sonic_places.capabilities`)
     sonic.open {queues: [[port, queue, profile], ...]}   -> {..., "about": capabilities}
     sonic.read {}                  -> a reading of the opened queues
-    sonic.adaptive {ports: [...]}  what the ASIC has of adaptive routing (`ars.state`)
     sonic.set {changes: [[index, kmin_bytes, kmax_bytes, pmax], ...]}   -> a reading afterwards
 
 A reading has `rows`, one per queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
@@ -38,7 +37,6 @@ from collectors.readers.sonic_places import (
     whole,
 )
 from collectors.readers.sonic_stream import DepthStream
-from orchestration.device.agent import ars
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.resp import (
     ASIC_DB,
@@ -379,7 +377,6 @@ def operations(
 
     found: dict[str, Operation] = {
         "sonic.capabilities": lambda _: capabilities(redis, version_file, constants),
-        "sonic.adaptive": lambda request: ars.state(redis, request["ports"]),
         "sonic.open": open_queues,
         "sonic.read": lambda _: queues().read(),
         "sonic.set": lambda request: queues().set(request["changes"]),

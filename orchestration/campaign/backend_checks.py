@@ -13,7 +13,6 @@ from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.schema import CampaignFile
 from orchestration.model.capabilities import Capabilities, Mode, capabilities
-from orchestration.model.load_balancing import QUALITY
 from orchestration.model.trial import REAL, ROCE_CONTROLS
 
 
@@ -108,8 +107,7 @@ def _asked(whole: Fields, testbed: Testbed | None, mode: Mode) -> Iterator[Asked
         by = balancing.route_by
         yield Asked(
             ("load_balancing", *(["route_by"] if mode.load_balancing else [])),
-            f"load balancing by {by if mode.load_balancing else balancing.kind}"
-            + (", the choice of ASICs with SONiC's adaptive routing" if by == QUALITY else ""),
+            f"load balancing by {by if mode.load_balancing else balancing.kind}",
             "load_balancing",
             lambda mode: by in mode.load_balancing,
             f"use `route_by: {mode.load_balancing[0]}`" if mode.load_balancing else "leave it out",

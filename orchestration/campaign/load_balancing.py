@@ -15,14 +15,11 @@ from orchestration.model.load_balancing import (
     KINDS,
     LEAST_DRE_TIME_NS,
     LEAST_ENTRIES,
-    LEAST_QUALITY_TIMEOUT_NS,
     LEAST_TIMEOUT_NS,
     MOST_CONGA_PORTS,
     MOST_DRE_TIME_NS,
     MOST_ENTRIES,
-    MOST_QUALITY_TIMEOUT_NS,
     MOST_TIMEOUT_NS,
-    QUALITY,
     ROUTES,
     LoadBalancingSpec,
 )
@@ -41,9 +38,8 @@ def _timeout(value: int) -> int:
 
 
 def _route(name: str) -> str:
-    known = (*ROUTES, QUALITY)
-    if name not in known:
-        raise ValueError(f"no route_by {name!r}: {suggest(name, known)}use {', '.join(known)}")
+    if name not in ROUTES:
+        raise ValueError(f"no route_by {name!r}: {suggest(name, ROUTES)}use {', '.join(ROUTES)}")
     return name
 
 
@@ -126,36 +122,8 @@ def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Fin
     yield from _check_unused(asked)
     if asked.kind == "ecmp":
         return
-    if asked.route_by == QUALITY:
-        yield from _check_quality(asked)
     if testbed is not None:
         yield from _check_paths(asked, testbed)
-
-
-def _check_quality(asked: LoadBalancing) -> Iterator[Finding]:
-    """Report what SONiC's adaptive routing is not, or does not take."""
-    where = ("load_balancing", "route_by")
-    if asked.kind != "flowlets":
-        yield Finding(
-            where,
-            f"{asked.kind} by {QUALITY} is not set up: SONiC's adaptive routing is, by flowlets",
-            "use `kind: flowlets`, or another route_by",
-        )
-    spec = asked.spec()
-    for timeout_ns in sorted({spec.edge_timeout_ns, spec.aggregation_timeout_ns}):
-        within = LEAST_QUALITY_TIMEOUT_NS <= timeout_ns <= MOST_QUALITY_TIMEOUT_NS
-        if not within or timeout_ns % 1000:
-            yield Finding(
-                ("load_balancing", "timeout"),
-                f"SONiC's adaptive routing has no timeout of {format_duration(timeout_ns, 6)}",
-                "use 2us to 2047us, in whole us",
-            )
-    if "entries" in asked.model_fields_set:
-        yield Finding(
-            ("load_balancing", "entries"),
-            "the flowlet table is the ASIC's own, whose size closloop does not set",
-            "remove it",
-        )
 
 
 def _check_unused(asked: LoadBalancing) -> Iterator[Finding]:

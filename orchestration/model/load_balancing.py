@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Kind = Literal["ecmp", "spray", "flowlets"]
-_Routed = Literal["random", "round-robin", "drill", "conga"]
-RouteBy = Literal[_Routed, "quality"]
+RouteBy = Literal["random", "round-robin", "drill", "conga"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# What closloop's own switches do; by quality, the load of ports, an ASIC with ARS chooses.
-ROUTES: tuple[RouteBy, ...] = get_args(_Routed)
-QUALITY: RouteBy = "quality"
-LEAST_QUALITY_TIMEOUT_NS, MOST_QUALITY_TIMEOUT_NS = 2_000, 2_047_000
+ROUTES: tuple[RouteBy, ...] = get_args(RouteBy)
 
 LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS = 1_000, 1_000_000_000
 LEAST_ENTRIES, MOST_ENTRIES = 4, 1 << 20

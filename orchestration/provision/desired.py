@@ -25,7 +25,6 @@ from typing import Any
 from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
 from inventory.scale import shapers_late_ns
-from orchestration.backends.hardware.sonic.ars import balanced_interfaces
 from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.device.qdiscs import CLASS_TOS
@@ -75,7 +74,6 @@ def desired_state(
     """
     _check(rack)
     host, roce = host or HostSpec(), roce or RoceSettings()
-    balanced = balanced_interfaces(rack)
     result: dict[str, dict[str, Any]] = {}
     for number, device in enumerate(rack.testbed.devices):
         access = rack.access[device.name]
@@ -83,9 +81,6 @@ def desired_state(
             sonic: dict[str, Any] = {"tables": desired_tables(rack, device.name)}
             if access.telemetry_ns:
                 sonic["telemetry_us"] = access.telemetry_ns // 1000
-            if device.name in balanced:
-                idle_us, ports = access.flowlet_idle_ns // 1000, balanced[device.name]
-                sonic["adaptive_routing"] = {"idle_us": idle_us, "ports": ports}
             result[device.name] = {"sonic": sonic}
             continue
         if device.kind == "switch":

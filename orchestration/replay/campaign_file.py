@@ -14,7 +14,7 @@ from orchestration.campaign.controls import written
 from orchestration.model.capabilities import capabilities
 from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import ECMP, QUALITY, LoadBalancingSpec
+from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.roce import (
     BDP_WINDOW,
     DCQCN_SETS,
@@ -154,8 +154,6 @@ def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
         "edge": duration(spec.edge_timeout_ns),
         "aggregation": duration(spec.aggregation_timeout_ns),
     }
-    if spec.route_by == QUALITY:
-        return {**common, "timeout": timeouts}
     return {**common, "timeout": timeouts, "entries": spec.entries}
 
 

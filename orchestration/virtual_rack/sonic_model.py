@@ -32,8 +32,6 @@ class Traits:
     `wred_profiles` is the size of the table of which each enabled colour of a profile takes one
     entry. With `one_watchdog_action` (Broadcom's DLR_INIT) all watched ports have the same one.
     `buffer_model` is `traditional` or `dynamic`.
-    `adaptive` is whether orchagent has adaptive routing, which no release has; SAI does not take
-    the attributes in `adaptive_lacks` then.
     """
 
     release: str = _FIRST_WITH_MARKS
@@ -48,8 +46,6 @@ class Traits:
     wred_profiles: int = 1024
     one_watchdog_action: bool = False
     buffer_model: str = "traditional"
-    adaptive: bool = False
-    adaptive_lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,15 +59,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class PortModel:
-    """One port. `queues` are the queues that carry packets, by their number in SONiC.
-
-    `to_switch` is whether it leads to another switch.
-    """
+    """One port. `queues` are the queues that carry packets, by their number in SONiC."""
 
     name: str
     rate_bps: int
     queues: dict[int, Leaf]
-    to_switch: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +163,6 @@ def model_of(layout: Layout, device: str, traits: Traits | None = None) -> Switc
                 )
                 for queue in testbed.queues_at(port)
             },
-            to_switch=testbed.peer_device(port).kind == "switch",
         )
         for port in testbed.ports_of[device]
     )

@@ -39,9 +39,6 @@ from orchestration.device.agent.resp import (
 from orchestration.device.netlink import RouteSocket
 from orchestration.model.red_law import red_max_p
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.sonic_ars import TABLES as ADAPTIVE_TABLES
-from orchestration.virtual_rack.sonic_ars import Adaptive
-from orchestration.virtual_rack.sonic_ars import capability_rows as adaptive_capabilities
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
     Marking,
@@ -69,7 +66,6 @@ READY = "PORT_TABLE:PortInitDone"
 _TABLES = (
     *("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE"),
     *TELEMETRY_TABLES,
-    *ADAPTIVE_TABLES,
 )
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
@@ -192,7 +188,6 @@ class Bridge:
             daemons = self.daemons = _Daemons(self)
             daemons.orchagent.start()
             self._take([(key, "hset") for key in self._keys()], daemons)
-            daemons.adaptive.install_routes()
             self._pending.append((APPL_DB, ("HSET", READY, "lanes", "0")))
             self._flush()
             poll = select.poll()
@@ -222,8 +217,6 @@ class Bridge:
         for db in _OWN:
             self._pending.append((db, ("FLUSHDB",)))
         self._put(STATE_DB, capability_rows(self.model))
-        if self.model.traits.adaptive:
-            self._put(STATE_DB, adaptive_capabilities(self.model.traits.adaptive_lacks))
         self._put(STATE_DB, port_state_rows(self.model))
         self._put(COUNTERS_DB, counter_maps(self.model))
         self._flush()
@@ -285,7 +278,6 @@ class _Daemons:
     def __init__(self, bridge: Bridge) -> None:
         model, plane, log = bridge.model, bridge.plane, bridge.log
         self.orchagent = Orchagent(model, bridge.write_asic, plane.mark, log)
-        self.adaptive = Adaptive(model, bridge.write_asic, log)
         self.watchdog = Watchdog(model, bridge.write_counters, self._poll_watchdog, log)
         self.counters = FlexCounters(
             model, plane, bridge.write_counters, lambda: self.watchdog.actions
@@ -297,10 +289,8 @@ class _Daemons:
 
     def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
-        if not self.adaptive.hung:
-            self.orchagent.take(key, row)
-            self.watchdog.take(key, row)
-            self.adaptive.take(key, row)
+        self.orchagent.take(key, row)
+        self.watchdog.take(key, row)
         self.counters.take(key, row, now_ns)
         self.telemetry.take(key, row, now_ns)
 

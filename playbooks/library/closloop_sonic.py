@@ -9,8 +9,6 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.closloop.sonic_ars import STEP as ADAPTIVE
-from ansible.module_utils.closloop.sonic_ars import AdaptiveRouting
 from ansible.module_utils.closloop.sonic_buffers import lossless_rows
 from ansible.module_utils.closloop.sonic_streams import stream_rows
 from ansible.module_utils.closloop.sonic_undo import LISTS, noted, parts, restored
@@ -22,7 +20,7 @@ from ansible.module_utils.closloop.sonic_watchdog import (
     refuse_two_actions,
     set_rows,
 )
-from ansible.module_utils.device.agent import ars, configdb
+from ansible.module_utils.device.agent import configdb
 from ansible.module_utils.device.agent.asics import refusal
 from ansible.module_utils.device.agent.resp import (
     ASIC_DB,
@@ -33,7 +31,6 @@ from ansible.module_utils.device.agent.resp import (
     pairs,
 )
 from ansible.module_utils.device.agent.telemetry import CONSTANTS_FILE, offered
-from ansible.module_utils.device.agent.yang import MODELS
 
 DOCUMENTATION = r"""
 module: closloop_sonic
@@ -51,8 +48,7 @@ options:
   desired:
     description: >-
       C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
-      with a profile are streamed, where that can be had; C(adaptive_routing), by C(idle_us) and
-      C(ports), flowlets where the switch's schema has them; C(socket), Redis's Unix socket.
+      with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
     type: dict
 extends_documentation_fragment: closloop
 author: closloop
@@ -74,8 +70,8 @@ lease:
   returned: success
 skipped_steps:
   description: >-
-    Polling intervals or streams that this switch cannot have, groups of next hops that are as they
-    were made, and what an undo leaves because somebody has changed it, with the reason.
+    Polling intervals or streams that this switch cannot have, and what an undo leaves because
+    somebody has changed it, with the reason.
   type: list
   returned: success
 """
@@ -95,7 +91,6 @@ class Tables(Device):
         super().__init__()
         self.version_file = VERSION_FILE
         self.constants_file = CONSTANTS_FILE
-        self.models = MODELS
         self._redis = redis
         self._load = load
         self._large = False
@@ -111,8 +106,6 @@ class Tables(Device):
         }
         rows.update(lossless_rows(self._redis, lossless))
         rows.update(self._streams(desired))
-        if desired.get("adaptive_routing"):
-            rows.update(self._adaptive().rows(desired["adaptive_routing"]))
         # each write of a profile sets every field that it has, so it has none but these
         return {
             key: {
@@ -122,9 +115,6 @@ class Tables(Device):
             }
             for key, row in rows.items()
         }
-
-    def _adaptive(self) -> AdaptiveRouting:
-        return AdaptiveRouting(self._redis, self.version_file, self.models)
 
     def _streams(self, desired: dict) -> dict:
         """Return the rows that stream depths; where the switch cannot, that is a skipped step."""
@@ -226,10 +216,7 @@ class Tables(Device):
         self._make_profiles([change for change in whole if change.key.startswith("WRED_PROFILE|")])
         watchdog = Restart(self._redis, rows)
         watchdog.stop()
-        adaptive = [change for change in whole if ars.is_row(change.key)]
-        apart = {change.key for change in adaptive}
         whole = [change for change in whole if change.key.partition("PFC_WD|")[2] not in rows]
-        whole = [change for change in whole if change.key not in apart]
         there = [change for change in whole if change.after is not None]
         gone = [change for change in whole if change.after is None]
         there.sort(key=lambda change: configdb.place(change.key))
@@ -238,9 +225,6 @@ class Tables(Device):
         self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in gone])
         watchdog.start()
         self._poll(changes)
-        left = self._adaptive().apply(adaptive, self._write)
-        if left:
-            self.skip(ADAPTIVE, left)
 
     def _whole(self, changes: list) -> list:
         """Return the changes with whole rows, or None, before and after."""

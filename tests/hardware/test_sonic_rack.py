@@ -58,10 +58,6 @@ if provisioned:
     never = rack.testbed.queues[0].buffer_bytes
     assert rows[0][5] == rows[0][6] >= never, rows
     assert set(switch.sources()) >= {"qlen_bytes", "marked_packets"}
-    # no release has adaptive routing, and the stand-in none of its objects
-    ports = list(rack.access[device].interfaces)
-    nothing = {"idle_us": [], "enabled": [], "groups": 0, "bound": {}}
-    assert agent.call("sonic.adaptive", ports=ports) == nothing
 else:
     time.sleep(0.1)  # of the rack's time: nobody waits for what is unbound
     print([red(row) for row in agent.call("red.read")["rows"]])

@@ -1,11 +1,15 @@
 """`load_balancing` in a campaign file: what is read, what is refused, and the stream of draws."""
 
+from dataclasses import replace
+
 import pytest
 
 from inventory.files import load_testbed
+from inventory.rack import Access, Rack
+from orchestration.backends.hardware.balancing import check_platforms
 from orchestration.backends.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of
 from orchestration.model.trial import TrialSpec
 from orchestration.replay.campaign_file import _load_balancing
@@ -92,31 +96,6 @@ def test_a_backend_or_testbed_without_a_choice_is_refused_by_name(tmp_path):
     assert "testbed star has one path between any two hosts" in text
 
 
-QUALITY = "load_balancing: {kind: flowlets, route_by: quality"
-
-
-def test_quality_is_sonics_and_its_timeouts_are_whole_us(tmp_path):
-    """Adaptive routing of SONiC: refused by name on every backend that has no ASIC."""
-    trial = trial_of(tmp_path, QUALITY + ", timeout: 2047us}", backend="hardware")
-    wanted = LoadBalancingSpec("flowlets", 2_047_000, 2_047_000, "quality")
-    assert trial.load_balancing == wanted
-    assert TrialSpec.from_json(trial.to_json()) == trial
-    again = f"load_balancing: {_load_balancing(wanted)}".replace("'", '"')
-    assert trial_of(tmp_path, again, backend="hardware").load_balancing == wanted
-    for backend in ("emulated", "simulated"):
-        text = refused(tmp_path, QUALITY + "}", backend=backend)
-        assert f"the {backend} backend" in text
-        assert "has no load balancing by quality" in text
-        assert text.count("->") == 1
-    for timeout in ("1us", "2048us", "2500ns"):
-        text = refused(tmp_path, QUALITY + f", timeout: {timeout}}}", backend="hardware")
-        assert "SONiC's adaptive routing has no timeout of" in text
-    text = refused(tmp_path, QUALITY + ", entries: 1024}", backend="hardware")
-    assert "the flowlet table is the ASIC's own" in text
-    sprayed = "load_balancing: {kind: spray, route_by: quality}"
-    assert "spray by quality is not set up" in refused(tmp_path, sprayed, backend="hardware")
-
-
 def test_linux_switches_of_a_rack_see_no_queues_of_other_ports(tmp_path):
     for route_by in ("drill", "conga"):
         asked = f"load_balancing: {{kind: flowlets, route_by: {route_by}}}"
@@ -169,3 +148,25 @@ def test_loss_detection_is_a_setting_of_linux_tcp(tmp_path):
     assert "its TCP has one of its own" in refused(tmp_path, asked, backend="simulated")
     roce = "host: {loss_detection: duplicate-acks, congestion_control: dcqcn}"
     assert "no flow is TCP" in refused(tmp_path, roce)
+
+
+@pytest.mark.parametrize("kind", ["flowlets", "spray"])
+def test_sonic_switches_with_a_choice_are_refused_by_name(tmp_path, kind):
+    """No release of SONiC chooses other than by the flow; spines have no choice."""
+    testbed = load_testbed("graphcc")
+
+    def rack(platform):
+        accesses = {name: Access(name, "10.0.0.1", platform=platform) for name in testbed.device}
+        for name, ports in testbed.ports_of.items():
+            names = tuple(f"eth{place}" for place in range(len(ports)))
+            accesses[name] = replace(accesses[name], interfaces=names)
+        return Rack("lab", testbed, accesses)
+
+    trial = trial_of(tmp_path, f"load_balancing: {kind}", backend="hardware")
+    plain = trial_of(tmp_path, "", backend="hardware")
+    check_platforms(rack("linux"), [plain, trial])
+    check_platforms(rack("sonic"), [plain])
+    with pytest.raises(NotReadyError, match=f"load balancing by {kind}") as caught:
+        check_platforms(rack("sonic"), [plain, trial])
+    assert "leaf1: runs SONiC" in str(caught.value)
+    assert "spine" not in str(caught.value)

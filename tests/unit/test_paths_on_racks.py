@@ -243,13 +243,12 @@ def switches(monkeypatch):
     return {name: Switch(name) for name in LEAVES}
 
 
-def test_only_switches_with_a_choice_are_asked_and_none_that_choose_by_quality():
+def test_only_switches_with_a_choice_are_asked_and_none_by_the_flow():
     spines = set(TESTBED.switches) - set(LEAVES)
     rack = rack_of(**dict.fromkeys(spines, "sonic"))
-    by_quality = trial(LoadBalancingSpec("flowlets", route_by="quality"))
-    assert services_for(rack, [trial(ECMP), by_quality]) == {}
+    assert services_for(rack, [trial(ECMP)]) == {}
     assert services_for(rack, [trial(ECMP), trial()]) == dict.fromkeys(LEAVES, ("paths",))
-    check_paths(rack, Fleet({}), [trial(ECMP), by_quality])
+    check_paths(rack, Fleet({}), [trial(ECMP)])
 
 
 def test_what_a_rack_lacks_is_said_of_every_switch_at_once(switches):

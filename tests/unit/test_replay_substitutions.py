@@ -225,12 +225,12 @@ def test_roce_of_some_flows_alone_is_not_replayed_as_tcp_either(case, tmp_path):
 
 
 def test_load_balancing_is_not_left_out_without_a_word(case, tmp_path):
-    ways = LoadBalancingSpec(kind="flowlets", route_by="quality")
-    run = own(case, tmp_path, backend="hardware", load_balancing=ways)
-    told = refused(run, tmp_path, backend="emulated")
-    assert "load balancing by flowlets (quality)" in told
-    _, notes = replay(run, tmp_path, backend="emulated", without=("load-balancing",))
-    assert "in place of load balancing by flowlets (quality): ECMP" in notes
+    ways = LoadBalancingSpec(kind="flowlets", route_by="conga")
+    run = own(case, tmp_path, load_balancing=ways)
+    told = refused(run, tmp_path, backend="hardware")
+    assert "load balancing by flowlets (conga)" in told
+    _, notes = replay(run, tmp_path, backend="hardware", without=("load-balancing",))
+    assert "in place of load balancing by flowlets (conga): ECMP" in notes
 
 
 @pytest.mark.parametrize(

@@ -17,22 +17,14 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
-from orchestration.device.agent import ars
 from orchestration.device.agent.configdb import DEFAULTS
 from orchestration.device.agent.telemetry import GROUPS, PROFILES
-from orchestration.device.agent.yang import read_tables, tables_of
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import Traits, config_rows, model_of
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from ars_models import ARS
 
 pytestmark = pytest.mark.yang
 
 RELEASES = ("202305", "202505", "202605")
-# Adaptive routing, which no release has: sonic-buildimage PR 22264.
-PULL = "pull-22264"
 # Testbed, and the queues of its classes.
 RACKS = [
     ("graphcc", (3,)),
@@ -45,9 +37,6 @@ RACKS = [
 
 # Per table: its module, and the leaves in a key, between bars. Maps have the leaves of their pairs.
 TABLES = {
-    "ARS_INTERFACE": ("sonic-ars", ("if_name",)),
-    "ARS_OBJECT": ("sonic-ars", ("ars_obj_name",)),
-    "ARS_PROFILE": ("sonic-ars", ("profile_name",)),
     "BUFFER_PG": ("sonic-buffer-pg", ("port", "pg_num")),
     "BUFFER_POOL": ("sonic-buffer-pool", ("name",)),
     "BUFFER_PROFILE": ("sonic-buffer-profile", ("name",)),
@@ -286,45 +275,3 @@ def test_rows_that_stream_depths_are_valid(models, name, queues):
     for field, value in (("object_names@", "Ethernet999|3"), ("object_counters@", "DEPTH")):
         wrong = merged(wanted, {GROUPS: {"CLOSLOOP|QUEUE": {field: value}}})
         assert problems(wrong, folder) != ""
-
-
-@pytest.fixture
-def pulled(models):
-    """Return the folder of the models with adaptive routing."""
-    if not (cache() / PULL).is_dir():
-        pytest.skip(f"no models of {PULL}: fetch them with scripts/sonic-yang.sh")
-    return models(PULL)
-
-
-def test_rows_of_adaptive_routing_are_valid_by_the_models_that_they_are_made_from(pulled):
-    _, _, model = rack_of("graphcc", (3,))
-    schema = read_tables(ars.PREFIX, str(pulled))
-    ports = [port.name for port in model.ports[:2]]
-    for idle_us in (2, 200, 2047):
-        wanted = merged(stock(model), split(ars.rows(schema, idle_us, ports)))
-        assert problems(wanted, pulled) == ""
-    for table, key, field, value in (
-        ("ARS_OBJECT", "CLOSLOOP", "flowlet_idle_time", "2048"),
-        ("ARS_OBJECT", "CLOSLOOP", "assign_mode", "flowlet"),
-        ("ARS_INTERFACE", ports[0], "ars_obj_name", "NONE"),
-        ("ARS_INTERFACE", "Ethernet999", "ars_obj_name", "CLOSLOOP"),
-    ):
-        assert problems(merged(wanted, {table: {key: {field: value}}}), pulled) != ""
-    for outside in (1, 2048):
-        with pytest.raises(ValueError, match="takes 2 to 2047 us"):
-            ars.rows(schema, outside, ports)
-
-
-def test_the_short_module_of_other_tests_has_the_published_ones_nodes(pulled):
-    published, short = read_tables(ars.PREFIX, str(pulled)), tables_of(ARS)
-    for name, table in short.items():
-        assert (table.keys, table.most) == (published[name].keys, published[name].most)
-        for leaf, said in table.leaves.items():
-            assert said == published[name].leaves[leaf], f"{name} {leaf}"
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_no_release_has_adaptive_routing(models, release):
-    schema = read_tables(ars.PREFIX, str(models(release)))
-    with pytest.raises(ars.Missing, match="schema has no ARS_PROFILE"):
-        ars.rows(schema, 200, ["Ethernet0"])

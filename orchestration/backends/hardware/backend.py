@@ -21,7 +21,12 @@ from orchestration.backends.dilation import (
     stretched_schedule,
     unscalable,
 )
-from orchestration.backends.hardware.balancing import Balancing, check_paths, chooses
+from orchestration.backends.hardware.balancing import (
+    Balancing,
+    check_paths,
+    check_platforms,
+    chooses,
+)
 from orchestration.backends.hardware.balancing import services_for as services_of_switches
 from orchestration.backends.hardware.controls import Controls, check_controls, check_programs
 from orchestration.backends.hardware.controls import services_for as services_of_controls
@@ -46,11 +51,6 @@ from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.backends.hardware.settings import Settings
-from orchestration.backends.hardware.sonic.ars import (
-    check_configured,
-    check_in_effect,
-    check_knobs,
-)
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
 from orchestration.backends.realtime import on_this_machine, watch_for
@@ -101,14 +101,12 @@ class HardwareBackend:
         check_scale(rack, trials)
         check_controls(rack, testbed, trials)
         tuners = {t.tuner.name: create(t.tuner) for t in trials}
-        check_configured(rack, [trial.load_balancing for trial in trials])
-        check_knobs(rack, tuners)
+        check_platforms(rack, trials)
         over_rdma = [trial for trial in trials if uses_rdma(trial)]
         of_hosts = services_for(over_rdma[0]) if over_rdma else ()
         with self._open(of_hosts, _more_services(rack, trials)) as fleet:
             switches = _switches(rack)
             check_queues(fleet, switches)
-            check_in_effect(rack, fleet)
             check_paths(rack, fleet, trials)
             check_programs(rack, fleet, trials)
             check_tables(rack, fleet, trials)
@@ -125,7 +123,7 @@ class HardwareBackend:
         Raises NotReadyError as `check` does.
         """
         check_same_fabric(self._rack, testbed)
-        check_configured(self._rack, [trial.load_balancing for trial in trials])
+        check_platforms(self._rack, trials)
         period_ns = min(trial.sample_period_ns for trial in trials)
         with self._open(of_devices=services_of_switches(self._rack, trials)) as fleet:
             switches = _switches(self._rack)
@@ -192,14 +190,13 @@ class HardwareBackend:
         controls = Controls(rack, trial)
         settings = Settings(rack, told, controls.names)
         check_drivers(trial, testbed)
-        check_configured(rack, [trial.load_balancing])
+        check_platforms(rack, [trial])
         with (
             self._open(services_for(trial), _more_services(rack, [trial])) as fleet,
             self._guard(fleet, trial, settings.names()) as guard,
             LinkWatch(rack, fleet),
         ):
             controls.begin(fleet)
-            adaptive = check_in_effect(rack, fleet)
             absent = settings.write(fleet)
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
@@ -234,7 +231,6 @@ class HardwareBackend:
                 "changes_held_back": limiter.held_back,
                 "changes_superseded": limiter.superseded,
                 "settings_absent": absent,
-                "adaptive_routing": adaptive,
                 "read_back": rig.read_back.facts(),
                 "expected": _expected(switches),
                 "nics": nics.facts(),

@@ -23,7 +23,6 @@ from orchestration.model.knobs import FLOWLET_TIMEOUT
 from orchestration.model.load_balancing import (
     ECMP,
     MOST_TIMEOUT_NS,
-    QUALITY,
     LoadBalancingSpec,
     overflow_findings,
     stream_of,
@@ -40,9 +39,8 @@ SETTINGS = {"net/ipv4/conf/all/ignore_routes_with_linkdown": "1"}
 
 
 def chooses(trial: TrialSpec) -> bool:
-    """Return whether Linux switches choose paths in a trial; SONiC's are provisioned so."""
-    spec = trial.load_balancing
-    return spec.kind != ECMP.kind and spec.route_by != QUALITY
+    """Return whether switches choose paths in a trial, other than by the hash of the flow."""
+    return trial.load_balancing.kind != ECMP.kind
 
 
 def choosers(rack: Rack) -> list[str]:
@@ -55,11 +53,25 @@ def services_for(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str
     return dict.fromkeys(choosers(rack) if any(map(chooses, trials)) else (), (SERVICE,))
 
 
+def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every switch that is to choose paths and does not run Linux."""
+    asked = next((one.load_balancing for one in trials if chooses(one)), ECMP)
+    raise_problems(
+        f"switches cannot do load balancing by {asked.kind}",
+        [
+            f"{name}: runs SONiC, no release of which chooses other than by the flow"
+            for name in (choosers(rack) if asked != ECMP else ())
+            if rack.access[name].platform == "sonic"
+        ],
+        "use `load_balancing: ecmp`, or Linux switches",
+    )
+
+
 def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     """Raise NotReadyError, naming every switch, if one cannot choose paths as the trials ask.
 
     The agents load the program and end it again: no packet is sent another way. That they run Linux
-    was checked before (`sonic.ars.check_configured`).
+    was checked before (`check_platforms`).
     """
     asked = list(dict.fromkeys(one.load_balancing for one in trials if chooses(one)))
     if not asked:

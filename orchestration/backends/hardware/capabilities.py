@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from orchestration.model.capabilities import EVERYWHERE, Capabilities, Mode, Pace
 from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import QUALITY
 from orchestration.model.signals import BALANCING_KEYS
 
 _MODE = Mode(
@@ -15,7 +14,7 @@ _MODE = Mode(
     deterministic=False,
     pace=Pace(15.0, 80_000_000, 0.67),
     loss_detections=("rack", "duplicate-acks"),
-    load_balancing=("random", "round-robin", QUALITY),
+    load_balancing=("random", "round-robin"),
     programs_send=True,
     faults=False,
     is_linux=True,

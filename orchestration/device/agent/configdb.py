@@ -28,10 +28,6 @@ ORDER = (
     "PFC_WD",
     "HIGH_FREQUENCY_TELEMETRY_PROFILE",
     "HIGH_FREQUENCY_TELEMETRY_GROUP",
-    "ARS_OBJECT",
-    "ARS_PROFILE",
-    "ARS_INTERFACE",
-    "ARS_INTERFACES",
 )
 
 # Orchagent ignores that one of these rows, or its interval, is removed: polling goes on as it was

@@ -13,8 +13,6 @@ from ansible.module_utils.device.agent import configdb
 LISTS = ("pfc_enable", "pfcwd_sw_enable")
 # Orchagent takes a row of these as one setting, and half a row as none.
 _ONE_SETTING = (
-    "ARS_OBJECT",
-    "ARS_PROFILE",
     "BUFFER_PG",
     "HIGH_FREQUENCY_TELEMETRY_GROUP",
     "HIGH_FREQUENCY_TELEMETRY_PROFILE",
