@@ -1,11 +1,18 @@
 """What provisioning sets on a SONiC switch, and how its numbers are named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.sonic.config import TABLES, desired_tables, queue_places
+from orchestration.backends.hardware.sonic.config import (
+    MOST_BYTES,
+    TABLES,
+    desired_tables,
+    queue_places,
+)
 from orchestration.backends.hardware.sonic.counters import shares
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.device.errors import DeviceError
@@ -91,6 +98,28 @@ def test_queue_numbers_must_be_one_a_class(queues):
     rack, device = rack_of("acc-fig8", queues)
     with pytest.raises(InputError, match="give closloop_queues 2 different numbers from 0 to 7"):
         desired_tables(rack, device)
+
+
+@pytest.mark.parametrize("interface", ["Ethernet0.10", "Ethernet0:1", "x" * 22])
+def test_a_port_must_be_one_that_a_profile_can_be_named_by(interface):
+    rack, device = rack_of("graphcc", (3,))
+    names = (interface, *rack.access[device].interfaces[1:])
+    access = replace(rack.access[device], interfaces=names)
+    with pytest.raises(InputError, match=f"CLOSLOOP_{interface}_7 is no name of a WRED profile"):
+        desired_tables(replace(rack, access={device: access}), device)
+
+
+@pytest.mark.parametrize("buffer_bytes", [1, MOST_BYTES - 1, MOST_BYTES + 1])
+def test_a_threshold_is_one_that_orchagent_can_read(buffer_bytes, monkeypatch):
+    """It is a signed number of 32 bits, and 0 would stand for the whole buffer."""
+    rack, device = rack_of("graphcc", (3,))
+    mine = rack.testbed.ports_of[device]
+    ports = [replace(port, buffer_bytes=buffer_bytes) for port in mine]
+    monkeypatch.setitem(vars(rack.testbed), "ports_of", {device: ports})
+    rows = desired_tables(rack, device)["WRED_PROFILE"].values()
+    wanted = str(min(buffer_bytes, MOST_BYTES))
+    assert {row["green_min_threshold"] for row in rows} == {wanted}
+    assert {row["green_max_threshold"] for row in rows} == {wanted}
 
 
 def test_percent_become_shares():

@@ -9,17 +9,26 @@ is there is looked up on the switch (playbooks/module_utils/closloop/sonic_buffe
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import reduce
 from math import gcd
 
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.sonic.schema import QUEUES, Tables, check, check_classes
-from orchestration.backends.hardware.sonic.tables import MOST_BYTES
 from orchestration.device.agent.rows import NAME
 from orchestration.device.qdiscs import CLASS_TOS
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, Problem
 
+# Table -> key -> field -> value.
+Tables = dict[str, dict[str, dict[str, str]]]
+
+# Unicast queues per port, as many as priority groups.
+QUEUES = 8
 LOSSLESS = (3, 4)
+# orchagent parses thresholds as signed 32-bit numbers.
+MOST_BYTES = 2**31 - 1
+# The YANG model's names of profiles; ours end with an interface and a queue.
+_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_]{0,31}")
 
 # The DSCP of routing protocols and RoCE's notifications (CS6), and the queue for it.
 CONTROL_DSCP, CONTROL_QUEUE = 48, 6
@@ -66,7 +75,7 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
     access, testbed = rack.access[device], rack.testbed
     where = f"{rack.name}: {device}"
     ports = testbed.ports_of[device]
-    problems = check_classes(where, access.queues, testbed.queues_per_port)
+    problems = sorted(_problems(where, access, testbed.queues_per_port))
     if problems:
         raise InputError(problems)
     tables: Tables = {
@@ -92,11 +101,26 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
             if testbed.classes:
                 row["scheduler"] = f"{NAME}_{number}"
             tables["QUEUE"][f"{interface}|{number}"] = row
-    tables = {table: rows for table, rows in tables.items() if rows}
-    problems = check(tables, dict.fromkeys(access.interfaces, QUEUES), where)
-    if problems:
-        raise InputError(problems)
-    return tables
+    return {table: rows for table, rows in tables.items() if rows}
+
+
+def _problems(where: str, access: Access, classes: int) -> Iterator[Problem]:
+    """Yield what of a rack SONiC takes no row for; all else is the same for any rack."""
+    queues = access.queues
+    shown = ", ".join(map(str, queues))
+    remedy = f"give closloop_queues {classes} different numbers from 0 to {QUEUES - 1}"
+    if len(queues) != classes:
+        yield Problem(where, f"has queues {shown} for {classes} traffic classes", remedy)
+    elif len(set(queues)) != len(queues) or not all(0 <= queue < QUEUES for queue in queues):
+        yield Problem(where, f"cannot have queues {shown}", remedy)
+    for interface in access.interfaces:
+        if not _NAME.fullmatch(profile_name(interface, QUEUES - 1)):
+            yield Problem(
+                where,
+                f"{profile_name(interface, QUEUES - 1)} is no name of a WRED profile: it must be "
+                "up to 32 letters, digits, - and _, the first a letter or digit",
+                "give closloop_links the interfaces' names in SONiC, like Ethernet0",
+            )
 
 
 def queue_places(rack: Rack, device: str) -> list[tuple[str, int, str]]:
