@@ -2,8 +2,7 @@
 
 Each flow is a pair of fio jobs over TCP: the receiver listens and reads, the sender connects and
 writes blocks back to back or at a rate. `fio --client` with `fio --server` is not used: with these
-only commands and statistics cross the network, while the data stays on the server's disks. Their
-reports (`client_stats`) can be read nevertheless.
+only commands and statistics cross the network, while the data stays on the server's disks.
 
 A flow's bytes are rounded up to whole blocks, since fio moves nothing less. The flow ends when the
 sender closes and the receiver has read everything. The receiver is not told the flow's size: fio's
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from traffic.drivers.output import (
@@ -27,7 +26,6 @@ from traffic.drivers.output import (
     excerpt,
     foreign,
     json_documents,
-    mapping,
     number,
 )
 from traffic.drivers.programs import (
@@ -50,34 +48,19 @@ _ENDLESS_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
-class Direction:
-    """What one direction of a job moved. A block's times are those of its completion."""
-
-    bytes: int
-    bytes_per_s: float
-    runtime_ns: int
-    blocks: int | None = None
-    mean_ns: float | None = None
-    percentiles_ns: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Job:
-    """One job's report. `host` is "" for a local run; `error` is an errno, 0 for none."""
+    """What a job moved; `error` is an errno, 0 for none."""
 
-    name: str
-    host: str
     error: int
-    read: Direction
-    write: Direction
+    written_bytes: int
+    reading_ns: int
 
 
-def parse_json(text: str) -> list[Job]:
-    """Return the jobs in an output of `--output-format=json` or `json+`.
+def parse_json(text: str) -> Job:
+    """Return the job in an output of `--output-format=json`.
 
-    With `--status-interval` there are several documents; the last one is complete. Other lines
-    before a document are skipped. With several clients, the entry "All clients" comes last. Raises
-    OutputError with fio's own error, or for an output that is cut short or not fio's.
+    Other lines before the document are skipped. Raises OutputError with fio's own error, or for an
+    output that is cut short, not fio's, or of several jobs.
     """
     try:
         document = json_documents(_NAME, text)[-1]
@@ -85,37 +68,15 @@ def parse_json(text: str) -> list[Job]:
         if "{" not in text and (why := _words(text)):
             raise OutputError(_NAME, why, BY_HAND) from None
         raise
-    jobs = document.get("jobs", document.get("client_stats"))
-    if not isinstance(jobs, list) or not jobs:
+    jobs = document.get("jobs")
+    if not isinstance(jobs, list) or not jobs or not isinstance(jobs[0], dict):
         raise foreign(_NAME, text)
-    return [_job(job) for job in jobs]
-
-
-def _job(job: Any) -> Job:
-    if not isinstance(job, Mapping):
-        raise OutputError(_NAME, f"its report of a job is {excerpt(repr(job))}")
+    if len(jobs) != 1:
+        raise OutputError(_NAME, f"it reports {len(jobs)} jobs where one ran")
     return Job(
-        name=str(job.get("jobname", "")),
-        host=str(job.get("hostname", "")),
-        error=int(number(_NAME, job, "error")),
-        read=_direction(job, "read"),
-        write=_direction(job, "write"),
-    )
-
-
-def _direction(job: Mapping[str, Any], name: str) -> Direction:
-    values = job.get(name)
-    if not isinstance(values, Mapping):
-        raise OutputError(_NAME, f"its report of a job has no {name}")
-    times = mapping(values, "clat_ns")
-    shares = mapping(times, "percentile")
-    return Direction(
-        bytes=int(number(_NAME, values, "io_bytes")),
-        bytes_per_s=number(_NAME, values, "bw_bytes"),
-        runtime_ns=int(number(_NAME, values, "runtime")) * 1_000_000,
-        blocks=int(number(_NAME, values, "total_ios")),
-        mean_ns=number(_NAME, times, "mean") if times.get("N") else None,
-        percentiles_ns={f"{float(key):g}": number(_NAME, shares, key) for key in shares},
+        error=int(number(_NAME, jobs[0], "error")),
+        written_bytes=int(number(_NAME, jobs[0], "write", "io_bytes")),
+        reading_ns=int(number(_NAME, jobs[0], "read", "runtime")) * 1_000_000,
     )
 
 
@@ -186,16 +147,9 @@ class Fio(ProgramDriver):
             if why := failure(_NAME, output, role):
                 said = _words(output.stdout + output.stderr) if output.exit_code > 0 else ""
                 raise FlowFailed(f"{_NAME} {role}: {said}" if said else why)
-        sender, receiver = (_only(parse_json(output.stdout)) for output in (client, server))
-        sent = sender.write.bytes
+        sender, receiver = (parse_json(output.stdout) for output in (client, server))
+        sent = sender.written_bytes
         if sender.error or receiver.error or sent < flow.size_bytes:
             raise FlowFailed(f"{_NAME}: it sent {sent} of {flow.size_bytes} bytes")
         # fio counts in ms: for a shorter transfer the time of the processes is used
-        duration_ns = receiver.read.runtime_ns or None
-        return finished(client, duration_ns, end_ns=server.ended_ns)
-
-
-def _only(jobs: list[Job]) -> Job:
-    if len(jobs) != 1:
-        raise OutputError(_NAME, f"it reports {len(jobs)} jobs where one ran")
-    return jobs[0]
+        return finished(client, receiver.reading_ns or None, end_ns=server.ended_ns)

@@ -65,7 +65,6 @@ class Transfer:
     retransmits: int | None = None
     packets: int | None = None
     lost_packets: int | None = None
-    jitter_ns: int | None = None
     sent_packets: int | None = None
     under_way_bytes: int | None = None
 
@@ -76,24 +75,11 @@ class Transfer:
 
 
 def parse_json(text: str) -> Transfer:
-    """Return the result of the whole test from the output of `--json` or `--json-stream`.
+    """Return the result of the whole test from the output of `--json`.
 
     Raises OutputError with iperf3's own error, or for an output that is cut short or not its own.
     """
-    documents = json_documents(_NAME, text)
-    if "event" in documents[0]:
-        return _transfer(_from_events(documents))
-    return _transfer(documents[-1])
-
-
-def _from_events(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the document that `--json` would have printed, without the intervals."""
-    document: dict[str, Any] = {}
-    for event in events:
-        name = event.get("event")
-        if name in ("start", "end", "error"):
-            document[str(name)] = event.get("data")
-    return document
+    return _transfer(json_documents(_NAME, text)[-1])
 
 
 def _transfer(document: Mapping[str, Any]) -> Transfer:
@@ -119,7 +105,6 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
         retransmits=told("sum_sent", "retransmits"),
         packets=told("sum_received", "packets"),
         lost_packets=told("sum_received", "lost_packets"),
-        jitter_ns=told("sum_received", "jitter_ms", 1e6),
         sent_packets=told("sum_sent", "packets"),
         under_way_bytes=_under_way_bytes(end),
     )
@@ -148,7 +133,7 @@ _FAILURES = (
     ("the server is busy", "the port is another flow's, or of an earlier run: see what listens"),
     ("control socket has closed", "the server went away: see what it printed"),
     ("Name or service", "the host's name is unknown: give an address"),
-    ("unrecognized option", "this iperf3 is too old for the option: --json-stream needs 3.17"),
+    ("unrecognized option", "this iperf3 is too old for the option, or too new"),
     ("congestion control", "load it on the host and allow it there"),
     ("the client has terminated", "see what the client printed"),
 )

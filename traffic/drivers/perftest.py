@@ -1,8 +1,7 @@
 """perftest: RDMA write, send and read over RoCE NICs, as bandwidth or latency tests.
 
 Each flow has one client and one server, so N-to-1 is N pairs whose clients start together. A flow's
-bytes become iterations of a message size, rounded up. `--report_gbits` is always passed: older text
-says MB but means MiB.
+bytes become iterations of a message size, rounded up.
 
 It makes its queue pairs itself, and not by rdma_cm (`-R`): only then `--tclass` is what its packets
 carry (`ctx_modify_qp_to_rtr` in src/perftest_resources.c; rdma_cm takes `--tos`, or the device's
@@ -21,7 +20,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traffic.drivers.output import BY_HAND, OutputError, excerpt, foreign
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 _NAME = "perftest"
-_MIB_BITS = 8 << 20
 # perftest refuses fewer iterations.
 _MIN_ITERATIONS = 5
 
@@ -66,112 +63,43 @@ class NoClockRate(OutputError):  # noqa: N818 (names what is so)
         self.iterations = iterations
 
 
-@dataclass(frozen=True)
-class Bandwidth:
-    """A bandwidth test's row. `iterations` cover all queue pairs; peak is None if not measured."""
-
-    message_bytes: int
-    iterations: int
-    peak_bits_per_s: float | None
-    mean_bits_per_s: float
-    messages_per_s: float
-
-    @property
-    def duration_ns(self) -> int:
-        """The duration by the message rate, which has more digits than the bandwidth."""
-        return round(self.iterations / self.messages_per_s * 1e9)
+_ITERATIONS, _RATE, _MEAN = "#iterations", "MsgRate[Mpps]", "t_avg[usec]"
+_COLUMN = re.compile(r"BW (?:peak|average)\[\S+?\]|99(?:\.9)?% percentile\[usec\]|tps average|\S+")
 
 
-@dataclass(frozen=True)
-class Latency:
-    """A latency test's row: half the round trip for write and send, all of it for read.
+def duration_ns(text: str) -> int:
+    """Return the duration of a test from the row of its text output.
 
-    For a test by duration, only mean and rate are known.
-    """
-
-    message_bytes: int
-    iterations: int
-    mean_ns: float
-    min_ns: float | None = None
-    max_ns: float | None = None
-    typical_ns: float | None = None
-    stddev_ns: float | None = None
-    p99_ns: float | None = None
-    p999_ns: float | None = None
-    transactions_per_s: float | None = None
-
-
-Row = Bandwidth | Latency
-
-_COLUMNS = {
-    "#bytes": "MsgSize",
-    "#iterations": "n_iterations",
-    "BW peak": "BW_peak",
-    "BW average": "BW_average",
-    "MsgRate[Mpps]": "MsgRate",
-    "t_min[usec]": "t_min",
-    "t_max[usec]": "t_max",
-    "t_typical[usec]": "t_typical",
-    "t_avg[usec]": "t_avg",
-    "t_stdev[usec]": "t_stdev",
-    "99% percentile[usec]": "percentile_99",
-    "99.9% percentile[usec]": "percentile_99.9",
-    "tps average": "tps_average",
-    "CPU_Util[%]": "CPU_util",
-}
-_HEADER = re.compile(
-    r"#\w+|BW (?:peak|average)\[\S+?\]|99(?:\.9)?% percentile\[usec\]|tps average|\S+"
-)
-_BITS_OF = {"Gb/sec": 1e9, "MiB/sec": _MIB_BITS, "MB/sec": _MIB_BITS}
-
-
-def parse_text(text: str) -> list[Row]:
-    """Return the rows of a test's text output, one per message size.
+    That is its iterations, of all queue pairs, by the rate of messages, which has more digits than
+    the bandwidth; or by the mean of a latency test: half the round trip for write and send, all of
+    it for read.
 
     Raises:
         OutputError: there is no row, or one that cannot be read.
-        NoClockRate: there are rows, but without figures.
+        NoClockRate: there is a row, but without figures.
     """
-    rows: list[Row] = []
     header: list[str] = []
-    bits = 0.0
+    row: dict[str, str] = {}
     for line in text.splitlines():
         if line.startswith(" #bytes"):
-            header = _HEADER.findall(line)
-            units = [name[name.index("[") + 1 : -1] for name in header if name.startswith("BW ")]
-            bits = _BITS_OF.get(units[0], 0.0) if units else 0.0
-            if units and not bits:
-                raise OutputError(_NAME, f"its bandwidth is in {excerpt(units[0])}", BY_HAND)
+            header = _COLUMN.findall(line)
         elif header and line[:2].strip().isdigit():
             words = line.split()
             if len(words) != len(header):
                 raise foreign(_NAME, line)
-            names = [
-                _COLUMNS.get(name.partition("[")[0], "") or _COLUMNS.get(name, name)
-                for name in header
-            ]
-            rows.append(_row(dict(zip(names, words, strict=True)), bits))
-    if not rows:
+            row = dict(zip(header, words, strict=True))
+    if not row:
         raise foreign(_NAME, text)
-    return rows
-
-
-def _row(values: Mapping[str, Any], bits: float) -> Row:
-    size, iterations = (_count(values, name) for name in ("MsgSize", "n_iterations"))
+    iterations = _count(row, _ITERATIONS)
     if not iterations:
         raise OutputError(_NAME, "it ended before its first message was through", BY_HAND)
-    if "BW_average" in values:
-        peak, mean, rate = (
-            _figure(values, name, iterations) for name in ("BW_peak", "BW_average", "MsgRate")
-        )
-        if not rate:
-            raise NoClockRate(iterations)
-        return Bandwidth(size, iterations, peak * bits or None, mean * bits, rate * 1e6)
-    if "tps_average" in values:
-        mean_us, rate = (_figure(values, name, iterations) for name in ("t_avg", "tps_average"))
-        return Latency(size, iterations, mean_us * 1e3, transactions_per_s=rate)
-    names = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev", "percentile_99", "percentile_99.9")
-    return Latency(size, iterations, *(_figure(values, name, iterations) * 1e3 for name in names))
+    figures = {name: _figure(row, name, iterations) for name in header[2:]}
+    if _RATE not in figures:
+        trips = 1 if "RDMA_Read" in text else 2
+        return round(_figure(row, _MEAN, iterations) * 1e3 * iterations * trips)
+    if not figures[_RATE]:
+        raise NoClockRate(iterations)
+    return round(iterations / (figures[_RATE] * 1e6) * 1e9)
 
 
 def _count(values: Mapping[str, Any], name: str) -> int:
@@ -290,13 +218,9 @@ class Perftest(ProgramDriver):
                 raise explain(client.stderr + client.stdout)
             raise FlowFailed(why)
         try:
-            row = parse_text(client.stdout)[-1]
+            return finished(client, duration_ns(client.stdout))
         except NoClockRate as error:
             return finished(client, None, detail=f"{error.what}; times are its process's")
-        if isinstance(row, Bandwidth):
-            return finished(client, row.duration_ns)
-        ways = 1 if "RDMA_Read" in client.stdout else 2
-        return finished(client, round(row.mean_ns * row.iterations * ways))
 
 
 def _program(values: Mapping[str, Any]) -> str:
