@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from orchestration.model.records import (
     Applied,
     Change,
     Event,
-    FlowRecords,
     HostReading,
     Ints,
     Observation,
@@ -34,6 +33,14 @@ from orchestration.model.records import (
     Samples,
 )
 from orchestration.model.signals import BY_KEY, names
+
+if TYPE_CHECKING:
+    from orchestration.backends.hardware.balancing import Balancing
+    from orchestration.backends.hardware.flow_tables import RackFlowTables
+    from orchestration.backends.hardware.safety.breaker import CorridorWatch
+    from orchestration.backends.hardware.safety.guard import Guard
+    from orchestration.backends.hardware.safety.limiter import ChangeLimiter
+    from traffic.drivers.rack import RackTraffic
 
 # Traffic starts this long after the order has gone out to all hosts.
 HEAD_START_NS = 100_000_000
@@ -49,75 +56,6 @@ _UNKNOWN_NS = -(2**62)
 _CUMULATIVE = tuple(name for name in SIGNALS if BY_KEY[name].cumulative)
 
 
-class Guard(Protocol):
-    """Feeds the devices' dead-man's timers."""
-
-    def tick(self) -> None:
-        """Feed the timers if it is time. Raises if the trial must be given up."""
-
-
-class Corridor(Protocol):
-    """Ends the trial when the fabric leaves its bounds."""
-
-    def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
-        """Check a reading. Raises TrialError outside the corridor."""
-
-
-class Limiter(Protocol):
-    """Holds back changes that come too soon after the queue's last one."""
-
-    def submit(self, change: Change, now_ns: int) -> Change:
-        """Return the changes that may be made now."""
-
-    def due(self, now_ns: int) -> Change:
-        """Return the changes that were held back and may be made now."""
-
-
-class Traffic(Protocol):
-    """Sends the trial's flows, on all hosts."""
-
-    def start(self, t0_ns: int) -> None:
-        """Make all hosts start at `t0_ns` of the controller's CLOCK_MONOTONIC."""
-
-    def all_done(self) -> bool:
-        """Return whether every flow has ended. Raises TrialError if a driver failed."""
-
-    def records(self) -> FlowRecords:
-        """Return the outcome of the flows."""
-
-
-class Paths(Protocol):
-    """The switches' choice of paths. `known` has each switch's timeout, by column."""
-
-    known: dict[str, Ints]
-    is_by_flowlet: bool
-
-    def begin(self) -> None:
-        """Choose paths from now on."""
-
-    def values(self) -> dict[str, Ints]:
-        """Read the switches' signals, arrays (switches,) by key."""
-
-    def turn(self, change: Change) -> Change:
-        """Set timeouts; return them as the switches have them."""
-
-    def end(self) -> None:
-        """Leave paths to the switches' hash again."""
-
-
-class FlowTables(Protocol):
-    """The switches' flow tables."""
-
-    def begin(self) -> None:
-        """Keep them from now on."""
-
-    def values(self) -> dict[str, Ints]:
-        """Read the queues' signals, arrays (queues,) by key."""
-
-    def end(self) -> None:
-        """Keep none any more."""
-
-
 class HardwareRig:
     """The Rig protocol over a rack's agents. `switches` are in the order of the testbed's.
 
@@ -130,12 +68,12 @@ class HardwareRig:
         fleet: Fleet,
         switches: Sequence[Switch],
         clocks: Mapping[str, Clock],
-        traffic: Traffic,
+        traffic: RackTraffic,
         guard: Guard,
-        corridor: Corridor,
-        limiter: Limiter,
-        paths: Paths | None = None,
-        flows: FlowTables | None = None,
+        corridor: CorridorWatch,
+        limiter: ChangeLimiter,
+        paths: Balancing | None = None,
+        flows: RackFlowTables | None = None,
     ) -> None:
         self._fleet = fleet
         # in the order of their programs at a port: a packet that leaves by another is not counted
