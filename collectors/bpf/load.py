@@ -39,33 +39,28 @@ class LoadError(OSError):
 
 
 class LoadedProgram:
-    """A traffic-control program in the kernel. `memory` is its data, shared with this process."""
+    """A traffic-control program in the kernel: its descriptor `fd`.
+
+    `memory` is its data, shared with this process.
+    """
 
     def __init__(self, program: Program, name: str, license_name: str = APACHE) -> None:
         """Load the program. Raises LoadError."""
         label = name.encode()[:15]
         self._map, self.memory = data_map(program.data_bytes, label)
-        self._program = load(program.linked(self._map), label, license_name=license_name)
+        self.fd = load(program.linked(self._map), label, license_name=license_name)
 
     def watch_departures(self, ifindex: int) -> None:
         """Pass every packet that this interface sends to the program, before it is queued.
 
         The interface is in the current namespace of this process. Raises LoadError.
         """
-        attributes = struct.pack("=4I", ifindex, self._program, _TCX_EGRESS, 0)
+        attributes = struct.pack("=4I", ifindex, self.fd, _TCX_EGRESS, 0)
         bpf(PROG_ATTACH, attributes, f"attach to interface {ifindex}")
-
-    def link_departures(self, ifindex: int) -> int:
-        """Do the same until the returned descriptor is closed, at the latest with this process.
-
-        It takes Linux 6.6 or newer. Raises LoadError.
-        """
-        attributes = struct.pack("=4I", self._program, ifindex, _TCX_EGRESS, 0)
-        return bpf(LINK_CREATE, attributes, f"link to interface {ifindex}")
 
     def close(self) -> None:
         """Let the program and its data go; links keep them while they exist."""
-        os.close(self._program)
+        os.close(self.fd)
         os.close(self._map)
 
 

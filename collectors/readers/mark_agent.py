@@ -20,22 +20,21 @@ import base64
 import os
 import struct
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
+from collectors.bpf import tcx
 from collectors.bpf.btf import VMLINUX, LayoutError, Layouts
 from collectors.bpf.elf import ObjectError, read_program
 from collectors.bpf.load import GPL, LoadedProgram
+from collectors.readers.red_agent import Queues
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.netlink import RouteSocket, interface_index
 from orchestration.device.qdisc_counters import CounterReader
-from orchestration.device.qdiscs import Qdisc, qdiscs
 
 # struct marks: `marked`, `current`, three offsets, then two places for thresholds.
 _HEAD = struct.Struct("=QIIII")
 _CURRENT_AT = 8
 _THRESHOLDS = struct.Struct("=IIII")
 _FIELDS = (("sk_buff", "dev"), ("net_device", "qdisc"), ("Qdisc", "qstats.backlog"))
-_PLAIN = "bfifo"
 _REMEDY = "use a kernel with RED (modprobe sch_red) and leave red out of closloop_lacks"
 
 
@@ -51,7 +50,7 @@ class Marker:
         self.words = memoryview(self._memory)[:8].cast("Q")
         _HEAD.pack_into(self._memory, 0, 0, 0, *offsets)
         self.set(limit_bytes, limit_bytes, 2**32 - 1)
-        self._link = program.link_departures(ifindex)
+        self._link = tcx.link(ifindex, program.fd)
 
     def set(self, kmin_bytes: int, kmax_bytes: int, share: int) -> None:
         """Change the thresholds, all three at once."""
@@ -69,44 +68,27 @@ class Marker:
         self._program.close()
 
 
-class Place(NamedTuple):
-    """A queue that was opened."""
-
-    name: str
-    ifindex: int
-    handle: int
-
-
-class MarkedQueues:
+class MarkedQueues(Queues):
     """The queues that were opened, and the programs at their ports."""
 
+    kind, called = "bfifo", "plain queue"
+
     def __init__(self) -> None:
-        self._socket = RouteSocket()
+        super().__init__()
         self._offsets: tuple[int, ...] = ()
-        self._places: list[Place] = []
         self._markers: list[Marker] = []
         self._counters = CounterReader(())
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Attach the program to each queue's port. Raises OperationError if that is impossible."""
         self.close()
-        self._places = []
-        for interface, handle in request["queues"]:
-            try:
-                index = interface_index(interface)
-            except OSError:
-                raise OperationError(
-                    f"has no interface {interface}", "correct closloop_links in the inventory"
-                ) from None
-            name = f"{interface} ({int(handle):#x})"
-            self._places.append(Place(name, index, int(handle)))
-        found = self._found()
+        found = self._locate(request)
         self._counters = CounterReader([place[1:] for place in self._places])
         try:
             program = read_program(base64.b64decode(request["program"]))
             self._offsets = self._offsets or offsets()
             for place in self._places:
-                (limit_bytes,) = struct.unpack("=I", found[place.ifindex, place.handle].options)
+                (limit_bytes,) = struct.unpack("=I", found[place[1:]].options)
                 loaded = LoadedProgram(program, "closloop_red", GPL)
                 marker = Marker(loaded, place.ifindex, self._offsets, limit_bytes)
                 self._markers.append(marker)
@@ -139,26 +121,9 @@ class MarkedQueues:
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set thresholds of some queues, and read all queues."""
-        for index, kmin_bytes, kmax_bytes, share in request["changes"]:
-            if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < share < 2**32:
-                raise OperationError(
-                    f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, share {share} at "
-                    f"{self._places[index].name}",
-                    "0 <= kmin <= kmax, and a share above 0",
-                )
-        for index, kmin_bytes, kmax_bytes, share in request["changes"]:
-            self._markers[index].set(kmin_bytes, kmax_bytes, share)
+        for index, *thresholds in self._changes(request):
+            self._markers[index].set(*thresholds)
         return self.read(request)
-
-    def _found(self) -> dict[tuple[int, int], Qdisc]:
-        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == _PLAIN}
-        for place in self._places:
-            if (place.ifindex, place.handle) not in found:
-                raise OperationError(
-                    f"has no plain queue at {place.name}",
-                    "run `closloop provision` on the inventory",
-                )
-        return found
 
 
 def offsets() -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.netlink import RouteSocket, interface_index
@@ -29,20 +29,26 @@ from orchestration.device.qdiscs import Qdisc, qdiscs, red_change, red_parameter
 NET = "/sys/class/net"
 
 
-class RedQueues:
-    """The queues that were opened."""
+class Place(NamedTuple):
+    """A queue that was opened."""
 
-    def __init__(self, net: str = NET) -> None:
-        self._net = net
+    name: str
+    ifindex: int
+    handle: int
+
+
+class Queues:
+    """Queues of one kind that were opened; `called` is what one is called in errors."""
+
+    kind: str
+    called: str
+
+    def __init__(self) -> None:
         self._socket = RouteSocket()
-        self._asic_ports: set[int] = set()
-        self._places: list[tuple[int, int]] = []
-        self._names: list[str] = []
-        self._parents: list[int] = []
+        self._places: list[Place] = []
 
-    def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Remember the queues. Raises OperationError if one does not exist."""
-        self._names = [f"{interface} ({int(handle):#x})" for interface, handle in request["queues"]]
+    def _locate(self, request: dict[str, Any]) -> dict[tuple[int, int], Qdisc]:
+        """Remember the queues and return them. Raises OperationError if one does not exist."""
         self._places = []
         for interface, handle in request["queues"]:
             try:
@@ -51,12 +57,53 @@ class RedQueues:
                 raise OperationError(
                     f"has no interface {interface}", "correct closloop_links in the inventory"
                 ) from None
-            self._places.append((index, int(handle)))
-            if of_an_asic(os.path.join(self._net, interface)):
-                self._asic_ports.add(index)
-        found = self._found()
-        self._parents = [found[place].parent for place in self._places]
-        in_asic = bool(found) and all(found[place].offloaded for place in self._places)
+            self._places.append(Place(f"{interface} ({int(handle):#x})", index, int(handle)))
+        return self._found()
+
+    def _found(self) -> dict[tuple[int, int], Qdisc]:
+        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == self.kind}
+        for place in self._places:
+            if (place.ifindex, place.handle) not in found:
+                raise OperationError(
+                    f"has no {self.called} at {place.name}",
+                    "run `closloop provision` on the inventory",
+                )
+        return found
+
+    def _changes(self, request: dict[str, Any]) -> list[tuple[int, int, int, int]]:
+        """Return the changes asked for. Raises OperationError if one is impossible."""
+        for index, kmin_bytes, kmax_bytes, share in request["changes"]:
+            if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < share < 2**32:
+                raise OperationError(
+                    f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, max_p {share} at "
+                    f"{self._places[index].name}",
+                    "0 <= kmin <= kmax, and a probability above 0",
+                )
+        return [(index, kmin, kmax, share) for index, kmin, kmax, share in request["changes"]]
+
+
+class RedQueues(Queues):
+    """RED queues that were opened."""
+
+    kind, called = "red", "RED queue"
+
+    def __init__(self, net: str = NET) -> None:
+        super().__init__()
+        self._net = net
+        self._asic_ports: set[int] = set()
+        self._parents: list[int] = []
+
+    def open(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Remember the queues. Raises OperationError if one does not exist."""
+        self._asic_ports = {
+            interface_index(interface)
+            for interface, _ in request["queues"]
+            if of_an_asic(os.path.join(self._net, interface))
+        }
+        found = self._locate(request)
+        places = [found[place[1:]] for place in self._places]
+        self._parents = [place.parent for place in places]
+        in_asic = bool(found) and all(place.offloaded for place in places)
         return {**self.read(request), "in_asic": in_asic}
 
     def read(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -64,37 +111,27 @@ class RedQueues:
         t_ns = time.monotonic_ns()
         found = self._found()
         took_ns = time.monotonic_ns() - t_ns
-        rows = [_row(found[place]) for place in self._places]
+        rows = [_row(found[place[1:]]) for place in self._places]
         return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set thresholds of some queues, and read all queues."""
-        batch = []
-        for index, kmin_bytes, kmax_bytes, max_p in request["changes"]:
-            ifindex, handle = self._places[index]
-            if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < max_p < 2**32:
-                raise OperationError(
-                    f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, max_p {max_p} at "
-                    f"{self._names[index]}",
-                    "0 <= kmin <= kmax, and a probability above 0",
-                )
-            parent = self._parents[index]
-            batch.append(red_change(ifindex, handle, parent, kmin_bytes, kmax_bytes, max_p))
+        batch = [
+            red_change(*self._places[index][1:], self._parents[index], kmin, kmax, max_p)
+            for index, kmin, kmax, max_p in self._changes(request)
+        ]
         self._socket.request(batch)
         return self.read(request)
 
     def _found(self) -> dict[tuple[int, int], Qdisc]:
-        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == "red"}
-        for place, name in zip(self._places, self._names):
-            if place not in found:
+        found = super()._found()
+        for place in self._places:
+            if place.ifindex in self._asic_ports and not found[place[1:]].offloaded:
                 raise OperationError(
-                    f"has no RED queue at {name}", "run `closloop provision` on the inventory"
-                )
-            if place[0] in self._asic_ports and not found[place].offloaded:
-                raise OperationError(
-                    f"RED at {name} is not in the switch's ASIC, which forwards packets past it",
-                    f"ethtool -K {name.split()[0]} hw-tc-offload on; the kernel's log says what "
-                    "the driver does not take (closloop_shape is for links without a rate)",
+                    f"RED at {place.name} is not in the switch's ASIC, which forwards packets "
+                    "past it",
+                    f"ethtool -K {place.name.split()[0]} hw-tc-offload on; the kernel's log says "
+                    "what the driver does not take (closloop_shape is for links without a rate)",
                 )
         return found
 

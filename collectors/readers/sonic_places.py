@@ -15,7 +15,6 @@ from orchestration.device.agent.resp import (
     COUNTERS_DB,
     STATE_DB,
     Redis,
-    pairs,
 )
 from orchestration.device.agent.telemetry import CONSTANTS_FILE
 
@@ -76,7 +75,7 @@ def capabilities(
     if what:
         raise OperationError(what, remedy)
     marks = redis.hash(STATE_DB, _MARKS_CAPABILITY)
-    pools = _rows(redis, CONFIG_DB, "BUFFER_POOL|*")
+    pools = redis.rows(CONFIG_DB, "BUFFER_POOL|*")
     sizes = [
         whole(row.get("size")) for row in pools.values() if row.get("type") in ("egress", "both")
     ]
@@ -99,7 +98,7 @@ def capabilities(
 
 def _cell_bytes(redis: Redis) -> int | None:
     """Return the size of the ASIC's cells where buffermgrd has published it."""
-    for row in _rows(redis, STATE_DB, "ASIC_TABLE|*").values():
+    for row in redis.rows(STATE_DB, "ASIC_TABLE|*").values():
         return whole(row.get("cell_size"))
     return None
 
@@ -193,7 +192,7 @@ def _queue_oids(redis: Redis) -> dict[tuple[str, int], str]:
 def _bindings(redis: Redis) -> dict[tuple[str, int], str]:
     """Return the WRED profiles by port and queue."""
     found = {}
-    for key, row in _rows(redis, CONFIG_DB, "QUEUE|*").items():
+    for key, row in redis.rows(CONFIG_DB, "QUEUE|*").items():
         parts = key.split("|")
         numbers = re.match(r"([0-9]{1,3})(?:-([0-9]{1,3}))?\Z", parts[-1])
         if len(parts) == 3 and numbers and row.get("wred_profile"):
@@ -206,7 +205,7 @@ def _bindings(redis: Redis) -> dict[tuple[str, int], str]:
 def _watched(redis: Redis) -> set[tuple[str, int]]:
     """Return the queues that the PFC watchdog reads: those of the ports that it watches."""
     found = set()
-    for key in _rows(redis, CONFIG_DB, "PFC_WD|*"):
+    for key in redis.rows(CONFIG_DB, "PFC_WD|*"):
         port = key.partition("|")[2]
         row = redis.hash(CONFIG_DB, f"PORT_QOS_MAP|{port}")
         # from release 202205 on, orchagent takes this list only
@@ -245,12 +244,6 @@ def _colours(redis: Redis, profile: str) -> list[str]:
                 _REMEDY,
             )
     return used
-
-
-def _rows(redis: Redis, db: int, pattern: str) -> dict[str, dict[str, str]]:
-    keys = sorted(redis.call(db, "KEYS", pattern))
-    replies = redis.run([(db, ("HGETALL", key)) for key in keys])
-    return {key: pairs(flat) for key, flat in zip(keys, replies)}
 
 
 def _version(path: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from collectors.readers import ipfix
 from orchestration.device import genetlink
-from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis, pairs
+from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from orchestration.device.agent.telemetry import CONSTANTS_FILE, PROFILES, family, offered
 
 SESSIONS = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE"
@@ -203,9 +203,8 @@ class DepthStream:
 
 def sessions(redis: Redis) -> list[tuple[str, dict[str, str]]]:
     """Return the sessions for queues: profile and row of STATE_DB."""
-    keys = sorted(redis.call(STATE_DB, "KEYS", f"{SESSIONS}|*|QUEUE"))
-    replies = redis.run([(STATE_DB, ("HGETALL", key)) for key in keys])
-    return [(key.split("|")[1], pairs(flat)) for key, flat in zip(keys, replies)]
+    found = redis.rows(STATE_DB, f"{SESSIONS}|*|QUEUE")
+    return [(key.split("|")[1], row) for key, row in found.items()]
 
 
 def telemetry(redis: Redis, constants: str = CONSTANTS_FILE) -> dict[str, Any]:

@@ -12,17 +12,15 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from .netlink import HEADER, NLM_F_REQUEST, NLMSG_ERROR
+from .netlink import HEADER, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, message
 
 USERSOCK = "usersock"
 GENL_HEADER = struct.Struct("=BBH")
-_ATTRIBUTE = struct.Struct("=HH")
 _NETLINK_GENERIC, _NETLINK_USERSOCK = 16, 2
 _CONTROLLER, _GET_FAMILY = 0x10, 3
 _FAMILY_NAME, _GROUPS, _GROUP_NAME, _GROUP_ID = 2, 7, 1, 2
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _SO_RCVBUFFORCE = 33
-_TYPE_MASK = 0x3FFF
 _ANSWER_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 5.0
 # No message of netlink's is as long: a field of an IPFIX message's length has 16 bits, and several
@@ -36,20 +34,20 @@ class NoFamilyError(OSError):
 
 def group_id(family: str, group: str) -> int:
     """Return the number of a family's multicast group. Raises NoFamilyError, or OSError."""
-    name = family.encode() + b"\0"
-    wanted = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(name), _FAMILY_NAME) + _padded(name)
-    body = GENL_HEADER.pack(_GET_FAMILY, 1, 0) + wanted
+    wanted = attribute(_FAMILY_NAME, family.encode() + b"\0")
+    request = message(_CONTROLLER, GENL_HEADER.pack(_GET_FAMILY, 1, 0) + wanted, NLM_F_REQUEST)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC) as asked:
         asked.settimeout(_ANSWER_TIMEOUT_S)
         asked.bind((0, 0))
-        asked.send(HEADER.pack(HEADER.size + len(body), _CONTROLLER, NLM_F_REQUEST, 1, 0) + body)
+        asked.send(request)
         answer = asked.recv(_ANSWER_BYTES)
     _, kind, *_ = HEADER.unpack_from(answer, 0)
     if kind == NLMSG_ERROR:
         raise NoFamilyError(f"the kernel has no generic netlink family {family}")
-    found = dict(_attributes(answer[HEADER.size + GENL_HEADER.size :]))
-    for _, nested in _attributes(found.get(_GROUPS, b"")):
-        one = dict(_attributes(nested))
+    found = attributes(answer, HEADER.size + GENL_HEADER.size)
+    # each group is an attribute of its own number
+    for nested in attributes(found.get(_GROUPS, b"")).values():
+        one = attributes(nested)
         if one.get(_GROUP_NAME, b"").rstrip(b"\0") == group.encode():
             return int(struct.unpack("=I", one[_GROUP_ID])[0])
     raise NoFamilyError(f"generic netlink family {family} has no group {group}")
@@ -87,17 +85,3 @@ def payloads(datagram: bytes) -> Iterator[bytes]:
             return
         yield datagram[at + HEADER.size + GENL_HEADER.size : at + length]
         at += (length + 3) & ~3
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if length < _ATTRIBUTE.size or at + length > len(data):
-            return
-        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + length]
-        at += (length + 3) & ~3
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 4)

@@ -18,7 +18,7 @@ from subprocess import Popen
 from typing import Any, Protocol
 
 from orchestration.backends.emulated.system import run, run_batch
-from orchestration.device.agent.resp import SOCKET
+from orchestration.device.agent.resp import CONFIG_DB, SOCKET, Redis
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.reboot import sysctls
@@ -36,11 +36,6 @@ _COMMANDS = {
 # Files that change without anybody configuring something.
 _PASSING = ("var/log/", "var/lib/redis/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
 _PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
-_CONFIG_DB = (
-    "local r={} for _,k in ipairs(redis.call('keys','*')) do "
-    "if redis.call('type',k).ok=='hash' then r[k]=redis.call('hgetall',k) end end "
-    "return cjson.encode(r)"
-)
 # Congestion controls that the kernel has, in each of its namespaces (net/ipv4/sysctl_net_ipv4.c).
 # On the machine's own kernel other programs add theirs meanwhile.
 _MACHINES = ("net/ipv4/tcp_available_congestion_control", "net/ipv4/tcp_allowed_congestion_control")
@@ -66,10 +61,9 @@ def dump(layout: Layout, device: str, differences: int) -> str:
         state["sysctls"] = {k: v for k, v in state["sysctls"].items() if k not in _MACHINES}
     state["files"] = dict(_files(differences))
     if device in layout.sonic:
-        tables = json.loads(run(("redis-cli", "-s", SOCKET, "-n", "4", "eval", _CONFIG_DB, "0")))
-        state["CONFIG_DB"] = {
-            key: dict(zip(values[::2], values[1::2], strict=True)) for key, values in tables.items()
-        }
+        redis = Redis(SOCKET)
+        state["CONFIG_DB"] = redis.rows(CONFIG_DB, "*|*")
+        redis.close()
     return json.dumps(state, indent=0, sort_keys=True)
 
 

@@ -190,7 +190,6 @@ class Layout:
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
         image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
-        image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
         scale = data["scale"]
         return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image, lent, scale)
 

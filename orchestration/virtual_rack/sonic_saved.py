@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestration.device.agent.resp import CONFIG_DB, SOCKET, Redis, pairs
+from orchestration.device.agent.resp import CONFIG_DB, SOCKET, Redis
 from orchestration.virtual_rack.sonic_model import Rows
 
 CONFIG_FILE = Path("/etc/sonic/config_db.json")
@@ -40,10 +40,9 @@ def load_config(file: Path = CONFIG_FILE) -> Rows | None:
 def config_save(socket: str = SOCKET, file: Path = CONFIG_FILE) -> None:
     """Save the running CONFIG_DB, as the command `config save` does."""
     redis = Redis(socket)
-    keys = redis.call(CONFIG_DB, "KEYS", "*|*")
-    replies = redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
+    rows = redis.rows(CONFIG_DB, "*|*")
     redis.close()
-    save_config({key: pairs(flat) for key, flat in zip(keys, replies, strict=True)}, file)
+    save_config(rows, file)
 
 
 def before_reboot(*, warm: bool, socket: str = SOCKET, folder: Path = REDIS_FOLDER) -> None:

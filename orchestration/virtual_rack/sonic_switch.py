@@ -34,7 +34,6 @@ from orchestration.device.agent.resp import (
     Redis,
     RedisError,
     RedisGone,
-    pairs,
 )
 from orchestration.device.netlink import RouteSocket
 from orchestration.model.red_law import red_max_p
@@ -240,13 +239,13 @@ class Bridge:
         known = [item for item in changes if item[0].partition("|")[0] in _TABLES]
         for key, change in sorted(known, key=lambda item: _order(item[0])):
             removed[key] = removed.get(key, False) or change == "del"
-        replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in removed])
+        rows = self._redis.hashes(CONFIG_DB, removed)
         now_ns = time.monotonic_ns()
-        for (key, gone), flat in zip(removed.items(), replies, strict=True):
+        for key, gone in removed.items():
             if gone:
                 daemons.take(key, None, now_ns)
-            if flat:
-                daemons.take(key, pairs(flat), now_ns)
+            if rows[key]:
+                daemons.take(key, rows[key], now_ns)
 
     def write_asic(self, key: str, field: str | None, value: str) -> None:
         """Set a field in ASIC_DB; a field of None removes the object."""

@@ -28,7 +28,6 @@ from ansible.module_utils.device.agent.resp import (
     SOCKET,
     Redis,
     RedisError,
-    pairs,
 )
 from ansible.module_utils.device.agent.telemetry import CONSTANTS_FILE, offered
 
@@ -131,8 +130,8 @@ class Tables(Device):
 
     def read(self, keys: list) -> dict:
         """Return the whole rows."""
-        replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
-        return {key: {"row": pairs(flat)} if flat else None for key, flat in zip(keys, replies)}
+        rows = self._redis.hashes(CONFIG_DB, keys)
+        return {key: {"row": row} if row else None for key, row in rows.items()}
 
     def noted(self, change, saved: dict) -> object:
         """Return what to save: of a profile the former row, of other rows the fields written."""

@@ -112,11 +112,8 @@ class FakeRedis:
         assert key == "COUNTERS_QUEUE_NAME_MAP"
         return {"Ethernet0:3": "oid:a", "Ethernet4:3": "oid:b", "Ethernet0:4": "oid:c"}
 
-    def call(self, db, *words):
-        return [SESSION]
-
-    def run(self, commands):
-        return [[part for pair in self.row.items() for part in pair]]
+    def rows(self, db, pattern):
+        return {SESSION: self.row}
 
 
 class Pipe:

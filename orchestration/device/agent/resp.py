@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
 # SONiC's numbers (database_config.json of docker-database).
@@ -80,6 +80,16 @@ class Redis:
     def hash(self, db: int, key: str) -> dict[str, str]:
         """Return a hash, empty if there is none."""
         return pairs(self.call(db, "HGETALL", key))
+
+    def hashes(self, db: int, keys: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return hashes by key, empty where there is none."""
+        asked = list(keys)
+        replies = self.run([(db, ("HGETALL", key)) for key in asked])
+        return {key: pairs(flat) for key, flat in zip(asked, replies)}
+
+    def rows(self, db: int, pattern: str) -> dict[str, dict[str, str]]:
+        """Return the hashes whose keys match a pattern, in the order of their keys."""
+        return self.hashes(db, sorted(self.call(db, "KEYS", pattern)))
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands together and return their replies: str, int, None or lists of them.

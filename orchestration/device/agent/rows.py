@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from orchestration.device.agent.main import OperationError
-from orchestration.device.agent.resp import CONFIG_DB, Command, Redis, RedisError, pairs
+from orchestration.device.agent.resp import CONFIG_DB, Command, Redis, RedisError
 
 # What closloop's own rows are named by.
 NAME = "CLOSLOOP"
@@ -139,8 +139,7 @@ def _redis() -> Iterator[Redis]:
 def read_rows(keys: Sequence[str]) -> dict[str, dict[str, str] | None]:
     """Return rows of CONFIG_DB by key; None for those that do not exist."""
     with _redis() as redis:
-        replies = redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
-    return {key: pairs(flat) if flat else None for key, flat in zip(keys, replies)}
+        return {key: row or None for key, row in redis.hashes(CONFIG_DB, keys).items()}
 
 
 def saved_rows(keys: Sequence[str]) -> dict[str, Any]:

@@ -46,13 +46,12 @@ def lossless_rows(redis: Redis, wanted: dict) -> dict:
 def _profiles(redis: Redis) -> dict:
     """Return the row and its profile of each (port, priority group)."""
     found = {}
-    for key in redis.call(CONFIG_DB, "KEYS", "BUFFER_PG|*"):
+    for key, row in redis.rows(CONFIG_DB, "BUFFER_PG|*").items():
         match = _KEY.match(key)
         if match:
             first = int(match["first"])
-            profile = redis.hash(CONFIG_DB, key).get("profile", "")
             for priority in range(first, min(int(match["last"] or first), 7) + 1):
-                found[match["port"], priority] = key, profile
+                found[match["port"], priority] = key, row.get("profile", "")
     return found
 
 

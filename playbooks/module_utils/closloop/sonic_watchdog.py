@@ -66,9 +66,9 @@ def refuse_two_actions(redis: Redis, rows: dict, version_file: str) -> None:
         return
     if redis.hash(STATE_DB, "SWITCH_CAPABILITY|switch").get("PFC_DLR_INIT_CAPABLE") != "true":
         return
-    keys = [key for key in redis.call(CONFIG_DB, "KEYS", _TABLE + "*") if key != _TABLE + GLOBAL]
-    after = {key[len(_TABLE) :]: redis.hash(CONFIG_DB, key) for key in keys}
-    after.update(rows)
+    present = redis.rows(CONFIG_DB, _TABLE + "*")
+    present.pop(_TABLE + GLOBAL, None)
+    after = {**{key[len(_TABLE) :]: row for key, row in present.items()}, **rows}
     actions = {port: _action(row) for port, row in after.items() if row}
     ours = {actions[port] for port in rows if port in actions}
     others = sorted(port for port in actions if port not in rows and {actions[port]} != ours)
