@@ -1,8 +1,8 @@
 """A RoCE NIC: its counters, and the GIDs of its addresses.
 
-    nic.counters  {interface, rdma_device, port, sources: ["hw", "port", "ethtool", "rdma"]}
-                  -> {source: {"t_ns": CLOCK_MONOTONIC of the reading, ...}}
-    nic.optional  {rdma_device, port} -> names of optional counters that were switched on
+    nic.counters  {interface, rdma_device, sources: ["hw", "ethtool", "rdma"]}
+                  -> {source: {"values": {name: count}} or {"problem": why there are none}}
+    nic.optional  {rdma_device} -> names of optional counters that were switched on
     nic.gids      -> [[RDMA device, port, index, IPv4 address], ...] of RoCE v2
 
 Optional counters are switched back when the agent ends.
@@ -13,15 +13,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.survey import find_program, run
 from orchestration.device.ethtool import statistics
-
-SOURCES = ("hw", "port", "ethtool", "rdma")
 
 # A file in hw_counters that is not a counter: how long the driver caches values, in ms.
 _NO_COUNTERS = ("lifespan",)
@@ -42,25 +39,18 @@ HERE = Places()
 
 
 def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
-    """Return the counters of the sources asked for, each with its time.
-
-    A missing source has `problem` instead.
-    """
-    readers: dict[str, Callable[[], dict[str, Any]]] = {
-        "hw": lambda: _folder(_port_folder(request, places), "hw_counters"),
-        "port": lambda: _folder(_port_folder(request, places), "counters"),
-        "ethtool": lambda: {"values": ethtool_statistics(_interface(request, places))},
+    """Return the counters of the sources asked for; a missing source has `problem` instead."""
+    readers: dict[str, Callable[[], dict[str, int]]] = {
+        "hw": lambda: _hw_counters(request, places),
+        "ethtool": lambda: ethtool_statistics(_interface(request, places)),
         "rdma": lambda: _rdma_statistics(request),
     }
     result: dict[str, Any] = {}
-    for source in request.get("sources", SOURCES):
-        if source not in readers:
-            raise OperationError(f"no counters {source!r}", f"use some of {', '.join(readers)}")
-        t_ns = time.monotonic_ns()
+    for source in request["sources"]:
         try:
-            result[source] = {"t_ns": t_ns, **readers[source]()}
+            result[source] = {"values": readers[source]()}
         except OperationError as error:
-            result[source] = {"t_ns": t_ns, "problem": error.what}
+            result[source] = {"problem": error.what}
     return result
 
 
@@ -77,7 +67,7 @@ class OptionalCounters:
 
     def switch_on(self, request: dict[str, Any]) -> list[str]:
         """Switch on all that are off; return their names. A NIC may have none."""
-        link = f"{request['rdma_device']}/{int(request.get('port', 1))}"
+        link = _link(request)
         on = self._names("mode", "link", link)
         offered = self._names("mode", "supported", "link", link)
         more = [name for name in offered if name.startswith(_CONGESTION) and name not in on]
@@ -169,23 +159,18 @@ def _read(path: str) -> int:
         raise OperationError(f"{path} has no number, but {text[:40]!r}") from None
 
 
-def _port_folder(request: dict[str, Any], places: Places) -> str:
-    device, port = str(request["rdma_device"]), int(request.get("port", 1))
-    folder = os.path.join(places.infiniband, device, "ports", str(port))
-    if os.sep in device or not device or not os.path.isdir(folder):
+def _hw_counters(request: dict[str, Any], places: Places) -> dict[str, int]:
+    device = str(request["rdma_device"])
+    folder = os.path.join(places.infiniband, device, "ports", "1", "hw_counters")
+    if os.sep in device or not device or not os.path.isdir(os.path.dirname(folder)):
         raise OperationError(
-            f"has no RDMA device {device} with a port {port}",
+            f"has no RDMA device {device} with a port 1",
             "correct closloop_rdma_device in the inventory",
         )
-    return folder
-
-
-def _folder(port_folder: str, name: str) -> dict[str, Any]:
-    folder = os.path.join(port_folder, name)
     if not os.path.isdir(folder):
         raise OperationError(f"has no {folder}")
     names = sorted(set(os.listdir(folder)) - set(_NO_COUNTERS))
-    return {"values": {name: _read(os.path.join(folder, name)) for name in names}}
+    return {name: _read(os.path.join(folder, name)) for name in names}
 
 
 def _listed(folder: str) -> list[str]:
@@ -201,16 +186,36 @@ def _text(path: str) -> str:
         return ""
 
 
-def _rdma_statistics(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the output of `rdma statistic`, which includes the optional counters."""
+def _link(request: dict[str, Any]) -> str:
+    """Return the name that `rdma` has for a NIC's port."""
+    return f"{request['rdma_device']}/1"
+
+
+def _rdma_statistics(request: dict[str, Any]) -> dict[str, int]:
+    """Return what `rdma statistic` shows, the optional counters included."""
     program = find_program("rdma")
     if program is None:
         raise OperationError("has no rdma")
-    link = f"{request['rdma_device']}/{int(request.get('port', 1))}"
-    code, text, said = run([program, "-j", "statistic", "show", "link", link])
+    code, text, said = run([program, "-j", "statistic", "show", "link", _link(request)])
     if code != 0:
         raise OperationError(f"rdma statistic: {said[:200] or f'exit code {code}'}")
-    return {"text": text}
+    return statistics_of_link(text)
+
+
+def statistics_of_link(text: str) -> dict[str, int]:
+    """Return the counters in the output of `rdma -j statistic show link`. Raises OperationError."""
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        rows = None
+    if not isinstance(rows, list) or len(rows) > 1:
+        raise OperationError("rdma statistic shows something else than one link's")
+    return {
+        name: value
+        for row in rows
+        for name, value in dict(row).items()
+        if name not in ("ifname", "port") and isinstance(value, int)
+    }
 
 
 def operations(agent: Agent) -> dict[str, Operation]:

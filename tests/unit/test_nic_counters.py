@@ -3,12 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from collectors.readers import rdma as agent
 from inventory.rack import Access
-from orchestration.backends.hardware.nic import CounterSeries, Nic, parse_rdma_statistic
+from orchestration.backends.hardware.nic import NicWatch, growth
+from orchestration.device.agent.main import OperationError
+from orchestration.device.errors import DeviceError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded"
 HW_COUNTERS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "out_of_sequence")
@@ -38,21 +41,6 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path):
     return Machine(tmp_path)
-
-
-class Loop:
-    """An agent without a network between."""
-
-    def __init__(self, machine):
-        self.machine = machine
-
-    def call(self, op, timeout_s=0.0, **arguments):
-        return self.machine.ask(getattr(agent, op.removeprefix("nic.")), **arguments)
-
-
-def nic_of(machine):
-    access = Access("h1", "10.9.0.1", nic="roce", interfaces=("nic0",), rdma_devices=("mlx5_0",))
-    return Nic(Loop(machine), access, "nic0")
 
 
 EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -139,50 +127,89 @@ def test_a_nic_without_optional_counters_is_left_alone(monkeypatch, tmp_path):
     assert agent.OptionalCounters(Ending()).switch_on({"rdma_device": "rxe0"}) == []
 
 
-def test_counters_of_a_port(machine, tmp_path):
+def test_counters_of_a_nic(machine, tmp_path):
     port = tmp_path / "infiniband" / "mlx5_0" / "ports" / "1"
     (port / "hw_counters").mkdir(parents=True)
-    (port / "counters").mkdir()
     for number, name in enumerate(HW_COUNTERS):
         (port / "hw_counters" / name).write_text(f"{number}\n")
     (port / "hw_counters" / "lifespan").write_text("10\n")
-    (port / "counters" / "port_xmit_data").write_text("12\n")
-    hw, volume, missing = nic_of(machine).counters(["hw", "port", "ethtool"])
-    assert hw.values == {name: number for number, name in enumerate(HW_COUNTERS)}
-    assert volume.values == {"port_xmit_data": 12}
-    assert 0 < hw.t_ns <= volume.t_ns <= missing.t_ns
-    assert missing.values == {}
-    assert "the statistics of nic0 cannot be read" in missing.problem
+    found = machine.ask(agent.counters, sources=["hw", "ethtool"])
+    assert found["hw"] == {"values": {name: number for number, name in enumerate(HW_COUNTERS)}}
+    assert "the statistics of nic0 cannot be read" in found["ethtool"]["problem"]
 
 
 def test_recorded_statistics():
     """Recorded from Soft-RoCE, Linux 6.18, iproute2 6.1: the same counters by both ways."""
-    values = parse_rdma_statistic((RECORDED / "nic-rdma-statistic.json").read_text())
+    values = agent.statistics_of_link((RECORDED / "nic-rdma-statistic.json").read_text())
     lines = (RECORDED / "nic-hw-counters.txt").read_text().split()
     counters = dict(zip(lines[::2], map(int, lines[1::2]), strict=True))
     assert counters.pop("lifespan") == 10
     assert values == counters
-    assert parse_rdma_statistic("[]") == {}
-    with pytest.raises(ValueError):
-        parse_rdma_statistic("Wrong device name\n")
+    assert agent.statistics_of_link("[]") == {}
+    with pytest.raises(OperationError):
+        agent.statistics_of_link("Wrong device name\n")
 
 
-def test_counters_that_wrap_go_on():
-    series = CounterSeries("hw")
-    assert series.add({"np_cnp_sent": 2**32 - 5}) == {"np_cnp_sent": 0}
-    assert series.add({"np_cnp_sent": 10}) == {"np_cnp_sent": 15}
-    assert series.add({"np_cnp_sent": 2**31}) == {"np_cnp_sent": 2**31 + 5}
+@pytest.mark.parametrize(
+    ("source", "name", "before", "after", "grown"),
+    [
+        ("hw", "np_cnp_sent", 2**32 - 5, 10, 15),  # wrapped
+        ("hw", "np_cnp_sent", 10, 2**31, 2**31 - 10),
+        ("hw", "np_cnp_sent", 100, 7, 7),  # reset
+        ("rdma", "rdma_tx_bytes", 2**32 - 1, 2**33, 2**32 + 1),  # wide
+        ("rdma", "np_cnp_sent", 2**40, 5, 5),  # was wide, and is reset
+        ("ethtool", "rx_prio3_pause", 2**64 - 1, 4, 5),
+    ],
+)
+def test_counters_that_wrap_or_were_reset_go_on(source, name, before, after, grown):
+    assert growth(source, name, before, after) == grown
 
 
-def test_counters_that_were_reset_count_on():
-    series = CounterSeries("hw")
-    series.add({"np_cnp_sent": 100})
-    counts = series.add({"np_cnp_sent": 7, "rp_cnp_handled": 3})
-    assert counts == {"np_cnp_sent": 7, "rp_cnp_handled": 0}
+class Answering:
+    """An agent that answers each request with the next of its answers."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def post(self, op, **arguments):
+        assert (arguments["interface"], arguments["rdma_device"]) == ("nic0", "mlx5_0")
+        return op
+
+    def result(self, op, timeout_s=0.0):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
-def test_wide_counters_do_not_wrap_at_32_bits():
-    series = CounterSeries("rdma")
-    series.add({"rdma_tx_bytes": 2**32 - 1, "np_cnp_sent": 2**40})
-    counts = series.add({"rdma_tx_bytes": 2**33, "np_cnp_sent": 5})
-    assert counts == {"rdma_tx_bytes": 2**32 + 1, "np_cnp_sent": 5}
+def watch(*answers):
+    access = Access("h1", "10.9.0.1", nic="roce", interfaces=("nic0",), rdma_devices=("mlx5_0",))
+    rack = SimpleNamespace(access={"h1": access})
+    return NicWatch(rack, SimpleNamespace(agents={"h1": Answering(*answers)}))
+
+
+def test_what_counters_did_between_two_readings_is_told_by_source():
+    nics = watch(
+        ["cc_rx_ce_pkts"],
+        {"hw": {"values": {"np_cnp_sent": 2**32 - 1, "still": 3}}, "rdma": {"problem": "none"}},
+        {"hw": {"values": {"np_cnp_sent": 4, "still": 3, "new": 9}}, "rdma": {"problem": "none"}},
+    )
+    nics.start()
+    nics.finish()
+    assert nics.facts() == {"h1:nic0": {"hw": {"np_cnp_sent": 5}}}
+    assert nics.counted("np_cnp_sent") == {"h1:nic0": 5}
+    assert nics.counted("new") == {}
+    assert nics.problems == []
+
+
+@pytest.mark.parametrize(
+    "answer", [{"hw": {"values": {"a": "1"}}}, {"hw": {}}, {"else": {"values": {}}}, 3, None]
+)
+def test_what_cannot_be_read_is_a_problem_that_names_the_host(answer):
+    nics = watch([], DeviceError("h1", "is busy"), answer)
+    nics.start()
+    nics.finish()
+    assert nics.facts() == {}
+    first, second = nics.problems
+    assert first == "h1: is busy"
+    assert second.startswith("h1: what its NIC says cannot be read")
