@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,15 @@ Key = TypeVar("Key")
 T = TypeVar("T")
 # An operation and its arguments.
 Request = tuple[str, Mapping[str, Any]]
+
+
+def holder_name(what: str) -> str:
+    """Return who holds a device, from which machine, and what for: `ann@laptop restore`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()} {what}"
 
 
 class Agent(Protocol):

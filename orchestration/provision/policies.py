@@ -22,8 +22,7 @@ from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
-from orchestration.device.holder import holder_name
+from orchestration.device.fleet import Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.policies.catboost_model import read_model

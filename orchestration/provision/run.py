@@ -23,7 +23,7 @@ from uuid import uuid4
 import orchestration
 from inventory.rack import Access, Rack
 from orchestration.device.errors import printable
-from orchestration.device.holder import holder_name
+from orchestration.device.fleet import holder_name
 from orchestration.device.jumps import SECRET_VARIABLES
 from orchestration.device.netlink import RouteSocket, claims
 from orchestration.device.ssh import Secrets
@@ -37,7 +37,6 @@ What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
 PLAYBOOKS_FOLDER = Path(orchestration.__file__).parents[1] / "playbooks"
 _LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$"
-# Left out of the environment, which ansible-runner writes to a file: they hold passwords.
 # How often a request to stop is noticed.
 _POLL_S = 1
 _LOGIN_TIMEOUT_S = 20

@@ -22,8 +22,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.device.agent.dcqcn import places
-from ansible.module_utils.device.agent.lockdown import lockdown
+from ansible.module_utils.device.agent.dcqcn import lockdown, places
 from ansible.module_utils.model.files import write_whole
 
 DOCUMENTATION = r"""

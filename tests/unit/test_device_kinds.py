@@ -16,7 +16,7 @@ from inventory.rack import Access, Rack
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.cli.inventory_check import Checked, print_checked
 from orchestration.device.agent import asics, survey, vrf
-from orchestration.device.agent.lockdown import lockdown
+from orchestration.device.agent.dcqcn import lockdown
 from orchestration.device.agent.main import OperationError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -35,8 +35,8 @@ from traffic.drivers.rack_rdma import SERVICE as RDMA_SERVICE
 from traffic.drivers.rack_rdma import Gids, rdma_end
 
 SERVICES = ("programs", "incast")
-# Below the ephemeral ports of Linux, above well-known ports.
-FIRST_PORT, LAST_PORT = 20_000, 32_000
+# The next ones are below the ephemeral ports of Linux, and above well-known ports.
+FIRST_PORT = 20_000
 # Each flow is a process at either end, and all exist from the start of the trial.
 MOST_FLOWS_OF_HOST = 500
 _LISTEN_PATIENCE_S = 15.0

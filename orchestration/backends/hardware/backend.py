@@ -56,8 +56,7 @@ from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, 
 from orchestration.backends.realtime import on_this_machine, watch_for
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.device.fleet import Clock, Fleet
-from orchestration.device.holder import holder_name
+from orchestration.device.fleet import Clock, Fleet, holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import ECN

@@ -7,6 +7,7 @@ A NIC offers them in debugfs (the upstream kernel, drivers/infiniband/hw/mlx5/co
 from __future__ import annotations
 
 import os
+import re
 
 # Names of the reaction point in debugfs begin with rp_, and in sysfs some of them with rpg_.
 _RP = (
@@ -38,3 +39,18 @@ def places(name: str, debugfs: str, ecn: str) -> list[str]:
         # some releases have a folder `params` in between
         found += [os.path.join(ecn, side, *level, file) for level in ((), ("params",))]
     return found
+
+
+def lockdown(root: str = "/") -> str:
+    """Return the level of kernel lockdown, like `integrity`, "" if there is none.
+
+    Secure Boot switches it on with many distributions. At `integrity` and above, files of debugfs
+    that can be written cannot be opened, not by root either (Linux, fs/debugfs/file.c,
+    debugfs_locked_down; security/lockdown/lockdown.c).
+    """
+    try:
+        with open(os.path.join(root, "sys/kernel/security/lockdown")) as file:
+            level = re.search(r"\[(\w+)\]", file.read(200))
+    except OSError:
+        return ""
+    return level[1] if level is not None and level[1] != "none" else ""

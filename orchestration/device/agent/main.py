@@ -100,7 +100,6 @@ class Agent:
         self._operations: dict[str, Operation] = {"hello": self._hello, "clock": _clock}
         self._decoder = Decoder()
         self._running = True
-        self.heard_ns = time.monotonic_ns()
 
     def add(self, operations: dict[str, Operation]) -> None:
         """Offer a service's operations."""
@@ -161,7 +160,6 @@ class Agent:
         if not piece:
             self._running = False
             return
-        self.heard_ns = time.monotonic_ns()
         for request in self._decoder.feed(piece):
             self._answer(request)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
 # SONiC's numbers (database_config.json of docker-database).
-APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, FLEX_COUNTER_DB, STATE_DB = 0, 1, 2, 4, 5, 6
+APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, STATE_DB = 0, 1, 2, 4, 6
 SOCKET = "/var/run/redis/redis.sock"
 
 # How long a restart of Redis may take.

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestration.device.agent import asics, vrf
-from orchestration.device.agent.lockdown import lockdown
+from orchestration.device.agent.dcqcn import lockdown
 from orchestration.device.agent.main import Agent, Operation
 from orchestration.device.agent.resp import (
     APPL_DB,

@@ -29,18 +29,6 @@ class ChangeLimiter:
         self.held_back = 0
         self.superseded = 0
 
-    @property
-    def waiting(self) -> int:
-        """The number of targets with a waiting change."""
-        return int(self._waits.sum())
-
-    @property
-    def next_due_ns(self) -> int | None:
-        """The time at which the next waiting change may be made; None if none waits."""
-        if not self._waits.any():
-            return None
-        return int(self._changed_ns[self._waits].min()) + self._interval_ns
-
     def submit(self, change: Change, now_ns: int) -> Change:
         """Take a tuner's change; return what may be set now, with the waiting changes that are due.
 

@@ -14,8 +14,7 @@ from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
 from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
 from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, printable
-from orchestration.device.fleet import Agent, Fleet, gather
-from orchestration.device.holder import holder_name
+from orchestration.device.fleet import Agent, Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, NotReadyError
 
