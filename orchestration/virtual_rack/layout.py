@@ -8,7 +8,7 @@ is the first namespace.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -167,31 +167,24 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """Return the layout as JSON-ready data."""
-        return {
-            "format": _FORMAT,
-            "testbed": testbed_to_json(self.testbed),
-            "sonic": list(self.sonic),
-            "roce": list(self.roce),
-            "bluefield": list(self.bluefield),
-            "clock": self.clock,
-            "lacks": list(self.lacks),
-            "image": self.image,
-            "lent": dict(self.lent),
-            "scale": self.scale,
-        }
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {"testbed": testbed_to_json(self.testbed), "lent": dict(self.lent)}
+        return {"format": _FORMAT, **told, **own}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
         """Rebuild a layout. Raises KeyError, TypeError or ValueError on foreign data."""
         if data["format"] != _FORMAT:
             raise ValueError(f"rack format {data['format']!r}, not {_FORMAT}")
-        testbed = testbed_from_json(data["testbed"])
-        sonic, roce, bluefield, lacks = (
-            tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
+        names = ("sonic", "roce", "bluefield", "lacks")
+        return cls(
+            testbed_from_json(data["testbed"]),
+            **{name: tuple(data[name]) for name in names},
+            clock=data["clock"],
+            image=data.get("image", ""),
+            lent=tuple(data.get("lent", {}).items()),
+            scale=data["scale"],
         )
-        image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
-        scale = data["scale"]
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image, lent, scale)
 
 
 def make_layout(

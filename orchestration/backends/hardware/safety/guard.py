@@ -26,7 +26,6 @@ from orchestration.device.agent.place import boottime_ns
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Agent, answered, gather
 from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
-from orchestration.model.records import Observation
 
 _FEEDS_A_TIMEOUT = 4
 
@@ -158,7 +157,7 @@ class Guard:
         else:
             error.add_note(words)
 
-    def tick(self, t_ns: int = 0, reading: Observation | None = None) -> None:
+    def tick(self) -> None:
         """Tell the devices that the controller is alive, only as often as needed.
 
         Raises:
