@@ -10,7 +10,7 @@ from orchestration.analysis.metrics import HEADLINES, METRIC
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Arm, Condition, Summary
 from orchestration.analysis.tuner_differences import IDENTICAL, REAL, Comparison
-from orchestration.analysis.words import interval, quantity
+from orchestration.render.numbers import interval, quantity
 
 # The number of real differences to name besides the headline metrics.
 _OTHERS = 3

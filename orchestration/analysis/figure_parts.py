@@ -21,8 +21,8 @@ from orchestration.analysis.figure_style import (
     short,
     wrapped,
 )
-from orchestration.analysis.plot import Figure, Trace, scatter
 from orchestration.model.units import format_size
+from orchestration.render.figure import Figure, Trace, scatter
 
 # Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"

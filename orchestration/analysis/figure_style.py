@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from orchestration.analysis.plot import Figure, Trace, scatter
+from orchestration.render.figure import Figure, Trace, scatter
 
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#e8e8e8"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -37,22 +36,6 @@ _TEXT_CONTRAST = 4.5
 
 
 Colours = dict[str, str]
-# Column -> values, as in a picture's CSV file.
-Data = Mapping[str, Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure, what to see in it, and how it was made.
-
-    `name` is the name of its CSV file without the extension, `data` the file's contents.
-    """
-
-    title: str
-    caption: str
-    figure: Figure
-    name: str = ""
-    data: Data = field(default_factory=dict)
 
 
 def colours_of(tuners: Sequence[str]) -> Colours:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from html import escape
 from pathlib import Path
 
 _PANELS = (("reward", "mean reward"), ("loss", "loss"), ("explore", "exploration"))
@@ -21,9 +20,11 @@ def write_curve(table: Path, title: str) -> Path:
 
     A `held-out.csv` beside it is drawn too.
     """
-    from orchestration.analysis.document import Pictures, html_document, replace_file
-    from orchestration.analysis.figure_style import Picture, base_figure, line
-    from orchestration.analysis.plot import Figure
+    from orchestration.analysis.figure_style import base_figure, line
+    from orchestration.render.figure import Figure
+    from orchestration.render.html import page_html, replace_file
+    from orchestration.render.page import Page, Pictures
+    from orchestration.render.picture import Picture
 
     rows, judged = _rows(table), _rows(table.with_name(HELD_OUT))
     episodes = [int(row["episodes"]) for row in rows]
@@ -47,11 +48,9 @@ def write_curve(table: Path, title: str) -> Path:
     figure.update_xaxes(title={"text": "episodes"}, row=panels)
     data = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
     said = _change([float(row["reward"]) for row in rows]) + _held_out(judged)
-    pictures = Pictures()
-    drawn = pictures.grid([Picture(said, "", figure, "curve", data)], wide=True)
-    body = f"<header><h1>Training of {escape(title)}</h1></header>{drawn}{pictures.script()}"
+    drawn = Pictures([Picture(said, "", figure, "curve", data)])
     page = table.with_suffix(".html")
-    replace_file(page, html_document(f"Training of {title}", body))
+    replace_file(page, page_html(Page(f"Training of {title}", blocks=[drawn])))
     return page
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestration.analysis.metrics import METRIC, METRICS
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
-from orchestration.analysis.words import change, interval, percent_change, quantity
+from orchestration.render.numbers import change, interval, percent_change, quantity
 
 SIGNIFICANCE = 0.05
 # The end of a real difference's verdict.

@@ -15,11 +15,11 @@ from orchestration.cli.options import (
     enter_virtual_rack,
     verb,
 )
-from orchestration.cli.terminal import Phases, print_json, table
+from orchestration.cli.terminal import Phases, print_json
+from orchestration.render.table import Table, table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from inventory.topology import Testbed
     from orchestration.calibration.measure import Calibration
     from orchestration.model.ports import Backend
@@ -111,50 +111,46 @@ def _file_name(path: Path) -> str:
 
 
 def _show(mine: Calibration, like: Calibration | None, again: Calibration | None) -> None:
-    from rich.console import Console
-
-    console = Console()
-    console.print(_table(mine, like, again))
-    for line in _marking_lines(mine):
-        console.print(line, highlight=False, markup=False)
+    show(_table(mine, like, again), "", _marking(mine))
 
 
 def _table(mine: Calibration, like: Calibration | None, again: Calibration | None) -> Table:
-    from rich import box
-
     measured = [mine, *([again] if again else []), *([like] if like else [])]
     titles = [mine.backend, *(["corrected"] if again else []), *([like.backend] if like else [])]
-    shown = table("", figures=("testbed", *titles), box=box.SIMPLE_HEAD)
-    for number, rtt in enumerate(mine.rtts):
-        shown.add_row(
+    rows = [
+        [
             f"base RTT {rtt.path.src} to {rtt.path.dst}, us",
             _us(rtt.testbed_ns),
             *(_us(c.rtts[number].median_ns) if number < len(c.rtts) else "" for c in measured),
-        )
-    shown.add_row(
-        "goodput, one flow, Gbit/s",
-        f"{mine.goodput.testbed_bps / 1e9:.3f}",
-        *(f"{c.goodput.measured_bps / 1e9:.3f}" for c in measured),
-    )
-    shown.add_row(
-        "framing that implies, B",
-        str(mine.goodput.testbed_framing_bytes),
-        *(f"{c.goodput.framing_bytes:.1f}" for c in measured),
-    )
-    shown.add_row("loop, median, us", "", *(_us(c.loop.median_ns) for c in measured))
-    shown.add_row("loop, p99, us", "", *(_us(c.loop.p99_ns) for c in measured))
-    return shown
+        ]
+        for number, rtt in enumerate(mine.rtts)
+    ]
+    testbed_gbps = f"{mine.goodput.testbed_bps / 1e9:.3f}"
+    gbps = [f"{c.goodput.measured_bps / 1e9:.3f}" for c in measured]
+    framing = [f"{c.goodput.framing_bytes:.1f}" for c in measured]
+    rows += [
+        ["goodput, one flow, Gbit/s", testbed_gbps, *gbps],
+        ["framing that implies, B", str(mine.goodput.testbed_framing_bytes), *framing],
+        ["loop, median, us", "", *(_us(c.loop.median_ns) for c in measured)],
+        ["loop, p99, us", "", *(_us(c.loop.p99_ns) for c in measured)],
+    ]
+    return table(("",), ("testbed", *titles), rows)
 
 
-def _marking_lines(calibration: Calibration) -> list[str]:
+def _marking(calibration: Calibration) -> Table | str:
     if not calibration.marking:
-        return ["marking: this backend counts no marks where the queue was held"]
-    lines = ["marking, share of packets (95 % interval), and what DCQCN's line wants:"]
-    for b in calibration.marking:
-        span = f"{b.from_bytes / 1000:.0f} to {b.to_bytes / 1000:.0f} KB"
-        share = f"{b.marked_share:6.2%} ({b.low:.2%} to {b.high:.2%})"
-        lines.append(f"  {span:>16}  {share:28} {b.wanted_share:6.2%}  of {b.packets} packets")
-    return lines
+        return "marking: this backend counts no marks where the queue was held"
+    rows = [
+        [
+            f"{b.from_bytes / 1000:.0f} to {b.to_bytes / 1000:.0f} KB",
+            f"{b.marked_share:.2%} ({b.low:.2%} to {b.high:.2%})",
+            f"{b.wanted_share:.2%}",
+            f"{b.packets:,}",
+        ]
+        for b in calibration.marking
+    ]
+    figures = ("share of packets (95 % interval)", "DCQCN's line wants", "packets")
+    return table(("queue",), figures, rows, "marking")
 
 
 def _us(ns: float) -> str:

@@ -44,11 +44,14 @@ def compare(
 
     Exit code: 0 all equivalent, 1 something is not, or not enough data, 2 bad input.
     """
+    from orchestration.analysis.comparison.blocks import comparison_blocks, comparison_page
     from orchestration.analysis.comparison.catalogue import parse_margins
     from orchestration.analysis.comparison.equivalence import EQUIVALENT
     from orchestration.analysis.comparison.result import compare_runs
     from orchestration.artifacts.found import recorded_files
     from orchestration.model.outputs import check_outputs
+    from orchestration.render.html import replace_file
+    from orchestration.render.terminal import show
 
     margins = parse_margins(margin or [])
     if html:
@@ -57,19 +60,13 @@ def compare(
         phases.phase("Reading pairs of trials")
         comparisons = compare_runs(runs, margins, phases.step)
     if as_json:
-        from orchestration.analysis.comparison.printed import comparisons_to_json
+        from orchestration.analysis.comparison.to_json import comparisons_to_json
 
-        print_json(comparisons_to_json(comparisons), allow_nan=False)
+        print_json(comparisons_to_json(comparisons))
     else:
-        from rich.console import Console
-
-        from orchestration.analysis.comparison.printed import comparison_tables
-
-        Console().print(comparison_tables(comparisons))
+        show(*comparison_blocks(comparisons))
     if html:
-        from orchestration.analysis.comparison.comparison_page import write_comparison
-
-        write_comparison(comparisons, out)
+        replace_file(out, comparison_page(comparisons))
         typer.echo(f"page: {out}", err=True)
     if any(comparison.verdict != EQUIVALENT for comparison in comparisons):
         raise typer.Exit(_NOT_EQUIVALENT)

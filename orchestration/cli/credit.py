@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,13 +69,15 @@ def credit(
     """
     spare_threads()
 
-    from orchestration.analysis.document import replace_file
     from orchestration.campaign.expand import load_campaign
+    from orchestration.render.html import replace_file
+    from orchestration.render.json import json_text
+    from orchestration.render.terminal import show
     from orchestration.whatif.credit import measure, plan_credit
     from orchestration.whatif.credit_printed import (
+        credit_blocks,
         credit_csv,
         credit_page,
-        credit_tables,
         credit_to_json,
     )
 
@@ -91,17 +92,15 @@ def credit(
         found = measure(plan, summary.folder)
     data = credit_to_json(found)
     texts = {
-        PAGE_FILE: credit_page(found),
+        PAGE_FILE: credit_page(found, sample.most),
         CSV_FILE: credit_csv(found),
-        JSON_FILE: json.dumps(data, indent=1, allow_nan=False) + "\n",
+        JSON_FILE: json_text(data) + "\n",
     }
     for name, text in texts.items():
         replace_file(summary.folder / name, text)
     if running.as_json:
-        print_json(data, allow_nan=False)
+        print_json(data)
     else:
-        from rich.console import Console
-
-        Console().print(credit_tables(found, sample.most))
+        show(*credit_blocks(found, sample.most))
     typer.echo(f"page: {summary.folder / PAGE_FILE}, {CSV_FILE} and {JSON_FILE}", err=True)
     raise typer.Exit(_NOT_THE_SAME if found.differing else summary.exit_code)

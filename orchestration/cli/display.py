@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestration.cli.terminal import table
 from orchestration.model import wall
-from orchestration.watch.tally import RunningTrial, Tally, clock_text, status_line
+from orchestration.render.numbers import clock_text
+from orchestration.render.table import Span, Style, strong, table
+from orchestration.watch.tally import RunningTrial, Tally, status_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Group
-    from rich.table import Table
 
     from orchestration.model.repeats import RepeatRule, Standing
     from orchestration.model.trial import TrialSpec
+    from orchestration.render.table import Table, Value
     from orchestration.runner.run import Listener, Summary
     from orchestration.runner.worker import Failed, Finished, Progressed
 
 _REFRESH_S = 0.1
 _HEARTBEAT_S = 15.0
 _CONSOLE_LINES = 12
+_BAR_CELLS = 12
 
 
 class Display:
@@ -161,25 +163,29 @@ class _Every:
 def live_view(title: str, tally: Tally, now_s: float) -> Group:
     """Return the live display: a line for the run, a row for each running trial."""
     from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
 
+    from orchestration.render.terminal import renderable
+
+    rows = [_running(name, trial, now_s) for name, trial in tally.running.items()]
+    shown = table(("trial", "", "virtual time"), ("speed", "wall"), rows)
+    line = f"{title}: {status_line(tally, now_s)}"
+    return Group(renderable(strong(line)), renderable(shown))
+
+
+def _running(name: str, trial: RunningTrial, now_s: float) -> list[Value]:
     from orchestration.model.units import format_duration
 
-    shown = table("trial", "", "virtual time", figures=("speed", "wall"))
-    for column in shown.columns:
-        column.no_wrap = True
-    for name, trial in tally.running.items():
-        rate = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
-        left_over = " draining" if trial.virtual_ns >= trial.end_ns else ""
-        shown.add_row(
-            name,
-            ProgressBar(total=max(1, trial.end_ns), completed=trial.virtual_ns, width=12),
-            f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{left_over}",
-            f"{rate:.3g} ms/s" if rate else "",
-            f"{now_s - trial.began_s:.0f} s",
-        )
-    return Group(Text(f"{title}: {status_line(tally, now_s)}", style="bold"), shown)
+    done = min(1.0, trial.virtual_ns / max(1, trial.end_ns))
+    full = round(_BAR_CELLS * done)
+    rate = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
+    left_over = " draining" if trial.virtual_ns >= trial.end_ns else ""
+    return [
+        name,
+        (strong("━" * full), Span("━" * (_BAR_CELLS - full), "faint")),
+        f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{left_over}",
+        f"{rate:.3g} ms/s" if rate else "",
+        f"{now_s - trial.began_s:.0f} s",
+    ]
 
 
 def in_real_time(trial: TrialSpec) -> bool:
@@ -204,25 +210,21 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
     What is the same in several trials is said once. Without `warnings`, a report follows that says
     them.
     """
-    from rich.markup import escape
-
     from orchestration.artifacts.findings import in_words, said_once
 
     good = summary.finished + summary.skipped - len(summary.invalid)
-    shown = table(show_header=False)
-    shown.add_row("valid", f"{good} of {summary.trials} trials")
+    rows: list[list[Value]] = [["valid", f"{good} of {summary.trials} trials"]]
     if summary.skipped:
-        shown.add_row("finished earlier", str(summary.skipped))
-    for repeats in summary.repeats_told:
-        shown.add_row("repeats", escape(repeats))
+        rows.append(["finished earlier", str(summary.skipped)])
+    rows += [["repeats", repeats] for repeats in summary.repeats_told]
     failed = {trial: (failure.message,) for trial, failure in summary.failed.items()}
-    for word, colour, found in (
-        ("invalid", "yellow", {trial: ("; ".join(r),) for trial, r in summary.invalid.items()}),
-        ("failed", "red", failed),
-        ("warning", "yellow", summary.warned if warnings else {}),
-    ):
-        for told in said_once(found):
-            text = escape(in_words(told, summary.trials))
-            shown.add_row(f"[{colour}]{word}[/{colour}]", text)
-    shown.add_row("wall time", clock_text(summary.wall_s))
-    return shown
+    invalid = {trial: ("; ".join(r),) for trial, r in summary.invalid.items()}
+    kinds: tuple[tuple[str, Style, Mapping[str, tuple[str, ...]]], ...] = (
+        ("invalid", "warning", invalid),
+        ("failed", "bad", failed),
+        ("warning", "warning", summary.warned if warnings else {}),
+    )
+    for word, style, found in kinds:
+        rows += [[Span(word, style), in_words(told, summary.trials)] for told in said_once(found)]
+    rows.append(["wall time", clock_text(summary.wall_s)])
+    return table(("", ""), (), rows, heads=False)

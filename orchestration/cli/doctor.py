@@ -7,7 +7,11 @@ from typing import Annotated
 import typer
 
 from orchestration.cli.options import Json, verb
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
+from orchestration.render.table import Span, Style, table
+from orchestration.render.terminal import show
+
+_STYLES: dict[str, Style] = {"ok": "good", "note": "warning", "missing": "bad"}
 
 
 @verb("Examples:  closloop doctor  |  closloop doctor --boot  |  closloop doctor --json")
@@ -30,21 +34,16 @@ def doctor(
         said = {"ready": ready, "findings": [asdict(finding) for finding in findings]}
         print_json(said, indent=2)
     else:
-        from rich.console import Console
-        from rich.markup import escape
-
-        mark = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
-        shown = table(show_header=False, pad_edge=True, padding=(0, 2, 0, 0))
+        rows = []
         for finding in findings:
             remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-            # a remedy may name an extra, closloop[sim], which is no markup
-            shown.add_row(mark[finding.state], finding.what, escape(f"{finding.found}{remedy}"))
-        console = Console()
-        console.print(shown)
-        console.print(
-            "\nready: closloop run examples/quickstart.yml"
+            mark = Span(finding.state, _STYLES[finding.state])
+            rows.append([mark, finding.what, f"{finding.found}{remedy}"])
+        end = (
+            "ready: closloop run examples/quickstart.yml"
             if ready
-            else "\nnot ready for the emulated backend; the fluid one runs anywhere (--on fluid)"
+            else "not ready for the emulated backend; the fluid one runs anywhere (--on fluid)"
         )
+        show(table(("", "", ""), (), rows, heads=False), f"\n{end}")
     if not ready:
         raise typer.Exit(3)

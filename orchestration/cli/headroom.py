@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestration.cli.options import Json, verb
-from orchestration.cli.terminal import Phases, print_json, table, write_page
+from orchestration.cli.terminal import Phases, print_json, write_page
+from orchestration.render.json import json_text
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.studies.headroom.map import HeadroomMap
@@ -67,30 +68,22 @@ def headroom(
     for arm in scene.left_out:
         typer.echo(f"left out, since it is no static setting: {arm}", err=True)
     if as_json:
-        print_json(to_json(found), allow_nan=False)
+        print_json(to_json(found))
     else:
         _show(found)
     if output is not None:
         data, drawn = beside
         former = output.read_text(encoding="utf-8") if output.exists() else ""
         write_page(with_former(page(found, drawn.name), former), output)
-        text = json.dumps(to_json(found), indent=1, allow_nan=False) + "\n"
+        text = json_text(to_json(found)) + "\n"
         write_page(text, data, "data")
         write_page(picture(found), drawn, "picture")
 
 
 def _show(found: HeadroomMap) -> None:
-    from rich.console import Console
+    from orchestration.studies.headroom.page import group_table, summary
 
-    from orchestration.studies.headroom.page import ALL, cell, metric_label, summary
-
-    labels = tuple(metric_label(metric) for metric in found.metrics)
     for group in found.groups:
-        shown = table("condition", figures=labels, title=group or None, title_justify="left")
-        for place in ("", *found.conditions):
-            row = [found.at(group, place, metric) for metric in found.metrics]
-            if any(one is not None for one in row):
-                shown.add_row(place or ALL, *map(cell, row))
-        Console().print(shown)
+        show(group_table(found, group), "")
     for sentence in summary(found):
         typer.echo(sentence)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,11 +50,13 @@ def report_index(
     html: bool,
 ) -> None:
     """Print an index of runs and, with `html`, write it and the reports that it lacks."""
-    from orchestration.analysis.document import replace_file
     from orchestration.analysis.index.entries import index_to_json
-    from orchestration.analysis.index.page import index_page, index_tables
+    from orchestration.analysis.index.page import index_blocks, index_page
     from orchestration.artifacts.found import recorded_files
     from orchestration.model.outputs import check_outputs
+    from orchestration.render.html import replace_file
+    from orchestration.render.json import json_text
+    from orchestration.render.terminal import show
 
     page = _page(paths, output, INDEX_FILE)
     data = page.with_suffix(".json")
@@ -69,15 +70,12 @@ def report_index(
             shown.append(_read(run, page.parent, baseline, html=html))
     title = page.parent.resolve().name
     if as_json:
-        print_json(index_to_json(shown), allow_nan=False)
+        print_json(index_to_json(shown))
     else:
-        from rich.console import Console
-
-        Console().print(index_tables(title, shown))
+        show(*index_blocks(title, shown))
     if html:
-        text = json.dumps(index_to_json(shown), indent=1, allow_nan=False)
         replace_file(page, index_page(title, shown, data.name))
-        replace_file(data, text + "\n")
+        replace_file(data, json_text(index_to_json(shown)) + "\n")
         typer.echo(f"page: {page}, and {data.name}", err=True)
 
 
@@ -95,11 +93,11 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
 
     With `html` a report that is missing, or older than a trial, is made.
     """
-    from orchestration.analysis.document import replace_file
     from orchestration.analysis.index.entries import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
     from orchestration.model.errors import InputError
+    from orchestration.render.html import replace_file
     from orchestration.runner.history import read_history
 
     history, report = read_history(run), run / REPORT_FILE

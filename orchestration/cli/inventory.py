@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import Group, InventoryArgument, Json, Passwords, enter_virtual_rack
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
+from orchestration.render.numbers import count
+from orchestration.render.table import Span, strong, table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -38,8 +41,6 @@ def list_testbeds(as_json: Json = False) -> None:
 
     Example: closloop inventory list
     """
-    from rich.console import Console
-
     from inventory.files import known_testbeds, load_testbed
 
     testbeds = [load_testbed(name) for name in known_testbeds()]
@@ -49,10 +50,8 @@ def list_testbeds(as_json: Json = False) -> None:
         ]
         print_json(rows, indent=2, ensure_ascii=False)
         return
-    shown = table("testbed", "what", "from")
-    for testbed in testbeds:
-        shown.add_row(f"[bold]{testbed.name}[/bold]", testbed.description, testbed.source)
-    Console().print(shown)
+    listed = [[strong(t.name), t.description, t.source] for t in testbeds]
+    show(table(("testbed", "what", "from"), (), listed))
 
 
 @app.command("show")
@@ -133,46 +132,59 @@ def check_inventory(
 
 
 def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+    import shutil
 
     from inventory.draw import picture
     from orchestration.model.units import format_duration, format_rate, format_size
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{testbed.name}[/bold]  {escape(testbed.description)}")
+    width = shutil.get_terminal_size().columns
+    show((strong(testbed.name), f"  {testbed.description}"))
     if testbed.source:
-        console.print(f"[dim]from {escape(testbed.source)}[/dim]")
-    console.print()
-    for line in picture(testbed, width=console.width):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print()
-    tiers = table("tier", figures=("devices", "ports each", "down : up"))
-    for row in summary["tiers"]:
-        ratio = row["oversubscription"]
-        said = f"{ratio:.3g} : 1" if ratio else "-"
-        tiers.add_row(row["name"], str(row["devices"]), str(row["ports_per_device"]), said)
-    links = table("links", figures=("number", "rate", "delay"))
-    for row in summary["links"]:
-        rate, delay = format_rate(row["rate_bps"]), format_duration(row["delay_ns"])
-        links.add_row(" - ".join(row["between"]), str(row["links"]), rate, delay)
-    paths = table("path through", figures=("base RTT", "BDP"))
-    for row in summary["paths"]:
-        through = f"{row['switches']} switch{'es' if row['switches'] > 1 else ''}"
-        rtt, bdp = format_duration(row["base_rtt_ns"], 3), format_size(row["bdp_bytes"], 1)
-        paths.add_row(through, rtt, bdp)
-    tables = [tiers, links, paths]
-    if summary["classes"]:
-        classes = table("traffic class", figures=("weight", "of a port", "buffer", "TCP"))
-        for row in summary["classes"]:
-            share, buffer = f"{row['share']:.0%}", format_size(row["queue_buffer_bytes"])
-            congestion_control = row["congestion_control"] or "the host's"
-            classes.add_row(row["name"], str(row["weight"]), share, buffer, congestion_control)
-        tables.append(classes)
-    for shown in tables:
-        for column in shown.columns:
-            column.min_width = 12
-        console.print(shown)
-        console.print()
+        show(Span(f"from {testbed.source}", "faint"))
+    typer.echo("\n".join(["", *picture(testbed, width=width), ""]))
+    tiers = [
+        [
+            row["name"],
+            str(row["devices"]),
+            str(row["ports_per_device"]),
+            f"{row['oversubscription']:.3g} : 1" if row["oversubscription"] else "-",
+        ]
+        for row in summary["tiers"]
+    ]
+    links = [
+        [
+            " - ".join(row["between"]),
+            str(row["links"]),
+            format_rate(row["rate_bps"]),
+            format_duration(row["delay_ns"]),
+        ]
+        for row in summary["links"]
+    ]
+    paths = [
+        [
+            count(row["switches"], "switch", "switches"),
+            format_duration(row["base_rtt_ns"], 3),
+            format_size(row["bdp_bytes"], 1),
+        ]
+        for row in summary["paths"]
+    ]
+    classes = [
+        [
+            row["name"],
+            str(row["weight"]),
+            f"{row['share']:.0%}",
+            format_size(row["queue_buffer_bytes"]),
+            row["congestion_control"] or "the host's",
+        ]
+        for row in summary["classes"]
+    ]
+    for head, figures, rows in (
+        ("tier", ("devices", "ports each", "down : up"), tiers),
+        ("links", ("number", "rate", "delay"), links),
+        ("path through", ("base RTT", "BDP"), paths),
+        ("traffic class", ("weight", "of a port", "buffer", "TCP"), classes),
+    ):
+        if rows:
+            show(table((head,), figures, rows), "")
     buffer = format_size(summary["port_buffer_bytes"])
-    console.print(f"MTU {summary['mtu_bytes']}B, buffer {buffer} for each switch port")
+    typer.echo(f"MTU {summary['mtu_bytes']}B, buffer {buffer} for each switch port")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.cabling import CHECKS, Finding, Survey
 from inventory.reachability import is_provisioned
-from orchestration.cli.terminal import table
 from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.render.table import Span, Style, strong, table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 NOT_READY = 3
 _SHOWN = {"ok": "ok", "unproven": "?", "wrong": "WRONG", "unknown": "-"}
-_STYLES = {"ok": "green", "unproven": "yellow", "wrong": "bold red", "unknown": "dim"}
+_STYLES: dict[str, Style] = {
+    "ok": "good",
+    "unproven": "warning",
+    "wrong": "bad",
+    "unknown": "faint",
+}
 # If one of these fails, all later checks are unknown.
 _FIRST = ("reachable", "login")
 
@@ -88,26 +94,19 @@ def _progress(devices: int) -> Iterator[Callable[[str], None]]:
 
 def print_checked(checked: Checked) -> None:
     """Print the table, then each finding with its remedy."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    shown = table("device", *CHECKS)
-    for device in checked.rack.access:
-        states = [checked.state(device, check) for check in CHECKS]
-        cells = [Text(_SHOWN[state], style=_STYLES[state]) for state in states]
-        shown.add_row(Text(device, style="bold"), *cells)
-    console.print(shown)
-    console.print()
+    states = {
+        device: [checked.state(device, check) for check in CHECKS] for device in checked.rack.access
+    }
+    rows = [
+        [strong(device), *(Span(_SHOWN[state], _STYLES[state]) for state in found)]
+        for device, found in states.items()
+    ]
+    show(table(("device", *CHECKS), (), rows), "")
     for finding in checked.findings:
-        text = f"{finding.device}: {finding.what}"
-        style = _STYLES[finding.severity]
-        console.print(text, style=style, markup=False, soft_wrap=True)
+        show(Span(f"{finding.device}: {finding.what}", _STYLES[finding.severity]))
         if finding.remedy:
-            console.print(f"  -> {finding.remedy}", markup=False, soft_wrap=True)
-    for note in _notes(checked):
-        console.print(note, style="dim", markup=False, soft_wrap=True)
-    console.print(_verdict(checked), markup=False)
+            show(f"  -> {finding.remedy}")
+    show(*(Span(note, "faint") for note in _notes(checked)), _verdict(checked))
 
 
 def _notes(checked: Checked) -> Iterator[str]:

@@ -22,11 +22,12 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.run import at_scale, on_rack, rack_of
-from orchestration.cli.terminal import Phases, print_json, table
+from orchestration.cli.terminal import Phases, print_json
+from orchestration.render.numbers import clock_text
+from orchestration.render.table import Span, Table, table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from orchestration.campaign.bounds import Bounds
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.marks import Unanswered
@@ -123,21 +124,11 @@ def show_plan(
         print_json({**plan, **sizes, **ignored, **repeats, **switches}, indent=2)
         return
 
-    from rich.console import Console
-
-    console = Console()
-    console.print(_cells(campaign, made))
-    console.print(_total(made) if span is None else _spanned(made, span), highlight=False)
-    for said in (*marks.sentences, *in_plan(made.arriving)):
-        console.print(said, style="yellow", highlight=False, markup=False)
-    for caution in _cautions(campaign):
-        console.print(caution, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    for line in in_words(campaign.trials):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    show(_cells(campaign, made), _total(made) if span is None else _spanned(made, span))
+    cautions = (*marks.sentences, *in_plan(made.arriving), *_cautions(campaign))
+    show(*(Span(caution, "warning") for caution in cautions), *in_words(campaign.trials))
     least = campaign.repeats.least if campaign.repeats else None
-    console.print(_order(made, least), highlight=False, markup=False)
-    for line in _offer_lines(offers or []):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    show(_order(made, least), *_offer_lines(offers or []))
 
 
 def _cautions(campaign: Campaign) -> list[str]:
@@ -184,45 +175,40 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
 
 
 def _cells(campaign: Campaign, made: Plan) -> Table:
-    from rich import box
-    from rich.markup import escape
-
     from orchestration.cli.display import in_real_time
     from orchestration.model.units import format_duration, format_size
-    from orchestration.watch.tally import clock_text
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
     real = " in real time" if first.clock else ""
     own = "trial's time" if in_real_time(first) else "virtual time"
-    shown = table(
-        *first.cell,
-        figures=("repeats", "flows", "bytes", own, "packet-hops", "wall time"),
-        box=box.SIMPLE_HEAD,
-        title=f"{campaign.name}: {testbeds} on {first.backend}{real}",
-        title_justify="left",
-        caption="a trial: means over the repeats; packets sent by NICs and switch ports, estimated",
-        caption_justify="left",
-    )
+    rows = []
     for cell in campaign.cells:
         trials = [planned for planned in made.trials if planned.trial.cell == cell]
         count = len(trials)
-        virtual_ns = trials[0].trial.duration_ns
-        shown.add_row(
-            *(escape(str(label)) for label in cell.values()),
-            f"{campaign.repeats.least} to {count}" if campaign.repeats else str(count),
-            f"{sum(trial.flows for trial in trials) / count:,.0f}",
-            format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
-            f"{format_duration(virtual_ns)} to {format_duration(trials[0].latest_ns)}",
-            f"{sum(trial.packet_hops for trial in trials) / count:,.0f}",
-            clock_text(sum(trial.wall_s for trial in trials) / count),
+        rows.append(
+            [
+                *map(str, cell.values()),
+                f"{campaign.repeats.least} to {count}" if campaign.repeats else str(count),
+                f"{sum(trial.flows for trial in trials) / count:,.0f}",
+                format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
+                f"{format_duration(trials[0].trial.duration_ns)} to "
+                f"{format_duration(trials[0].latest_ns)}",
+                f"{sum(trial.packet_hops for trial in trials) / count:,.0f}",
+                clock_text(sum(trial.wall_s for trial in trials) / count),
+            ]
         )
-    return shown
+    return table(
+        list(first.cell),
+        ("repeats", "flows", "bytes", own, "packet-hops", "wall time"),
+        rows,
+        f"{campaign.name}: {testbeds} on {first.backend}{real}",
+        "a trial: means over the repeats; packets sent by NICs and switch ports, estimated",
+    )
 
 
 def _total(made: Plan) -> str:
     from orchestration.model.units import format_size
-    from orchestration.watch.tally import clock_text
 
     basis = f"{made.earlier} earlier trials" if made.earlier else "a typical core's speed"
     side = f"{made.jobs} side by side" if made.jobs > 1 else "one after the other"
@@ -267,7 +253,6 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
 
 def _spanned(made: Plan, span: dict[str, Any]) -> str:
     from orchestration.model.units import format_size
-    from orchestration.watch.tally import clock_text
 
     least, likely, most = (span[name] for name in ("least", "likely", "most"))
     looks, of = (", ".join(map(str, span[name])) for name in ("looks", "of"))

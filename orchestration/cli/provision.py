@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_virtual_rack, verb
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
 from orchestration.model.errors import InputError
+from orchestration.render.table import Span, Style, Table, strong, table
+from orchestration.render.terminal import renderable, show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from inventory.rack import Rack
     from orchestration.device.ssh import Secrets
     from orchestration.provision.outcome import ProvisionResult, Step
@@ -140,6 +140,14 @@ def _what(verify: bool, undo: bool, check: bool) -> What:
     return "verify" if verify else "undo" if undo else "provision"
 
 
+_STYLES: dict[str, Style] = {
+    "running": "",
+    "changed": "warning",
+    "unchanged": "good",
+    "failed": "bad",
+}
+
+
 @contextmanager
 def _progress() -> Iterator[Callable[[Step], None]]:
     """Show each device's step on standard error: live on a terminal, else a line per step."""
@@ -154,7 +162,7 @@ def _progress() -> Iterator[Callable[[Step], None]]:
 
         def show(step: Step) -> None:
             steps[step.device] = step
-            live.update(steps_table(steps))
+            live.update(renderable(steps_table(steps)))
 
         yield show
 
@@ -166,34 +174,23 @@ def _say_plainly(step: Step) -> None:
 
 def steps_table(steps: dict[str, Step]) -> Table:
     """Return each device's latest step."""
-    from rich.markup import escape
-
-    colours = {"running": "cyan", "changed": "yellow", "unchanged": "green", "failed": "red"}
-    shown = table(show_header=False)
-    for device, step in sorted(steps.items()):
-        colour = colours[step.state]
-        shown.add_row(device, f"[{colour}]{step.state}[/{colour}]", escape(step.task))
-    return shown
+    rows = [
+        [device, Span(step.state, _STYLES[step.state]), step.task]
+        for device, step in sorted(steps.items())
+    ]
+    return table(("", "", ""), (), rows, heads=False)
 
 
 def _show(result: ProvisionResult, *, check: bool = False) -> None:
-    from rich.console import Console
-
-    console = Console()
-    console.print(result_table(result), highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
+    show(result_table(result))
     for device in result.devices.values() if check else ():
-        for line in device.changes:
-            say(f"{device.device}: {line}")
+        show(*(f"{device.device}: {line}" for line in device.changes))
     for step, reason, devices in skipped_steps(result):
-        say(f"left out on {devices}: {step}: {reason}")
+        show(f"left out on {devices}: {step}: {reason}")
     for name in result.failed:
         failed = result.devices[name]
-        say(f"{name}: {failed.failure}\n  -> {failed.remedy}")
-    say(f"{_verdict(result, check)}, {result.took.in_words()}")
+        show(f"{name}: {failed.failure}\n  -> {failed.remedy}")
+    show(f"{_verdict(result, check)}, {result.took.in_words()}")
 
 
 def _verdict(result: ProvisionResult, check: bool) -> str:
@@ -209,19 +206,19 @@ def _verdict(result: ProvisionResult, check: bool) -> str:
 def result_table(result: ProvisionResult) -> Table:
     """Return the result: a row per device."""
     seconds = "virtual s" if result.took.virtual else "seconds"
-    shown = table("device", figures=("tasks", "changed", "settings", "left out", seconds))
-    shown.add_column("")
-    for device in result.devices.values():
-        shown.add_row(
-            device.device,
+    rows = [
+        [
+            strong(device.device),
+            Span("failed", "bad") if device.failure else "",
             str(device.tasks),
             str(device.changed),
             str(len(device.changes)),
             str(len(device.skipped)),
             f"{device.seconds:.1f}",
-            "[red]failed[/red]" if device.failure else "",
-        )
-    return shown
+        ]
+        for device in result.devices.values()
+    ]
+    return table(("device", ""), ("tasks", "changed", "settings", "left out", seconds), rows)
 
 
 def skipped_steps(result: ProvisionResult) -> list[tuple[str, str, str]]:

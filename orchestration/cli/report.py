@@ -88,17 +88,16 @@ def report_one(
     if as_json:
         from orchestration.analysis.tables import summary_to_json
 
-        print_json(summary_to_json(summary), allow_nan=False)
+        print_json(summary_to_json(summary))
     else:
-        from rich.console import Console
+        from orchestration.analysis.tables import report_blocks
+        from orchestration.render.terminal import show
 
-        from orchestration.analysis.tables import report_tables
-
-        Console().print(report_tables(summary))
+        show(*report_blocks(summary))
     if not (html or pdf or csv):
         return
-    from orchestration.analysis.document import replace_file
     from orchestration.analysis.report.report_page import build_report
+    from orchestration.render.html import replace_file
 
     with Phases() as phases:
         phases.phase("drawing")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_virtual_rack, verb
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
+from orchestration.render.table import Row, table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.safety.outcomes import Outcome
@@ -73,21 +75,12 @@ def restore(
 
 
 def _show(outcomes: list[Outcome]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-
-    shown = table("device", "", "put back", box=box.SIMPLE_HEAD, title="runs", title_justify="left")
-    for outcome in outcomes:
-        style = "" if outcome.settled else "red"
-        shown.add_row(
-            outcome.device, escape(outcome.how), str(len(outcome.changed) or ""), style=style
-        )
-    console = Console()
-    console.print(shown)
-    for outcome in outcomes:
-        if outcome.differences:
-            console.print(outcome.text, markup=False, highlight=False)
+    rows = [
+        Row([o.device, o.how, str(len(o.changed) or "")], style="" if o.settled else "bad")
+        for o in outcomes
+    ]
+    show(table(("device", "", "put back"), (), rows, "runs"))
+    show(*(outcome.text for outcome in outcomes if outcome.differences))
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -115,13 +116,12 @@ class Running:
         if self.as_json:
             print_json(_as_json(summary))
             return
-        from rich.console import Console
-
         from orchestration.cli.display import summary_table
         from orchestration.cli.report import report_one
+        from orchestration.render.terminal import show
 
         reports = self.report and summary.trials > len(summary.failed)
-        Console().print(summary_table(summary, warnings=not reports))
+        show(summary_table(summary, warnings=not reports))
         if reports:
             report_one(summary.folder)
         typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
@@ -253,11 +253,10 @@ def run_all(
     """
     spare_threads()
 
-    from rich.console import Console
-
     from orchestration.cli.display import summary_table
+    from orchestration.render.numbers import clock_text
+    from orchestration.render.terminal import show
     from orchestration.studies.catalogue import put_aside
-    from orchestration.watch.tally import clock_text
 
     code = finished = 0
     begin_s = time.monotonic()
@@ -268,7 +267,7 @@ def run_all(
                 typer.echo(said, err=True)
             typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
             summary = Running(runs, jobs).run_at(place, campaign)
-            Console(stderr=True).print(summary_table(summary))
+            show(summary_table(summary), file=sys.stderr)
             code = max(code, summary.exit_code)
             finished += summary.finished
     if len(campaigns) > 1:

@@ -11,7 +11,9 @@ import typer
 from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import Jobs, Json, On, Out, verb
 from orchestration.cli.run import spare_threads
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
+from orchestration.render.table import table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
@@ -155,10 +157,8 @@ def _check(campaign: Campaign) -> None:
 def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None:
     import os
 
-    from rich.console import Console
-
     from orchestration.campaign.plan import make_plan
-    from orchestration.watch.tally import clock_text
+    from orchestration.render.numbers import clock_text
 
     side_by_side = 1 if made.first.takes_turns else jobs or len(os.sched_getaffinity(0))
     first = make_plan(made.first, side_by_side, out)
@@ -168,10 +168,7 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
         stages = [{"stage": stage, "trials": count} for stage, count in made.stages]
         print_json({"stages": stages, "trials": made.trials, "wall_s": round(wall_s, 1)})
         return
-    shown = table("stage", figures=("trials, at most",))
-    for stage, count in made.stages:
-        shown.add_row(stage, str(count))
-    Console().print(shown)
+    show(table(("stage",), ("trials, at most",), made.stages))
     typer.echo(
         f"at most {made.trials} trials, {side_by_side} side by side: about {clock_text(wall_s)} "
         "of wall time; more if a winner lies at the edge of a range"
@@ -181,17 +178,19 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
 def _show(found: Found, path: Path, campaign: Path) -> None:
     import os
 
-    from rich.console import Console
-
     from orchestration.search.space import describe
     from orchestration.search.text import sentences, share, when_text
 
-    shown = table("condition", "oracle: the best setting there", figures=("best-static loses",))
-    for group in found.groups:
-        for one in group.conditions:
-            oracle = describe(tuple(one.oracle.items()))
-            shown.add_row(when_text(one.when) or "the only one", oracle, share(one.headroom))
-    Console().print(shown)
+    rows = [
+        [
+            when_text(one.when) or "the only one",
+            describe(tuple(one.oracle.items())),
+            share(one.headroom),
+        ]
+        for group in found.groups
+        for one in group.conditions
+    ]
+    show(table(("condition", "oracle: the best setting there"), ("best-static loses",), rows))
     beside = os.path.relpath(path, campaign.parent)
     for sentence in sentences(found, beside):
         typer.echo(sentence)

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from orchestration.cli.options import Json, verb
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
+from orchestration.render.markdown import markdown_table
+from orchestration.render.table import Table, table
+from orchestration.render.terminal import show
 
 _KINDS = {True: "counter", False: "momentary"}
 
@@ -29,18 +32,8 @@ def signals(
         write_output(markdown, as_markdown(data), "choose another with --markdown")
         return
 
-    from rich import box
-    from rich.console import Console
-
-    console = Console()
-    for title, (headings, rows) in _tables(data).items():
-        shown = table(*headings, box=box.SIMPLE_HEAD, title=title, title_justify="left")
-        for column in shown.columns:  # names are never cut, also on a narrow terminal
-            column.no_wrap = column.header in ("signal", "knob", "column")
-            column.overflow = "fold"
-        for row in rows:
-            shown.add_row(*row)
-        console.print(shown)
+    for shown in _tables(data):
+        show(shown, "")
 
 
 def declared() -> dict[str, Any]:
@@ -92,17 +85,13 @@ def as_markdown(data: dict[str, Any]) -> str:
         "each. Those of RoCE NICs are -1 where hosts have none; `dcqcn` is set where they are",
         "under DCQCN.",
     ]
-    for title, (headings, rows) in _tables(data).items():
-        lines += ["", f"## {title}", "", _row(headings), _row(["---"] * len(headings))]
-        lines += [_row(row) for row in rows]
+    for shown in _tables(data):
+        untitled = dataclasses.replace(shown, title="")
+        lines += ["", f"## {shown.title}", "", markdown_table(untitled)]
     return "\n".join([*lines, ""])
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _tables(data: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def _tables(data: dict[str, Any]) -> list[Table]:
     signals = [
         [
             one["key"],
@@ -127,10 +116,12 @@ def _tables(data: dict[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]
         for knob in data["knobs"]
         for column in knob["columns"]
     ]
-    return {
-        "Signals": (["signal", "unit", "kind", "kept", "observed on", "is"], signals),
-        "Knobs": (["knob", "scope", "column", "unit", "bounds", "set on", "is"], knobs),
-    }
+    of_signals = ("signal", "unit", "kind", "kept", "observed on", "is")
+    of_knobs = ("knob", "scope", "column", "unit", "bounds", "set on", "is")
+    return [
+        table(of_signals, (), signals, "Signals"),
+        table(of_knobs, (), knobs, "Knobs"),
+    ]
 
 
 def _where(names: list[str]) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.cli.terminal import table
+from orchestration.render.table import Column, Row, Table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     import duckdb
@@ -94,19 +95,11 @@ def _print_rows(relation: duckdb.DuckDBPyRelation, kind: str) -> None:
 
 
 def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    shown = table()
-    for place, name in enumerate(columns):
-        numbers = all(isinstance(row[place], int | float | None) for row in rows)
-        shown.add_column(Text(name), justify="right" if numbers and rows else "left")
-    for row in rows:
-        shown.add_row(*(Text(_text(value)) for value in row))
-    console = Console()
-    if not console.is_terminal:  # print whole values to a pipe, however long
-        console = Console(width=max(80, 60 * max(1, len(columns))))
-    console.print(shown)
+    shown = [
+        Column(name, bool(rows) and all(isinstance(row[at], int | float | None) for row in rows))
+        for at, name in enumerate(columns)
+    ]
+    show(Table(shown, [Row([_text(value) for value in row]) for row in rows]))
     if more:
         typer.echo(f"the first {_MOST_ROWS:,} rows; --format csv gives all", err=True)
 

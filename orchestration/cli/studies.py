@@ -12,7 +12,9 @@ import typer
 from orchestration.cli.cluster import ClusterOption
 from orchestration.cli.options import Campaigns, Group, Jobs, Page, Repeats, Runs, verb
 from orchestration.cli.run import backend_named, run_all
-from orchestration.cli.terminal import Phases, table, write_page
+from orchestration.cli.terminal import Phases, write_page
+from orchestration.render.table import table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.model.trial import BackendName
@@ -97,13 +99,11 @@ class _Asked:
 @papers.command("list")
 def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
     """List the campaigns: their trials, how many are finished, and how long all take."""
-    from rich.console import Console
-
     from orchestration.campaign.plan import make_plan
     from orchestration.studies.catalogue import load_campaigns
 
     side_by_side = jobs or len(os.sched_getaffinity(0))
-    shown = table("campaign", figures=("trials", "finished", "wall time of all"))
+    rows = []
     total_s = 0.0
     for name, campaign in load_campaigns(campaigns, []).items():
         made = make_plan(campaign, side_by_side, runs)
@@ -113,8 +113,8 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
         if (rule := campaign.repeats) is not None:
             least = sum(trial.repeat <= rule.least for trial in campaign.trials)
             trials = f"{least} to {trials}"
-        shown.add_row(name, trials, str(done) if done else "", minutes)
-    Console().print(shown)
+        rows.append([name, trials, str(done) if done else "", minutes])
+    show(table(("campaign",), ("trials", "finished", "wall time of all"), rows))
     typer.echo(
         f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min of wall time"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,24 +12,13 @@ import typer
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-    from rich.table import Table
 
 
 def print_json(data: object, indent: int | None = 1, **how: Any) -> None:
     """Print data as JSON; `how` is passed to json.dumps."""
-    typer.echo(json.dumps(data, indent=indent, **how))
+    from orchestration.render.json import json_text
 
-
-def table(*words: str, figures: tuple[str, ...] = (), **style: Any) -> Table:
-    """Return a table with columns of words, then right-aligned columns of figures."""
-    from rich.table import Table
-
-    made = Table(**{"box": None, "pad_edge": False, **style})
-    for heading in words:
-        made.add_column(heading)
-    for heading in figures:
-        made.add_column(heading, justify="right")
-    return made
+    typer.echo(json_text(data, indent, **how))
 
 
 def write_page(text: str, path: Path, what: str = "page") -> None:

@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
 from orchestration.cli.options import Group, Json
-from orchestration.cli.terminal import print_json, table
+from orchestration.cli.terminal import print_json
+from orchestration.render.table import Column, Row, Span, Table, table
+from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from traffic.workloads import Workload
 
 app = Group("Show the flow-size distributions (workloads).")
@@ -28,11 +28,9 @@ def list_workloads() -> None:
 
     Example: closloop traffic list
     """
-    from rich.console import Console
-
     from traffic.workloads import known_workloads, load_workload
 
-    Console().print(_overview([load_workload(name) for name in known_workloads()]))
+    show(_overview([load_workload(name) for name in known_workloads()]))
 
 
 @app.command("show")
@@ -52,54 +50,31 @@ def show_workload(
     if as_json:
         print_json(_as_json(chosen), indent=2)
         return
-
-    from rich.console import Console
-
-    console = Console()
-    console.print(_overview([chosen]))
-    console.print(_distribution(chosen))
-    if chosen.source:
-        console.print(chosen.source, style="dim", markup=False)
+    show(_overview([chosen]), "", _distribution(chosen), Span(chosen.source, "faint"))
 
 
 def _overview(workloads: list[Workload]) -> Table:
-    from rich import box
-    from rich.markup import escape
-
     from orchestration.model.units import format_size
 
-    shown = table(
-        "workload",
-        figures=("mean", "median", "p99", *_CLASSES),
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        caption="size classes: share of flows / share of bytes",
-        caption_justify="left",
-    )
-    shown.columns[0].no_wrap = True
+    rows = []
     for workload in workloads:
         sizes = (workload.mean_bytes, *workload.quantile([0.5, 0.99]))
         shares = [f"{_percent(flows)} / {_percent(size)}" for flows, size in _shares(workload)]
-        shown.add_row(escape(workload.name), *(format_size(size, 1) for size in sizes), *shares)
-    return shown
+        rows.append([workload.name, *(format_size(size, 1) for size in sizes), *shares])
+    caption = "size classes: share of flows / share of bytes"
+    return table(("workload",), ("mean", "median", "p99", *_CLASSES), rows, caption=caption)
 
 
 def _distribution(workload: Workload) -> Table:
-    from rich import box
-
     from orchestration.model.units import format_size
 
-    shown = table(
-        figures=("size up to", "share of flows"),
-        box=box.SIMPLE_HEAD,
-        caption="between two points the size is linear in probability",
-        caption_justify="left",
-    )
-    shown.add_column("", min_width=_BAR_COLUMNS)
-    for size_bytes, probability in workload.points:
-        bar = "█" * round(probability * _BAR_COLUMNS)
-        shown.add_row(format_size(size_bytes, 3), f"{probability:.2%}", bar)
-    return shown
+    rows = [
+        [format_size(size, 3), f"{share:.2%}", "█" * round(share * _BAR_COLUMNS)]
+        for size, share in workload.points
+    ]
+    columns = [Column("size up to", True), Column("share of flows", True), Column("")]
+    caption = "between two points the size is linear in probability"
+    return Table(columns, [Row(row) for row in rows], caption=caption)
 
 
 def _shares(workload: Workload) -> list[tuple[float, float]]:

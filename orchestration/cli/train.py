@@ -183,11 +183,10 @@ def _by_episodes(asked: _Asked, episodes: int, seed: int, jobs: int) -> None:
 
 def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> None:
     """Train every seed by the protocol, and print what they came to."""
-    from rich.console import Console
-
     from orchestration.analysis.learning_curve import write_curve
     from orchestration.cli.training_display import Display, results_table
     from orchestration.model.errors import InputError
+    from orchestration.render.terminal import show
     from orchestration.training.outcome import verdict
     from orchestration.training.protocol import load_protocol
     from orchestration.training.request import find_scenario
@@ -231,7 +230,7 @@ def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> 
             }
         )
     else:
-        Console().print(results_table(results, found))
+        show(results_table(results, found))
         typer.echo(f"networks: {folder}/{name}-*/checkpoint.safetensors, curves: curve.html there")
 
 

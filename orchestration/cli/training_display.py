@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from orchestration.render.numbers import clock_text, percents
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
-    from rich.table import Table
 
+    from orchestration.render.table import Table
     from orchestration.training.files import Round
     from orchestration.training.held_out import Gain
     from orchestration.training.outcome import Result, Verdict
@@ -73,8 +76,6 @@ class Display:
 
     def _left(self, name: str, done: int, total: int) -> str:
         """Return the time left of a training, from its pace since it was first seen."""
-        from orchestration.watch.tally import clock_text
-
         begin_s, before = self._begins[name]
         if done <= before or done >= total:
             return ""
@@ -84,37 +85,31 @@ class Display:
 
 def results_table(results: dict[str, Result], verdict: Verdict) -> Table:
     """Return the results of all training seeds, and what they are together."""
-    from rich import box
-
-    from orchestration.cli.terminal import table
+    from orchestration.render.table import Row, table
 
     statics = ", ".join(dict.fromkeys(one.best_static for one in results.values()))
-    shown = table(
-        "network",
-        figures=("decisions", "kept at", "placebo", f"static {statics}", "min"),
-        box=box.SIMPLE_HEAD,
-        title="held-out slowdown: how much lower than that of",
-        title_justify="left",
-        caption=f"95% intervals over seeds. {verdict.in_words()}.",
-        caption_justify="left",
-    )
-    for name, one in results.items():
-        shown.add_row(
+    rows: list[list[str] | Row] = [
+        [
             name,
             f"{one.decisions:,}{'' if one.stopped == 'budget' else ' (patience)'}",
             f"{one.kept_at:,}",
             _gain(one.over_placebo),
             _gain(one.over_static),
             f"{one.wall_s / 60:.1f}",
-        )
-    shown.add_section()
+        ]
+        for name, one in results.items()
+    ]
     both = (_gain(verdict.over_placebo), _gain(verdict.over_static))
-    shown.add_row(f"all {verdict.seeds}", "", "", *both, "")
-    shown.columns[0].no_wrap = True
-    return shown
+    rows.append(Row([f"all {verdict.seeds}", "", "", *both, ""], section=True))
+    return table(
+        ("network",),
+        ("decisions", "kept at", "placebo", f"static {statics}", "min"),
+        rows,
+        "held-out slowdown: how much lower than that of",
+        f"95% intervals over seeds. {verdict.in_words()}.",
+    )
 
 
 def _gain(gain: Gain) -> str:
-    if gain.n < 2:
-        return f"{gain.mean:+.1%}"
-    return f"{gain.mean:+.1%} \\[{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+    low, high = (gain.low, gain.high) if gain.n >= 2 else (math.nan, math.nan)
+    return percents(gain.mean, low, high, digits=1)

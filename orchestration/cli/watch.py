@@ -42,7 +42,7 @@ def watch(
     if as_json:
         from orchestration.watch.ports import state_to_json
 
-        print_json(state_to_json(RunReader(folder).read()), indent=None, allow_nan=False)
+        print_json(state_to_json(RunReader(folder).read()), indent=None)
         return
     if once:
         _print_once(RunReader(folder))

@@ -15,10 +15,11 @@ from orchestration.cli.watch_devices import aligned, device_lines, device_tables
 from orchestration.model.knobs import KNOBS
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
+from orchestration.render.numbers import clock_text
 from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
 from orchestration.watch.ports import PortFigures, fullest, kmax_bytes, port_figures
 from orchestration.watch.state import RunState, TrialState
-from orchestration.watch.tally import clock_text, status_line
+from orchestration.watch.tally import status_line
 
 _BLOCKS, _ASCII = "·▁▂▃▄▅▆▇█", ".1234567#"
 _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")

@@ -83,8 +83,9 @@ def whatif(
     spare_threads()
 
     from orchestration.campaign.expand import load_campaign
+    from orchestration.render.terminal import show
     from orchestration.whatif.ask import answer, prepare
-    from orchestration.whatif.printed import answer_tables, answer_to_json
+    from orchestration.whatif.printed import answer_blocks, answer_to_json
 
     asked = prepare(change.question(run), running.out, fresh=running.fresh)
     for note in asked.replay.notes:
@@ -96,11 +97,9 @@ def whatif(
         raise typer.Exit(summary.exit_code)
     found = answer(asked, summary.folder)
     if running.as_json:
-        print_json(answer_to_json(found, change.most), allow_nan=False)
+        print_json(answer_to_json(found, change.most))
     else:
-        from rich.console import Console
-
-        Console().print(answer_tables(found, change.most))
+        show(*answer_blocks(found, change.most))
         typer.echo(
             f"more: closloop compare {asked.decisions.trial.folder} {found.trial.folder}", err=True
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
 from orchestration.model.roce import DCQCN_PARAMETERS
+from orchestration.render.numbers import percents
 from orchestration.search.space import describe
 
 _SIMPLE = (str, int, float, bool, type(None))
@@ -116,10 +118,8 @@ def when_text(when: Mapping[str, Any]) -> str:
 
 def share(interval: FoundInterval) -> str:
     """Return an interval of regret in per cent: `+3.1 % [+1.0, +5.2]`."""
-    text = f"{interval.mean:+.1%}".replace("%", " %")
-    if interval.low is None or interval.high is None:
-        return text
-    return f"{text} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+    low, high = (math.nan if end is None else end for end in (interval.low, interval.high))
+    return percents(interval.mean, low, high, digits=1).replace("%", " %")
 
 
 def _named(params: Params) -> str:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.comparison import sentences
+from orchestration.analysis.comparison.blocks import verdict_table
 from orchestration.analysis.comparison.causes import ORDER
-from orchestration.analysis.comparison.equivalence import EQUIVALENT
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.render.markdown import markdown_table, rows_table
+from orchestration.render.numbers import percents
+from orchestration.render.table import strong
 
 # Larger differences between the simulated and the emulated fabric need a stated cause.
 RTT_SHARE, GOODPUT_SHARE, SLOWDOWN_SHARE = 0.02, 0.02, 0.15
@@ -74,7 +77,7 @@ def _slowdown(comparison: RunComparison) -> _Figure:
         "WebSearch at 60 %, mean slowdown",
         f"{item.a:.3f}",
         f"{item.b:.3f}",
-        f"{relative:+.1%} [{item.interval.relative_low:+.1%}, {item.interval.relative_high:+.1%}]",
+        percents(relative, item.interval.relative_low, item.interval.relative_high, digits=1),
         f"within {SLOWDOWN_SHARE:.0%}",
         abs(relative) <= SLOWDOWN_SHARE,
     )
@@ -132,26 +135,14 @@ def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
 
 
 def _table(rows: list[_Figure], a: str, b: str) -> list[str]:
-    words = {True: "holds", False: "**does not hold**", None: ""}
-    table = [f"| | {a} | {b} | B against A | wanted | |", "| --- | --- | --- | --- | --- | --- |"]
-    table += [
-        f"| {row.what} | {row.a} | {row.b} | {row.difference} | {row.wanted} | {words[row.holds]} |"
-        for row in rows
-    ]
-    return table
+    words = {True: "holds", False: strong("does not hold"), None: ""}
+    heads = ("", a, b, "B against A", "wanted", "")
+    cells = [[r.what, r.a, r.b, r.difference, r.wanted, words[r.holds]] for r in rows]
+    return [rows_table(heads, cells).rstrip()]
 
 
 def _cell(cell: ComparedCell) -> list[str]:
-    lines = ["", "| metric | A | B | B - A [95 %] | margin | verdict |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
-    for item in cell.judged:
-        a, b = sentences.values(item)
-        said = item.verdict if item.verdict == EQUIVALENT else f"**{item.verdict}**"
-        needs = sentences.needs(item)
-        lines.append(
-            f"| {item.metric.label} | {a} | {b} | {sentences.difference(item)} | "
-            f"{sentences.allowed(item)} | {needs or said} |"
-        )
+    lines = ["", markdown_table(verdict_table(cell))]
     lines += ["", *(f"- {said}" for said in sentences.parting(cell))]
     if cell.causes:
         lines += ["", "Likely causes:", ""]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestration.render.numbers import clock_text
+
 
 @dataclass
 class RunningTrial:
@@ -54,15 +56,6 @@ class Tally:
         waiting = self.trials - self.done - self.failed - len(self.running)
         started = sum(max(0.0, mean_s - now_s + t.began_s) for t in self.running.values())
         return (waiting * mean_s + started) / self.jobs
-
-
-def clock_text(seconds: float) -> str:
-    """Return `40.0 s`, `2 min 05 s`, `3 h 07 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def status_line(tally: Tally, now_s: float) -> str:

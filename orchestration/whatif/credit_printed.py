@@ -1,20 +1,20 @@
-"""What `closloop credit` found: tables for a terminal, JSON, CSV, and a page with pictures."""
+"""What `closloop credit` found: blocks for a terminal and a page, JSON and CSV."""
 
 from __future__ import annotations
 
 import math
-from html import escape
 from typing import Any
 
-from rich.console import Group
-from rich.text import Text
-
-from orchestration.analysis.document import Pictures, csv_text, html_document
-from orchestration.analysis.figure_style import FAINT, Data, Picture, base_figure
-from orchestration.analysis.plot import Figure, scatter
-from orchestration.analysis.statistics import Estimate
-from orchestration.analysis.tables import plain_table
+from orchestration.analysis.figure_style import FAINT, base_figure
 from orchestration.model.units import format_duration, format_size
+from orchestration.render.csv import Data, csv_text
+from orchestration.render.figure import Figure, scatter
+from orchestration.render.html import page_html
+from orchestration.render.json import plain
+from orchestration.render.numbers import NOTHING, Estimate, signed
+from orchestration.render.page import Block, Items, Page, Pictures
+from orchestration.render.picture import Picture, rows_of
+from orchestration.render.table import Table, table
 from orchestration.whatif.credit import Credit
 from orchestration.whatif.decisions import Setting
 from orchestration.whatif.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
@@ -31,8 +31,21 @@ _HEADINGS = {
 _SYMBOLS = {True: "triangle-up", False: "triangle-down"}
 
 
-def credit_tables(credit: Credit, most: int) -> Group:
+def credit_blocks(credit: Credit, most: int) -> list[Block]:
     """Return the rankings, and the `most` misleading cases."""
+    return [Items(_lines(credit)), _rankings(credit), _changes(credit), _misleading(credit, most)]
+
+
+def credit_page(credit: Credit, most: int) -> str:
+    """Return the same as a page, with each reward's change against that of mean slowdown."""
+    tuner = credit.plan.decisions.trial.spec.tuner.name
+    lines, *tables = credit_blocks(credit, most)
+    drawn = Pictures([_picture(credit, name) for name in ("returned", "fabric")])
+    title = f"Does {tuner}'s reward rank decisions as flows' completion does?"
+    return page_html(Page(title, "closloop credit", [lines], [drawn, *tables]))
+
+
+def _lines(credit: Credit) -> list[str]:
     spec = credit.plan.decisions.trial.spec
     count = len({one.case.number for one in credit.measured})
     moved = sum(one.changed > 0 for one in credit.measured)
@@ -50,39 +63,46 @@ def credit_tables(credit: Credit, most: int) -> Group:
         lines.append(f"{credit.invalid} more are invalid or failed, and count nowhere")
     if not math.isnan(credit.wall_ratio):
         lines.append(f"a counterfactual took {credit.wall_ratio:.2f} times as long as its parent")
-    table = plain_table(
+    return lines
+
+
+def _rankings(credit: Credit) -> Table:
+    rows = []
+    for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
+        own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
+        cases = own[0].correlation.cases
+        rows.append([f"{group} ({cases})", _SHORT[reward], *map(_rank_text, own)])
+    return table(
+        ("cases", "reward"),
+        [_HEADINGS[name] for name in OUTCOMES],
+        rows,
         "Does the reward rank decisions as flows' completion does?",
         "Kendall's tau-b, its 95 % interval over decisions, and in how many cases reward and "
         "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
     )
-    table.add_column("cases", min_width=11)
-    table.add_column("reward", no_wrap=True)
-    for name in OUTCOMES:
-        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
-    for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
-        own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
-        cases = own[0].correlation.cases
-        table.add_row(f"{group} ({cases})", _SHORT[reward], *("\n".join(_cell(o)) for o in own))
-    return Group(*map(Text, lines), table, _changes(credit), _misleading(credit, most))
 
 
-def _changes(credit: Credit) -> Any:
-    table = plain_table(
-        "What the alternatives did, on average", "means over decisions with 95 % intervals"
-    )
+def _rank_text(one: Ranking) -> str:
+    """Return tau-b, its interval, and the counts of signs."""
+    found = one.correlation
+    span = NOTHING if math.isnan(found.low) else f"{found.low:.2f}..{found.high:.2f}"
+    return f"{signed(found.tau, 'ratio')}\n{span}\n{one.agree}:{one.oppose}"
+
+
+def _changes(credit: Credit) -> Table:
     names = ("returned", *OUTCOMES)
-    table.add_column("cases", min_width=11)
-    for name in names:
-        table.add_column(_HEADINGS[name], justify="right", no_wrap=True)
+    rows = []
     for group in dict.fromkeys(one.group for one in credit.changes):
         found = {one.figure: one.estimate for one in credit.changes if one.group == group}
-        table.add_row(group, *(_estimate(name, found[name]) for name in names))
-    return table
+        rows.append([group, *(_estimate(name, found[name]) for name in names)])
+    heads = [_HEADINGS[name] for name in names]
+    caption = "means over decisions with 95 % intervals"
+    return table(("cases",), heads, rows, "What the alternatives did, on average", caption)
 
 
 def _estimate(name: str, found: Estimate) -> str:
     if math.isnan(found.mean):
-        return "-"
+        return NOTHING
     unit, digits, scale = ("us", 2, 1e-3) if name.endswith("_ns") else ("", 4, 1.0)
     half = "" if math.isnan(found.low) else f"\n±{scale * (found.high - found.mean):.{digits}f}"
     return f"{scale * found.mean:+.{digits}f}{unit}{half}"
@@ -94,44 +114,26 @@ def _same(credit: Credit) -> str:
     return f"NOT THE SAME: unchanged, these differ: {', '.join(credit.differing)}"
 
 
-def _cells(one: Ranking) -> tuple[str, ...]:
-    cases = f"{one.group} ({one.correlation.cases})"
-    return (cases, REWARDS[one.reward], OUTCOMES[one.outcome], *_cell(one))
-
-
-def _cell(one: Ranking) -> tuple[str, str, str]:
-    """Return tau-b, its interval, and the counts of signs."""
-    found = one.correlation
-    return (
-        "-" if math.isnan(found.tau) else f"{found.tau:+.2f}",
-        "-" if math.isnan(found.low) else f"{found.low:.2f}..{found.high:.2f}",
-        f"{one.agree}:{one.oppose}",
-    )
-
-
-def _misleading(credit: Credit, most: int) -> Any:
+def _misleading(credit: Credit, most: int) -> Table:
     found = credit.misleading
     harm = sum(one.slowdown > 0 for one in found)
-    table = plain_table(
-        f"Where the return misleads: {len(found)} cases, {harm} in which it rises with slowdown",
-    )
-    for heading in ("at", "queue", "held", "was", "is", "return", "slowdown", "FCT small", "rest"):
-        words = ("queue", "was", "is")
-        table.add_column(heading, justify="left" if heading in words else "right")
-    for one in found[:most]:
-        decision = one.case.decision
-        table.add_row(
-            format_duration(decision.at_ns, 6),
-            decision.target.label,
-            format_size(one.case.queue_bytes, 1),
-            _short(decision.setting),
+    rows = [
+        [
+            one.case.decision.target.label,
+            _short(one.case.decision.setting),
             _short(one.case.setting),
-            f"{one.returned:+.3f}",
-            f"{one.slowdown:+.4f}",
-            _signed(one.fct_small_ns),
-            _signed(one.fct_rest_ns),
-        )
-    return table
+            format_duration(one.case.decision.at_ns, 6),
+            format_size(one.case.queue_bytes, 1),
+            signed(one.returned, "ratio", 3),
+            signed(one.slowdown, "ratio", 4),
+            signed(one.fct_small_ns, "ns", 1),
+            signed(one.fct_rest_ns, "ns", 1),
+        ]
+        for one in found[:most]
+    ]
+    title = f"Where the return misleads: {len(found)} cases, {harm} in which it rises with slowdown"
+    figures = ("at", "held", "return", "slowdown", "FCT small", "rest")
+    return table(("queue", "was", "is"), figures, rows, title)
 
 
 def _short(setting: Setting) -> str:
@@ -139,16 +141,10 @@ def _short(setting: Setting) -> str:
     return f"{low}-{high} {setting['pmax']:.2g}"
 
 
-def _signed(ns: float) -> str:
-    if math.isnan(ns):
-        return "-"
-    return f"{'+' if ns >= 0 else '-'}{format_duration(abs(ns), 1)}"
-
-
 def credit_to_json(credit: Credit) -> dict[str, Any]:
     """Return all that was found as JSON-ready data; what is not known is null."""
     plan = credit.plan
-    return {
+    data = {
         "parent": str(plan.decisions.trial.folder),
         "tuner": plan.decisions.trial.spec.tuner.name,
         "then": plan.then,
@@ -158,13 +154,13 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
         "counterfactuals": len(credit.measured),
         "invalid": credit.invalid,
         "same_as_parent": not credit.differing,
-        "wall_ratio": _known(credit.wall_ratio),
+        "wall_ratio": credit.wall_ratio,
         "rankings": [
             {
                 "cases": one.group,
                 "reward": one.reward,
                 "judged_by": one.outcome,
-                **{name: _known(value) for name, value in vars(one.correlation).items()},
+                **vars(one.correlation),
                 "agree": one.agree,
                 "oppose": one.oppose,
             }
@@ -178,18 +174,13 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
             {
                 "cases": one.group,
                 "of": one.figure,
-                **{name: _known(value) for name, value in vars(one.estimate).items()},
+                **vars(one.estimate),
             }
             for one in credit.changes
         ],
-        "measured": [
-            {name: _known(value) for name, value in _row(one).items()} for one in credit.measured
-        ],
+        "measured": [_row(one) for one in credit.measured],
     }
-
-
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return dict(plain(data))
 
 
 def _row(one: Measured) -> dict[str, Any]:
@@ -211,38 +202,12 @@ def _row(one: Measured) -> dict[str, Any]:
 
 def credit_data(credit: Credit) -> Data:
     """Return a row for each counterfactual, as columns."""
-    rows = [_row(one) for one in credit.measured]
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    return rows_of(_row(one) for one in credit.measured)
 
 
 def credit_csv(credit: Credit) -> str:
     """Return a row for each counterfactual as CSV."""
     return csv_text(credit_data(credit))
-
-
-def credit_page(credit: Credit) -> str:
-    """Return a page: each reward's change against that of mean slowdown, and the rankings."""
-    tuner = credit.plan.decisions.trial.spec.tuner.name
-    pictures = Pictures()
-    drawn = pictures.grid([_picture(credit, name) for name in ("returned", "fabric")])
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(one)) + "</tr>"
-        for one in credit.rankings
-    )
-    heads = "".join(
-        f"<th>{name}</th>"
-        for name in ("cases", "reward", "judged by", "tau-b", "95 %", "agree:oppose")
-    )
-    title = f"Does {tuner}'s reward rank decisions as flows' completion does?"
-    said = escape(
-        f"{len(credit.measured)} alternatives, one decision changed at a time, then "
-        f"{credit.plan.then}. {_same(credit).capitalize()}."
-    )
-    body = (
-        f"<header><h1>{escape(title)}</h1><p>{said}</p></header>{drawn}"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{pictures.script()}"
-    )
-    return html_document(f"{title} · closloop", body)
 
 
 def _picture(credit: Credit, reward: str) -> Picture:

@@ -1,33 +1,28 @@
-"""The answer to a counterfactual, as tables for a terminal and as JSON."""
+"""The answer to a counterfactual, as blocks for a terminal and as JSON."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from orchestration.analysis.tables import plain_table
-from orchestration.analysis.words import quantity
 from orchestration.model.units import format_duration, format_size
+from orchestration.render.json import plain
+from orchestration.render.numbers import NOTHING, quantity, signed
+from orchestration.render.page import Block, Items, Paragraph
+from orchestration.render.table import Table, Value, table
 from orchestration.whatif.ask import Answer
 from orchestration.whatif.decisions import Setting
 from orchestration.whatif.effects import FlowTotals, Paths, totals
 
 
-def answer_tables(answer: Answer, most: int) -> Group:
+def answer_blocks(answer: Answer, most: int) -> list[Block]:
     """Return what the change did: in all, at the queue, and the `most` changed flows."""
     asked = answer.asked
     decision = asked.variant.decision
     lasting = f"{format_duration(decision.at_ns, 6)} to {format_duration(asked.until_ns, 6)}"
-    parts: list[RenderableType] = [
-        Text(f"{decision.target.label}, {lasting}, then {asked.then}"),
-        Text(f"  was  {_setting(decision.setting)}"),
-        Text(f"  is   {_setting(asked.variant.setting)}"),
+    parts: list[Block] = [
+        Paragraph(f"{decision.target.label}, {lasting}, then {asked.then}"),
+        Items([f"was {_setting(decision.setting)}", f"is {_setting(asked.variant.setting)}"]),
         _totals(answer),
     ]
     if answer.before and answer.after:
@@ -35,10 +30,10 @@ def answer_tables(answer: Answer, most: int) -> Group:
     if len(answer.flows.most_changed(most)):
         parts.append(_flows(answer, most))
     if answer.verified is not None:
-        parts.append(Text(_verdict(answer.verified)))
+        parts.append(Paragraph(_verdict(answer.verified)))
     if (ratio := _ratio(answer)) is not None:
-        parts.append(Text(f"it took {ratio:.2f} times as long as its parent"))
-    return Group(*parts)
+        parts.append(Paragraph(f"it took {ratio:.2f} times as long as its parent"))
+    return parts
 
 
 def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
@@ -46,7 +41,7 @@ def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
     asked, flows = answer.asked, answer.flows
     decision = asked.variant.decision
     paths = Paths(asked.decisions.trial.testbed)
-    data: dict[str, Any] = {
+    data = {
         "parent": str(asked.decisions.trial.folder),
         "trial": str(answer.trial.folder),
         "valid": answer.trial.stamp.valid,
@@ -84,15 +79,7 @@ def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
         "differing": list(answer.verified or ()),
         "wall_ratio": _ratio(answer),
     }
-    return dict(_known(data))
-
-
-def _known(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _known(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_known(each) for each in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return dict(plain(data))
 
 
 def _setting(setting: Setting) -> str:
@@ -108,83 +95,63 @@ def _setting(setting: Setting) -> str:
 
 
 def _totals(answer: Answer) -> Table:
-    table = plain_table("Flows", "changes are over the flows that were done in both trials")
-    for heading in (
-        "",
-        "flows",
-        "changed",
-        "better",
-        "worse",
-        "sum of FCT",
-        "mean",
-        "mean slowdown",
-    ):
-        table.add_column(heading, justify="left" if not heading else "right")
     decision, flows = answer.asked.variant.decision, answer.flows
     near = flows.around(decision.at_ns, answer.asked.until_ns)
-    for name, found in (("all", totals(flows)), ("under way then", totals(flows, near))):
-        table.add_row(name, *_cells(found))
-    return table
+    rows = [["all", *_cells(totals(flows))], ["under way then", *_cells(totals(flows, near))]]
+    heads = ("flows", "changed", "better", "worse", "sum of FCT", "mean", "mean slowdown")
+    caption = "changes are over the flows that were done in both trials"
+    return table(("",), heads, rows, "Flows", caption)
 
 
-def _cells(found: FlowTotals) -> list[str]:
+def _cells(found: FlowTotals) -> list[Value]:
     lost = f" (+{found.no_longer} not done)" if found.no_longer else ""
     return [
         f"{found.flows:,}",
         f"{found.changed:,}{lost}",
         f"{found.better:,}",
         f"{found.worse:,}",
-        _signed_ns(found.sum_fct_ns),
-        _signed_ns(found.mean_fct_ns),
-        "-" if math.isnan(found.mean_slowdown) else f"{found.mean_slowdown:+.4f}",
+        signed(found.sum_fct_ns, "ns"),
+        signed(found.mean_fct_ns, "ns"),
+        signed(found.mean_slowdown, "ratio", 4),
     ]
 
 
-def _signed_ns(ns: float) -> str:
-    if math.isnan(ns):
-        return "-"
-    return f"{'+' if ns >= 0 else '-'}{format_duration(abs(ns))}"
-
-
 def _queue(answer: Answer) -> Table:
-    table = plain_table(f"At {answer.asked.variant.decision.target.label} in that time")
-    for heading in ("", "marked", "dropped", "sent", "mean queue", "longest"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, one in (("was", answer.before), ("is", answer.after)):
-        if one is not None:
-            table.add_row(
-                name,
-                *(f"{n:,}" if n >= 0 else "-" for n in (one.marked_packets, one.dropped_packets)),
-                format_size(one.sent_bytes) if one.sent_bytes >= 0 else "-",
-                *(
-                    "-" if math.isnan(b) else quantity(b, "bytes")
-                    for b in (one.mean_bytes, one.most_bytes)
-                ),
-            )
-    return table
+    rows = [
+        [
+            name,
+            *(f"{n:,}" if n >= 0 else NOTHING for n in (one.marked_packets, one.dropped_packets)),
+            format_size(one.sent_bytes) if one.sent_bytes >= 0 else NOTHING,
+            quantity(one.mean_bytes, "bytes"),
+            quantity(one.most_bytes, "bytes"),
+        ]
+        for name, one in (("was", answer.before), ("is", answer.after))
+        if one is not None
+    ]
+    title = f"At {answer.asked.variant.decision.target.label} in that time"
+    return table(("",), ("marked", "dropped", "sent", "mean queue", "longest"), rows, title)
 
 
 def _flows(answer: Answer, most: int) -> Table:
-    flows = answer.flows
-    caption = "through: whether the flow's packets pass the queue, by its shortest paths"
-    table = plain_table("Most changed", caption)
-    for heading in ("flow", "from", "to", "through", "size", "start", "was", "is", "slowdown"):
-        words = ("flow", "from", "to", "through")
-        table.add_column(heading, justify="left" if heading in words else "right")
-    paths = Paths(answer.asked.decisions.trial.testbed)
-    for row in flows.most_changed(most):
-        table.add_row(
+    flows, paths = answer.flows, Paths(answer.asked.decisions.trial.testbed)
+    rows = [
+        [
             str(flows.flow_id[row]),
             flows.src[row],
             flows.dst[row],
-            _passes(answer, paths, int(row)) or "-",
+            _passes(answer, paths, int(row)) or NOTHING,
             format_size(flows.size_bytes[row]),
             format_duration(flows.start_ns[row]),
             format_duration(flows.before_ns[row]),
             format_duration(flows.after_ns[row]),
             f"{flows.slowdown_before[row]:.2f} -> {flows.slowdown_after[row]:.2f}",
-        )
-    return table
+        ]
+        for row in flows.most_changed(most)
+    ]
+    caption = "through: whether the flow's packets pass the queue, by its shortest paths"
+    words = ("flow", "from", "to", "through")
+    figures = ("size", "start", "was", "is", "slowdown")
+    return table(words, figures, rows, "Most changed", caption)
 
 
 def _passes(answer: Answer, paths: Paths, row: int) -> str | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.analysis.comparison.blocks import comparison_page
 from orchestration.analysis.comparison.catalogue import Margins
-from orchestration.analysis.comparison.comparison_page import build_comparison
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
@@ -52,7 +52,7 @@ def write_run(folder: Path, tuner: str) -> Path:
 def page_text(folder: Path) -> str:
     """Return the page's words and numbers, without what it was made with, and pictures."""
     runs = [write_run(folder / tuner, tuner) for tuner in ("secn1", "secn2")]
-    page = build_comparison(compare_runs(runs, Margins()))
+    page = comparison_page(compare_runs(runs, Margins()))
     body = page[page.index("</head>") : page.index("<h3>Made with</h3>")]
     body = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
     cells = re.sub(r"</?(b|code)>", "", re.sub(r"</t[dh]><t[dh][^>]*>", " | ", body))

@@ -15,7 +15,7 @@ import pytest
 
 from orchestration.analysis.metrics import METRIC
 from orchestration.analysis.summary import summarise
-from orchestration.analysis.words import with_error
+from orchestration.render.numbers import with_error
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PHONES, DESK = (360, 390), 1440

@@ -1,5 +1,4 @@
 import dataclasses
-import io
 import math
 import shutil
 
@@ -7,24 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.page_tables import stamp_table
+from orchestration.analysis.report.report_tables import stamp_tables
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
-from orchestration.analysis.tables import report_tables
+from orchestration.analysis.tables import report_blocks
 from orchestration.analysis.tuner_differences import compare
-from orchestration.analysis.words import change, extremes, percent_change, quantity
 from orchestration.artifacts.reader import finished_trials
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import InputError
 from orchestration.model.trial import TunerSpec
 from orchestration.query import Runs
+from orchestration.render.numbers import change, extremes, percent_change, quantity
+from orchestration.render.terminal import lines
 
 
 def write(folder, case, verdict=None, **changes):
@@ -141,9 +140,9 @@ def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
         write(tmp_path, cases("secn1", repeat, 1_000_000), repeat=repeat)
     (condition,) = summarise(tmp_path).conditions
     assert [(arm.tuner, len(arm.trials)) for arm in condition.arms] == [("secn1", 3), ("mine", 3)]
-    page = stamp_table(summarise(tmp_path))
-    assert page.count("network <code>acc-1</code>") == 2
-    assert page.count("network <code>acc-2</code>") == 1
+    page = lines(stamp_tables(summarise(tmp_path)))
+    assert page.count("network acc-1") == 2
+    assert page.count("network acc-2") == 1
     rows = Runs(tmp_path).sql("select distinct repeat, checkpoint from trials where tuner = 'acc'")
     assert sorted(rows.fetchall()) == [(1, "acc-1"), (2, "acc-2"), (3, "acc-1")]
 
@@ -187,13 +186,11 @@ def test_what_stamps_say_of_every_trial_is_said_once(tmp_path, cases):
         )
         write(tmp_path, case, verdict=Stamp(True, (same, own), ()), repeat=repeat)
     found = summarise(tmp_path)
-    page = stamp_table(found)
+    page = lines(stamp_tables(found))
     assert page.count("no marks") == 1
     assert "in all 3 trials: warning: no marks" in page
     assert all(f"own {repeat}" in page for repeat in (1, 2, 3))
-    console = Console(width=80, file=io.StringIO())
-    console.print(report_tables(found))
-    assert console.file.getvalue().count("no marks") == 1
+    assert lines(report_blocks(found), 80).count("no marks") == 1
 
 
 def test_parameters_tell_tuners_of_one_name_apart():

@@ -17,5 +17,5 @@ def test_a_picture_stands_on_the_page_as_mermaid_draws_it_and_goes_with_its_sect
     page = as_markdown(
         [("a", Outcome("A", (Figure("x", "1"),), picture="xychart-beta\n    bar [1]"))]
     )
-    assert "| x | 1 |  |  |\n\n```mermaid\nxychart-beta\n    bar [1]\n```\n" in page
+    assert "| x | 1 | | |\n\n```mermaid\nxychart-beta\n    bar [1]\n```\n" in page
     assert "mermaid" not in as_markdown([("a", Outcome("A", ()))], page)

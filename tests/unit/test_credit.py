@@ -196,7 +196,7 @@ def test_credit_from_the_plan_to_the_page(old, tmp_path, name):
     first = told["rankings"][0]
     assert (first["cases"], first["reward"], first["judged_by"]) == (8, "reward", "slowdown")
     assert len(credit_csv(found).splitlines()) == 9
-    page = credit_page(found)
+    page = credit_page(found, 10)
     assert page.count("<figure>") == 2
     again = measure(plan_credit(request, tmp_path), tmp_path / campaign.name)
     assert credit_to_json(again) == credit_to_json(found)

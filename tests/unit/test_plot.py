@@ -11,8 +11,8 @@ import pytest
 from plotly.subplots import make_subplots
 
 from orchestration.analysis.learning_curve import write_curve
-from orchestration.analysis.plot import Figure, heatmap, scatter
 from orchestration.analysis.report.report_page import build_page
+from orchestration.render.figure import Figure, heatmap, scatter
 
 THIN = {"color": "red", "width": 1}
 

@@ -28,7 +28,6 @@ from orchestration.analysis.figure_style import (
     FAINT,
     INK,
     Colours,
-    Picture,
     band,
     base_figure,
     line,
@@ -36,11 +35,12 @@ from orchestration.analysis.figure_style import (
     padded,
     size_ticks,
 )
-from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.queue_histogram import queue_span
-from orchestration.analysis.words import quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
+from orchestration.render.figure import Figure, scatter
+from orchestration.render.numbers import quantity
+from orchestration.render.picture import Picture
 
 _MARGIN_COLOUR = "#e3efe3"
 # Axes of ratios end here; values beyond are drawn at the end.

@@ -16,8 +16,8 @@ from orchestration.analysis.comparison.places import Places, SizeGroup
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
-from orchestration.analysis.words import NOTHING, change, quantity
 from orchestration.model.units import format_duration, format_size
+from orchestration.render.numbers import NOTHING, change, count, percents, quantity
 
 _HEADLINES = {DIFFERENT: "Different", EQUIVALENT: "Equivalent", UNDECIDED: "Not enough data"}
 
@@ -40,10 +40,10 @@ def answer(comparison: RunComparison) -> str:
         (open_, "needs more data", "need more data", _repeats(comparison.judged)),
     )
     parts: list[str] = []
-    for count, one, more, note in said:
-        if count:
-            which = count if parts else f"{count} {metrics}"
-            parts.append(f"{which} {_one_or_more(count, one, more)}{note}")
+    for number, one, more, note in said:
+        if number:
+            which = number if parts else f"{number} {metrics}"
+            parts.append(f"{which} {_one_or_more(number, one, more)}{note}")
     if missing:
         parts.append(f"{missing} more {_one_or_more(missing, 'is', 'are')} in one run only")
     return f"{_HEADLINES[comparison.verdict]}: {', '.join(parts)}."
@@ -74,25 +74,13 @@ def difference(item: Judged) -> str:
     Differences of shares are in percentage points, to avoid confusion with relative ones.
     """
     got, metric = item.interval, item.metric
+    sign = "" if metric.distance else "+"
     if metric.distance == "cdf" or (metric.unit == "share" and not math.isfinite(got.relative_low)):
-        points = [100 * value for value in (got.difference, got.low, got.high)]
-        sign = "" if metric.distance else "+"
-        bounds = f" [{points[1]:{sign}.1f}, {points[2]:{sign}.1f}]" if _known(points[1:]) else ""
-        return f"{points[0]:{sign}.1f}{bounds} pt"
+        text = percents(got.difference, got.low, got.high, sign=sign, digits=1)
+        return f"{text.replace('%', '')} pt"
     if not math.isfinite(got.relative):
         return change(got.difference, metric.unit)
-    sign = "" if metric.distance else "+"
-    values = [100 * value for value in (got.relative, got.relative_low, got.relative_high)]
-    texts = [f"{value:{sign}.{_digits(value)}f}" for value in values]
-    return f"{texts[0]}%" + (f" [{texts[1]}, {texts[2]}]" if _known(values[1:]) else "")
-
-
-def _digits(percent: float) -> int:
-    return 0 if abs(percent) >= 99.5 else 1
-
-
-def _known(values: Sequence[float]) -> bool:
-    return all(math.isfinite(value) for value in values)
+    return percents(got.relative, got.relative_low, got.relative_high, sign=sign)
 
 
 def values(item: Judged) -> tuple[str, str]:
@@ -125,7 +113,7 @@ def needs(item: Judged) -> str:
 
 def pairs(cell: ComparedCell) -> str:
     """Return how many pairs of trials a cell has: `3 pairs`."""
-    return f"{len(cell.pairs)} {_one_or_more(len(cell.pairs), 'pair', 'pairs')}"
+    return count(len(cell.pairs), "pair")
 
 
 def parting(cell: ComparedCell) -> list[str]:
@@ -144,12 +132,10 @@ def _by_size(places: Places) -> str:
     before = [group.upto_bytes for group in places.sizes if group.upto_bytes < most.upto_bytes]
     low = f"{format_size(before[-1])} to " if before else "up to "
     got = most.interval
-    bounds = ""
-    if _known([got.relative_low, got.relative_high]):
-        bounds = f" [{100 * got.relative_low:+.1f}, {100 * got.relative_high:+.1f}]"
+    gap = percents(got.relative, got.relative_low, got.relative_high, digits=1)
     return (
         f"By size: flows of {low}{format_size(most.upto_bytes)} differ most, mean slowdown "
-        f"{most.a:.2f} and {most.b:.2f}, {100 * got.relative:+.1f}%{bounds}."
+        f"{most.a:.2f} and {most.b:.2f}, {gap}."
     )
 
 
@@ -233,7 +219,7 @@ def _ratio(fast: str, slow: str, ratio: float, word: str) -> str:
 
 
 def _speed(speed: Speed) -> str:
-    trials = f"{speed.trials} {_one_or_more(speed.trials, 'trial', 'trials')}"
+    trials = count(speed.trials, "trial")
     if not speed.packet_hops:
         return f"no packet-hops counted in {trials}"
     told = f"{speed.packet_hops:,} packet-hops in {trials}"

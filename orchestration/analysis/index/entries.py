@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
+from orchestration.analysis.report.report_tables import SEVERITIES, findings
 from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.analysis.tables import SEVERITIES, findings, plain
 from orchestration.analysis.tuner_differences import Comparison, describe_difference
-from orchestration.analysis.words import quantity
 from orchestration.artifacts.findings import in_words
 from orchestration.model.condition import factors_of, labels_of
+from orchestration.render.json import plain
+from orchestration.render.numbers import quantity
 
 INDEX_FORMAT = 1
 HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))

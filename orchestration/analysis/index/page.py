@@ -1,18 +1,13 @@
-"""An index over runs: as a page in the reports' style, and as a table for 80 columns."""
+"""An index over runs, as blocks for a terminal and as a page in the reports' style."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
-from urllib.parse import quote
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from orchestration.analysis.document import html_document
 from orchestration.analysis.index.entries import Entry
-from orchestration.analysis.page_tables import html_table
-from orchestration.analysis.tables import plain_table
+from orchestration.render.html import page_html
+from orchestration.render.page import Block, Page, Paragraph
+from orchestration.render.table import Column, Row, Span, Table, Text, joined
 
 # Per run: the rest is in its report, and in index.json.
 _MOST_HEADLINES, _MOST_WARNINGS = 4, 3
@@ -25,35 +20,21 @@ def index_page(title: str, shown: Shown, data: str) -> str:
 
     Beside each entry is its report's path as seen from the page, "" if it has none.
     """
-    body = [
-        '<a class="skip" href="#content">Skip to the runs</a>',
-        '<header><p class="kicker">closloop report · an index of runs</p>',
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="standing {"ok" if _sound(shown) else "bad"}">{escape(standing(shown))}</p>',
-        '</header><main id="content">',
-        _table(shown),
-        '<p class="caption">A difference is that of the means, paired by seed, with its 95% '
-        "interval; real: paired t-test, p below 0.05 after Holm's correction for all comparisons "
-        "of a condition. Times are in UTC, of the last trial's end. The same for a program: "
-        f'<a href="{escape(quote(data))}">{escape(data)}</a>.</p></main>',
-    ]
-    return html_document(f"{title} · closloop", "\n".join(body), pictures=False)
+    about = (
+        "A difference is that of the means, paired by seed, with its 95% interval; real: paired "
+        "t-test, p below 0.05 after Holm's correction for all comparisons of a condition. Times "
+        "are in UTC, of the last trial's end. The same for a program: ",
+        Span(data, link=data),
+        ".",
+    )
+    opening = [Paragraph(standing(shown), "ok" if _sound(shown) else "bad")]
+    blocks: list[Block] = [index_table(shown), Paragraph(about, "caption")]
+    return page_html(Page(title, "closloop report · an index of runs", opening, blocks))
 
 
-def index_tables(title: str, shown: Shown) -> Group:
+def index_blocks(title: str, shown: Shown) -> list[Block]:
     """Return the index for a terminal."""
-    parts: list[RenderableType] = [Text(f"{title}: {standing(shown)}", style="bold")]
-    table = plain_table("")
-    for heading in ("run", "trials", "backend", "ended, UTC"):
-        table.add_column(heading, overflow="fold")
-    for entry, _ in shown:
-        style = "" if entry.sound else "yellow"
-        table.add_row(entry.name, entry.trials, ", ".join(entry.backends), entry.when, style=style)
-    parts.append(table)
-    for entry, _ in shown:
-        parts.append(Text(f"{entry.name}: {entry.question if entry.tuners else entry.problem}"))
-        parts += [Text(f"• {said}") for said in _said(entry)]
-    return Group(*parts)
+    return [Paragraph(f"{title}: {standing(shown)}", "ok"), index_table(shown)]
 
 
 def standing(shown: Shown) -> str:
@@ -77,46 +58,40 @@ def _sound(shown: Shown) -> bool:
     return all(entry.sound for entry, _ in shown)
 
 
-def _table(shown: Shown) -> str:
-    rows = []
-    for entry, report in shown:
-        name = f"<b>{escape(entry.name)}</b>"
-        if report:
-            name = f'<a href="{escape(quote(report))}">{name}</a>'
-        trials = escape(entry.trials)
-        cells = [
-            name,
-            trials if entry.sound else f'<span class="invalid">{trials}</span>',
-            escape(", ".join(entry.testbeds)),
-            escape(", ".join(entry.backends)),
-            escape(", ".join(f"Linux {kernel}" for kernel in entry.kernels)),
-            escape(", ".join(entry.versions)),
-            escape(entry.when),
-        ]
-        rows.append(("with-more", cells))
-        rows.append(("more", [_more(entry)]))
-    heads = ("run", "trials", "testbed", "backend", "kernel", "closloop", "ended, UTC")
-    return html_table(heads, rows, 0)
-
-
-def _more(entry: Entry) -> str:
-    """Return what a run asks, its headline and what is wrong, as HTML."""
-    parts = []
-    if entry.problem:
-        parts.append(f'<span class="invalid">{escape(entry.problem)}</span>')
-    if entry.tuners:
-        parts.append(f"asks: {escape(entry.question)}")
-    parts += [f"• {escape(said)}" for said in _said(entry)]
-    for trial, why in list(entry.failed.items())[:_MOST_WARNINGS]:
-        parts.append(f'<span class="invalid">failed {escape(trial)}: {escape(why)}</span>')
-    parts += [
-        f'<span class="{said.partition(" ")[0]}">{escape(said)}</span>'
-        for said in entry.warnings[:_MOST_WARNINGS]
+def index_table(shown: Shown) -> Table:
+    """Return a row a run, below it what it asks, its headline and what is wrong."""
+    rows = [
+        Row(
+            [
+                Span(entry.name, "strong", report),
+                Span(entry.trials, "" if entry.sound else "bad"),
+                ", ".join(entry.testbeds),
+                ", ".join(entry.backends),
+                ", ".join(f"Linux {kernel}" for kernel in entry.kernels),
+                ", ".join(entry.versions),
+                entry.when,
+            ],
+            note=_more(entry),
+        )
+        for entry, report in shown
     ]
+    details = ("testbed", "kernel", "closloop")
+    heads = ("run", "trials", "testbed", "backend", "kernel", "closloop", "ended, UTC")
+    return Table([Column(head, detail=head in details) for head in heads], rows)
+
+
+def _more(entry: Entry) -> Text:
+    """Return what a run asks, its headline and what is wrong."""
+    parts: list[Text] = [Span(entry.problem, "bad")] if entry.problem else []
+    parts += [f"asks: {entry.question}"] if entry.tuners else []
+    parts += [f"• {said}" for said in _said(entry)]
+    failed = list(entry.failed.items())[:_MOST_WARNINGS]
+    parts += [Span(f"failed {trial}: {why}", "bad") for trial, why in failed]
+    for said in entry.warnings[:_MOST_WARNINGS]:
+        parts.append(Span(said, "bad" if said.startswith("invalid") else "warning"))
     more = max(0, len(entry.warnings) - _MOST_WARNINGS)
     more += max(0, len(entry.failed) - _MOST_WARNINGS)
-    parts += [f"and {more} more findings"] if more else []
-    return "<br>".join(parts)
+    return joined([*parts, f"and {more} more findings" if more else ""])
 
 
 def _said(entry: Entry) -> list[str]:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.figure_style import INK, Colours, Picture, base_figure, line, size_ticks
-from orchestration.analysis.plot import Figure, Trace, scatter
+from orchestration.analysis.figure_style import INK, Colours, base_figure, line, size_ticks
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.timeline import changes_of, downsample
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
 from orchestration.model.units import format_size
+from orchestration.render.figure import Figure, Trace, scatter
+from orchestration.render.numbers import quantity
+from orchestration.render.picture import Picture
 
 # The most changes that can be told apart in a picture.
 _MOST_CHANGES = 250

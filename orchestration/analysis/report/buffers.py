@@ -13,22 +13,22 @@ from orchestration.analysis.figure_style import (
     FAINT,
     INK,
     Colours,
-    Picture,
     base_figure,
     line,
     readable,
     short,
     size_ticks,
 )
-from orchestration.analysis.plot import Figure, Trace, heatmap
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.report.timeline import downsample
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.analysis.words import extremes, quantity
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints, Samples
 from orchestration.model.units import format_size
+from orchestration.render.figure import Figure, Trace, heatmap
+from orchestration.render.numbers import extremes, quantity
+from orchestration.render.picture import Picture
 
 # The most rows whose names are readable on a phone.
 _MOST_SWITCHES = 24

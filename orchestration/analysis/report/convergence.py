@@ -10,7 +10,6 @@ import numpy as np
 from orchestration.analysis.figure_style import (
     INK,
     Colours,
-    Picture,
     band,
     base_figure,
     curve,
@@ -26,6 +25,8 @@ from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.model.records import Floats
+from orchestration.render.numbers import short_percent
+from orchestration.render.picture import Picture
 
 # The half-width that readers would like to reach.
 _TARGET = 0.01
@@ -95,7 +96,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     figure.update_xaxes(title="repeats", range=[0.8, most + 0.2], dtick=step, tick0=step)
     widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
     what = f"the difference in {label}" if paired else label
-    known = f"is known to ±{widest.half_width:.2g}%"
+    known = f"is known to ±{short_percent(widest.half_width, sign='')}"
     if all(path.identical for path in paths):
         known = f"is 0: {IDENTICAL}"
     elif not math.isfinite(widest.half_width):
@@ -169,7 +170,7 @@ def _said(path: _Path) -> str:
     count = len(path.mean)
     if path.identical:
         return f"{path.tuner}: {IDENTICAL}."
-    known = f"{path.tuner}: ±{path.half_width:.2g}%"
+    known = f"{path.tuner}: ±{short_percent(path.half_width, sign='')}"
     if not math.isfinite(path.half_width):
         return f"{path.tuner}: no interval after {count} repeats."
     if path.half_width <= 100 * _TARGET:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestration.analysis.document import csv_text, replace_file
-from orchestration.analysis.figure_style import Data
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.summary import Summary
 from orchestration.model.errors import NotReadyError
+from orchestration.render.csv import Data, csv_text
+from orchestration.render.html import replace_file
+from orchestration.render.picture import rows_of
+
+_ESTIMATE = ("mean", "low", "high", "n")
+_DIFFERENCE = ("mean", "low", "high", "relative", "relative_low", "relative_high")
 
 
 def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> list[Path]:
@@ -36,20 +40,19 @@ def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> li
 
 
 def _trials(summary: Summary) -> Data:
-    trials = summary.trials
-    return {
-        "trial": [trial.id for trial in trials],
-        "condition": [_label(summary, trial.id) for trial in trials],
-        "tuner": [trial.tuner for trial in trials],
-        "seed": [trial.spec.seed for trial in trials],
-        "repeat": [trial.spec.repeat for trial in trials],
-        "valid": [trial.stamp.valid for trial in trials],
-        "findings": ["; ".join(reason.text for reason in trial.stamp.reasons) for trial in trials],
-        **{
-            metric.key: [trial.metrics.scalars[metric.key] for trial in trials]
-            for metric in METRICS
-        },
-    }
+    return rows_of(
+        {
+            "trial": trial.id,
+            "condition": _label(summary, trial.id),
+            "tuner": trial.tuner,
+            "seed": trial.spec.seed,
+            "repeat": trial.spec.repeat,
+            "valid": trial.stamp.valid,
+            "findings": "; ".join(reason.text for reason in trial.stamp.reasons),
+            **{metric.key: trial.metrics.scalars[metric.key] for metric in METRICS},
+        }
+        for trial in summary.trials
+    )
 
 
 def _label(summary: Summary, trial: str) -> str:
@@ -60,40 +63,32 @@ def _label(summary: Summary, trial: str) -> str:
 
 
 def _estimates(summary: Summary) -> Data:
-    rows = [
-        (condition.label, arm.tuner, metric, arm.estimates[metric.key])
+    return rows_of(
+        {
+            "condition": condition.label,
+            "tuner": arm.tuner,
+            "metric": metric.key,
+            "unit": metric.unit,
+            **{name: getattr(arm.estimates[metric.key], name) for name in _ESTIMATE},
+        }
         for condition in summary.conditions
         for arm in condition.arms
         for metric in METRICS
-    ]
-    return {
-        "condition": [label for label, _, _, _ in rows],
-        "tuner": [tuner for _, tuner, _, _ in rows],
-        "metric": [metric.key for _, _, metric, _ in rows],
-        "unit": [metric.unit for _, _, metric, _ in rows],
-        **{
-            name: [getattr(estimate, name) for _, _, _, estimate in rows]
-            for name in ("mean", "low", "high", "n")
-        },
-    }
+    )
 
 
 def _comparisons(summary: Summary) -> Data:
-    rows = [
-        (condition.label, item)
+    return rows_of(
+        {
+            "condition": condition.label,
+            **{name: getattr(item, name) for name in ("metric", "tuner", "baseline")},
+            **{name: getattr(item.difference, name) for name in _DIFFERENCE},
+            "p_t": item.difference.p_t,
+            "p_holm": item.p_holm,
+            "p_sign_flip": item.difference.p_sign_flip,
+            "pairs": item.difference.n,
+            "real": item.real,
+        }
         for condition in summary.conditions
         for item in condition.comparisons
-    ]
-    figures = ("mean", "low", "high", "relative", "relative_low", "relative_high")
-    return {
-        "condition": [label for label, _ in rows],
-        "metric": [item.metric for _, item in rows],
-        "tuner": [item.tuner for _, item in rows],
-        "baseline": [item.baseline for _, item in rows],
-        **{name: [getattr(item.difference, name) for _, item in rows] for name in figures},
-        "p_t": [item.difference.p_t for _, item in rows],
-        "p_holm": [item.p_holm for _, item in rows],
-        "p_sign_flip": [item.difference.p_sign_flip for _, item in rows],
-        "pairs": [item.difference.n for _, item in rows],
-        "real": [item.real for _, item in rows],
-    }
+    )

@@ -16,19 +16,20 @@ from orchestration.analysis.figure_style import (
     FAINT,
     INK,
     Colours,
-    Picture,
     base_figure,
     line,
     padded,
     short,
 )
 from orchestration.analysis.metrics import METRIC
-from orchestration.analysis.plot import scatter
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
+from orchestration.render.figure import scatter
+from orchestration.render.numbers import short_percent
+from orchestration.render.picture import Picture
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
@@ -199,7 +200,7 @@ def _higher_in(item: PairedValues) -> str:
 def _pair_range(item: PairedValues) -> str:
     percent = 100 * (np.array(item.second) / np.array(item.first) - 1)
     low, high = int(np.argmin(percent)), int(np.argmax(percent))
-    text = f"{item.tuner}: {percent[low]:+.2g}% in repeat {item.repeats[low]}"
+    text = f"{item.tuner}: {short_percent(percent[low])} in repeat {item.repeats[low]}"
     if low != high:
-        text += f" to {percent[high]:+.2g}% in repeat {item.repeats[high]}"
+        text += f" to {short_percent(percent[high])} in repeat {item.repeats[high]}"
     return f"{text}."

@@ -8,14 +8,15 @@ import numpy as np
 
 from orchestration.analysis.device_metrics import allowed_bps
 from orchestration.analysis.figure_parts import cell_panels
-from orchestration.analysis.figure_style import Colours, Picture
-from orchestration.analysis.plot import Trace, heatmap
+from orchestration.analysis.figure_style import Colours
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints, Samples
+from orchestration.render.figure import Trace, heatmap
+from orchestration.render.numbers import quantity
+from orchestration.render.picture import Picture
 
 # The most rows whose names are readable on a phone.
 _MOST_HOSTS = 24

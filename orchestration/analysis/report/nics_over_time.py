@@ -10,21 +10,15 @@ import numpy as np
 
 from orchestration.analysis.device_metrics import allowed_bps, round_trips_ns
 from orchestration.analysis.figure_parts import corner_name
-from orchestration.analysis.figure_style import (
-    Colours,
-    Picture,
-    base_figure,
-    curve,
-    end_labels,
-    label_room,
-)
+from orchestration.analysis.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.analysis.metrics import Unit
-from orchestration.analysis.plot import Figure
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.analysis.words import extremes, quantity
 from orchestration.model.records import MISSING, Floats
+from orchestration.render.figure import Figure
+from orchestration.render.numbers import extremes, quantity
+from orchestration.render.picture import Picture
 
 _PANEL_PIXELS, _AROUND_PIXELS, _GAP = 140, 70, 0.07
 # key -> (what a panel says in its corner, what to multiply its values with, how values are shown)

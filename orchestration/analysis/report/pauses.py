@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from inventory.topology import Testbed
 from orchestration.analysis.figure_parts import cell_panels
-from orchestration.analysis.figure_style import Colours, Picture
-from orchestration.analysis.plot import Trace, heatmap
+from orchestration.analysis.figure_style import Colours
 from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
+from orchestration.render.figure import Trace, heatmap
+from orchestration.render.numbers import quantity
+from orchestration.render.picture import Picture
 
 # The most rows and columns whose names are readable on a phone.
 _MOST_DEVICES = 24

@@ -10,7 +10,6 @@ from orchestration.analysis.figure_parts import corner_name, queue_share_axes
 from orchestration.analysis.figure_style import (
     INK,
     Colours,
-    Picture,
     band,
     base_figure,
     curve,
@@ -21,13 +20,14 @@ from orchestration.analysis.figure_style import (
     size_ticks,
 )
 from orchestration.analysis.metrics import QUEUE_GRID_BYTES
-from orchestration.analysis.plot import Figure
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.report.timeline import QueueTimelines, Timeline
 from orchestration.analysis.summary import Condition
-from orchestration.analysis.words import extremes, quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
+from orchestration.render.figure import Figure
+from orchestration.render.numbers import extremes, quantity
+from orchestration.render.picture import Picture
 
 # The distance between names at the same point, as a share of the axis.
 _NAME_SHARE = 0.06

@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 
 from orchestration.analysis.figure_parts import value_row, value_rows
-from orchestration.analysis.figure_style import (
-    FAINT,
-    Colours,
-    Picture,
-    line,
-    padded,
-    short,
-)
+from orchestration.analysis.figure_style import FAINT, Colours, line, padded, short
 from orchestration.analysis.metrics import METRIC, Unit
-from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.summary import Arm, Condition
-from orchestration.analysis.words import extremes, quantity
+from orchestration.render.figure import Figure, scatter
+from orchestration.render.numbers import extremes, quantity
+from orchestration.render.picture import Picture
 
 HOW_REPEATS = (
     "Circles: one repeat each, same seed joined by a line. Diamond and bar: mean over repeats with "

@@ -9,7 +9,6 @@ import numpy as np
 
 from orchestration.analysis.figure_style import (
     Colours,
-    Picture,
     band,
     base_figure,
     curve,
@@ -19,13 +18,14 @@ from orchestration.analysis.figure_style import (
     name_line,
 )
 from orchestration.analysis.metrics import Unit
-from orchestration.analysis.plot import Figure
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.summary import Arm, Condition, Trial
-from orchestration.analysis.words import interval, quantity
 from orchestration.model.records import Floats
+from orchestration.render.figure import Figure
+from orchestration.render.numbers import interval, quantity
+from orchestration.render.picture import Picture
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
 # Shares at which distributions are drawn, finer near 1.

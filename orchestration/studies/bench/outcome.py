@@ -33,6 +33,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.render.markdown import rows_table
 from traffic.schedule import make_schedule
 
 MILLISECOND = 1_000_000
@@ -105,11 +106,8 @@ def _section(named: tuple[str, Outcome]) -> tuple[str, str]:
     name, outcome = named
     lines = [outcome.title, "", f"`closloop bench run {name}`, {datetime.now(UTC):%Y-%m-%d}, "]
     lines[-1] += f"{os.cpu_count()} cores, Linux {platform.release()}"
-    lines += ["", "| | measured | wanted | |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| {figure.what} | {figure.measured} | {figure.wanted} | {_verdict(figure)} |"
-        for figure in outcome.figures
-    ]
+    rows = [[one.what, one.measured, one.wanted, _verdict(one)] for one in outcome.figures]
+    lines += ["", rows_table(("", "measured", "wanted", ""), rows).rstrip()]
     picture = ["", "```mermaid", outcome.picture, "```"] if outcome.picture else []
     return name, "\n".join([*lines, *picture, *(f"\n{note}" for note in outcome.notes), ""])
 

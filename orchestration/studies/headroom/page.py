@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.render.markdown import markdown_table
+from orchestration.render.numbers import NOTHING, percent_span
+from orchestration.render.table import Span, Table, Text, table
 from orchestration.studies.headroom.map import WORTH, HeadroomMap, Place
-from orchestration.studies.papers.headroom_page import interval_text
 
 # All of a page above this line is its author's, and is kept; below it, it is written anew.
 MARK = "<!-- Below: written by closloop headroom -->"
@@ -47,20 +50,31 @@ def summary(found: HeadroomMap) -> list[str]:
             whole = found.at(group, "", metric)
             text = f"{where}: "
             if whole is not None:
-                text += f"{interval_text(whole.headroom)} in the mean; "
+                text += f"{percent_span(*whole.headroom)} in the mean; "
             worth, sure = sum(one.worth for one in known), sum(one.sure for one in known)
             text += f"above {100 * WORTH:.0f}% under {worth} of {len(known)} conditions"
             text += f" (beyond chance under {sure})" if worth else ""
             most = max(known, key=lambda one: one.headroom[0])
-            said.append(f"{text}; most {interval_text(most.headroom)} ({most.place})")
+            said.append(f"{text}; most {percent_span(*most.headroom)} ({most.place})")
     return said
 
 
-def cell(one: Place | None) -> str:
-    """Return a place's headroom in words."""
+def group_table(found: HeadroomMap, group: str) -> Table:
+    """Return a group's headroom, a row a condition; bold where it is worth a training for sure."""
+    rows = []
+    for place in ("", *found.conditions):
+        row = [found.at(group, place, metric) for metric in found.metrics]
+        if any(one is not None for one in row):
+            rows.append([place or ALL, *map(_cell, row)])
+    return table(("condition",), list(map(metric_label, found.metrics)), rows, group)
+
+
+def _cell(one: Place | None) -> Text:
     if one is None or not one.seeds:
-        return "–"
-    return "too few flows" if one.few else interval_text(one.headroom)
+        return NOTHING
+    return Span(
+        "too few flows" if one.few else percent_span(*one.headroom), "strong" if one.sure else ""
+    )
 
 
 def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
@@ -79,50 +93,34 @@ def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
     for group in found.groups:
         if group:
             yield f"### {group}\n"
-        yield from _table(found, group)
+        yield markdown_table(replace(group_table(found, group), title="")) + "\n"
     yield "### The settings\n"
     yield (
         "Chosen by all seeds; a star where a fold chose otherwise. In brackets: the best static "
         "setting's loss by the same seeds that chose, too large where settings are alike.\n"
     )
-    yield from _settings(found)
+    yield markdown_table(_settings(found))
 
 
 def _groups(found: HeadroomMap) -> str:
     return f" in {len(found.groups)} groups" if len(found.groups) > 1 else ""
 
 
-def _table(found: HeadroomMap, group: str) -> Iterator[str]:
-    yield "| condition | " + " | ".join(map(metric_label, found.metrics)) + " |"
-    yield "| --- " * (1 + len(found.metrics)) + "|"
-    for place in ("", *found.conditions):
-        row = [found.at(group, place, metric) for metric in found.metrics]
-        if any(one is not None for one in row):
-            cells = " | ".join(_bold(cell(one), one) for one in row)
-            yield f"| {place or ALL} | {cells} |"
-    yield ""
-
-
-def _settings(found: HeadroomMap) -> Iterator[str]:
-    yield "| group | condition | " + " | ".join(map(metric_label, found.metrics)) + " |"
-    yield "| --- " * (2 + len(found.metrics)) + "|"
+def _settings(found: HeadroomMap) -> Table:
+    rows = []
     for group in found.groups:
         for place in ("", *found.conditions):
             row = [found.at(group, place, metric) for metric in found.metrics]
             if any(one is not None and one.best_static for one in row):
-                cells = " | ".join(map(_chosen, row))
-                yield f"| {group or '–'} | {place or 'the best for all'} | {cells} |"
+                rows.append([group or NOTHING, place or "the best for all", *map(_chosen, row)])
+    return table(("group", "condition", *map(metric_label, found.metrics)), (), rows)
 
 
 def _chosen(one: Place | None) -> str:
     if one is None or not one.best_static:
-        return "–"
+        return NOTHING
     star = "" if one.agreed else " *"
     return f"{one.oracle or one.best_static}{star} ({100 * one.in_sample:.1f}%)"
-
-
-def _bold(text: str, one: Place | None) -> str:
-    return f"**{text}**" if one is not None and one.sure else text
 
 
 def _is_known(one: Place) -> bool:

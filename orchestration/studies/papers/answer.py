@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.statistics import PairedDifference
 from orchestration.model.condition import BEST_STATIC, ORACLE
+from orchestration.render.markdown import rows_table
+from orchestration.render.numbers import NOTHING
+from orchestration.render.table import Span, Text, code, joined, strong
 from orchestration.studies.papers.causes import likely_cause
 from orchestration.studies.papers.condition import base_of, in_order
 from orchestration.studies.papers.figure_texts import amount, difference_text, estimate_text
@@ -22,7 +25,6 @@ from orchestration.studies.papers.results import (
 )
 from orchestration.studies.papers.verdicts import VERDICTS, ClaimResult, Judgement
 
-_LINE = "<br>"
 _SHOWN_CONDITIONS = 3
 STATIC_RIVALS = {
     BEST_STATIC: "the best static setting",
@@ -82,11 +84,11 @@ def detectable_text(result: ClaimResult, transport: str) -> str:
     return " to ".join(ends)
 
 
-def verdict_text(judged: Judgement) -> str:
+def verdict_text(judged: Judgement) -> Text:
     """Return the verdict in bold, with the placebo that passes too."""
     if judged.verdict == "not by learning":
-        return f"**{judged.verdict}** (`{judged.placebo}` passes too)"
-    return f"**{judged.verdict}**"
+        return strong(judged.verdict), " (", code(judged.placebo), " passes too)"
+    return strong(judged.verdict)
 
 
 def headline(result: ClaimResult, paper: str) -> Headline:
@@ -112,20 +114,19 @@ def headline_tables(rows: Sequence[Headline]) -> Iterator[str]:
     ):
         mine = [row for paper in chosen for row in by_paper[paper]]
         if mine:
-            yield from _headline_table(mine)
+            yield _headline_table(mine)
 
 
-def _headline_table(rows: Sequence[Headline]) -> Iterator[str]:
+def _headline_table(rows: Sequence[Headline]) -> str:
     transports = in_order({key for row in rows for key in row.cells if key}) or ("",)
-    labels = [name.upper() or "verdict" for name in transports]
-    yield f"| paper | claim | the paper | {' | '.join(labels)} | likely cause |"
-    yield "| --- " * (4 + len(labels)) + "|"
+    table = []
     for row in rows:
         cells = [row.cells.get(name, Cell("no data", "not run")) for name in transports]
-        texts = [f"**{cell.verdict}**{_LINE}{cell.measured}" for cell in cells]
+        texts = [joined((strong(cell.verdict), cell.measured)) for cell in cells]
         cause = _cause_text(dict(zip(transports, cells, strict=True)))
-        yield f"| {row.paper} | {row.text} | {row.says} | {' | '.join(texts)} | {cause} |"
-    yield ""
+        table.append([row.paper, row.text, row.says, *texts, cause])
+    labels = [name.upper() or "verdict" for name in transports]
+    return rows_table(("paper", "claim", "the paper", *labels, "likely cause"), table)
 
 
 def _cause_text(cells: dict[str, Cell]) -> str:
@@ -134,7 +135,7 @@ def _cause_text(cells: dict[str, Cell]) -> str:
         return next(iter(found.values()))
     if list(found) == [""]:
         return found[""]
-    return _LINE.join(f"{name.upper()}: {cause}" for name, cause in found.items()) or "–"
+    return "\n".join(f"{name.upper()}: {cause}" for name, cause in found.items()) or NOTHING
 
 
 def tally_text(rows: Sequence[Headline]) -> str:
@@ -192,29 +193,29 @@ def _against(difference: PairedDifference, better: str) -> str:
     return "better" if (difference.high < 0) == (better == "lower") else "worse"
 
 
-def yardstick_table(rows: Sequence[Yardstick]) -> Iterator[str]:
-    """Yield the table of learned arms: conditions better, even and worse than each rival."""
-    if not rows:
-        return
-    yield "| paper | transport | tuner | the best fixed setting | its placebo |"
-    yield "| --- | --- | --- | --- | --- |"
+def yardstick_table(rows: Sequence[Yardstick]) -> str:
+    """Return the table of learned arms: conditions better, even and worse than each rival."""
     found: dict[tuple[str, str, str], dict[bool, Yardstick]] = {}
     for row in rows:
         key = (row.paper, row.transport, row.arm)
         found.setdefault(key, {})[row.rival in STATIC_RIVALS] = row
-    for (paper, transport, arm), rivals in found.items():
-        cells = [_count_text(rivals.get(static)) for static in (True, False)]
-        yield f"| {paper} | {transport.upper() or '–'} | `{arm}` | {cells[0]} | {cells[1]} |"
-    yield ""
+    heads = ("paper", "transport", "tuner", "the best fixed setting", "its placebo")
+    cells = [
+        [paper, transport.upper() or NOTHING, code(arm)]
+        + [_count_text(rivals.get(static)) for static in (True, False)]
+        for (paper, transport, arm), rivals in found.items()
+    ]
+    return rows_table(heads, cells)
 
 
-def _count_text(row: Yardstick | None) -> str:
+def _count_text(row: Yardstick | None) -> Text:
     if row is None:
         return "not run"
     total = row.better + row.worse + row.even
-    text = f"better in {row.better} of {total}, worse in {row.worse}"
-    name = "" if row.rival in STATIC_RIVALS else f" (`{row.rival}`)"
-    return f"{text}{name}" if row.better else f"**{text}**{name}"
+    text = Span(
+        f"better in {row.better} of {total}, worse in {row.worse}", "" if row.better else "strong"
+    )
+    return text if row.rival in STATIC_RIVALS else (text, " (", code(row.rival), ")")
 
 
 def sentence(row: Yardstick) -> str:
@@ -271,21 +272,18 @@ def _rank(arm: str, learned: set[str]) -> tuple[int, str]:
     return kinds.index(True), arm
 
 
-def arms_table(rows: Sequence[Arm]) -> Iterator[str]:
-    """Yield the table of arms, one row for all papers that have it."""
-    if not rows:
-        return
-    yield "| arm | what it is | papers | networks | trials |"
-    yield "| --- | --- | --- | --- | --- |"
+def arms_table(rows: Sequence[Arm]) -> str:
+    """Return the table of arms, one row for all papers that have it."""
     names = list(dict.fromkeys(row.arm for row in rows))
     kinds = list(dict.fromkeys(row.kind for row in rows))
+    table = []
     for name in sorted(names, key=lambda n: kinds.index(next(r.kind for r in rows if r.arm == n))):
         mine = [row for row in rows if row.arm == name]
         papers = ", ".join(dict.fromkeys(row.paper for row in mine))
-        networks = max(row.networks for row in mine)
+        networks = max(row.networks for row in mine) or NOTHING
         trials = sum(row.trials for row in mine)
-        yield f"| `{name}` | {mine[0].kind} | {papers} | {networks or '–'} | {trials} |"
-    yield ""
+        table.append([code(name), mine[0].kind, papers, networks, trials])
+    return rows_table(("arm", "what it is", "papers", "networks", "trials"), table)
 
 
 def _papers(rows: Sequence[Headline]) -> list[str]:

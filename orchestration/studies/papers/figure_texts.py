@@ -6,17 +6,14 @@ import math
 
 from orchestration.analysis.paper_metrics import PaperUnit
 from orchestration.analysis.statistics import Estimate, PairedDifference
-from orchestration.analysis.words import NOTHING, quantity
 from orchestration.model.units import format_rate
-
-# Shares closer to 0 than this are shown as 0, without a sign.
-_NOTHING_SHARE = 5e-5
+from orchestration.render.numbers import NO_SHARE, NOTHING, percent, points, quantity
 
 
 def amount(value: float, unit: PaperUnit) -> str:
     """Return a value with its unit and three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
     if unit == "share":
-        return quantity(0.0 if abs(value) < _NOTHING_SHARE else value, unit)
+        return quantity(0.0 if abs(value) < NO_SHARE else value, unit)
     if unit != "bps":
         return quantity(value, unit)
     if not math.isfinite(value):
@@ -32,12 +29,6 @@ def estimate_text(estimate: Estimate, unit: PaperUnit) -> str:
     return f"{text} ±{amount(half, unit)}" if half > 0 else text
 
 
-def relative(share: float) -> str:
-    """Return `-12.6%`."""
-    text = f"{100 * share:+.1f}%"
-    return "0.0%" if text in ("+0.0%", "-0.0%") else text
-
-
 def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
     """Return `-12.6% [-15.0% to -9.8%]`; differences of shares are in points.
 
@@ -47,13 +38,11 @@ def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
     if not difference.n or not math.isfinite(difference.mean):
         return NOTHING
     if unit == "share":
-        points = [100 * x for x in (difference.mean, difference.low, difference.high)]
-        bounds = f" [{points[1]:+.2f} to {points[2]:+.2f}]" if math.isfinite(points[1]) else ""
-        return f"{points[0]:+.2f}{bounds} points"
+        return f"{points(difference.mean, difference.low, difference.high)} points"
+    text = percent(difference.relative) if math.isfinite(difference.relative) else ""
     if math.isfinite(difference.relative_low):
-        bounds = f"{relative(difference.relative_low)} to {relative(difference.relative_high)}"
-        return f"{relative(difference.relative)} [{bounds}]"
-    text = relative(difference.relative) if math.isfinite(difference.relative) else ""
+        low, high = difference.relative_low, difference.relative_high
+        return f"{text} [{percent(low)} to {percent(high)}]"
     if math.isfinite(difference.low) or not text:
         sign = "+" if difference.mean > 0 else ""
         text = f"{text}, {sign}{amount(difference.mean, unit)}".removeprefix(", ")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from orchestration.render.markdown import rows_table
+from orchestration.render.numbers import NOTHING, percent_span
 from orchestration.studies.papers.condition import in_order
-from orchestration.studies.papers.headroom import LEAST, METRICS, Headroom, Interval, verdict_on
+from orchestration.studies.papers.headroom import LEAST, METRICS, Headroom, verdict_on
 
 _COLUMNS = {"slowdown_mean": "mean slowdown", "mice_p99": "tail (p99 FCT up to 100 KB)"}
 _COLUMNS["long_mean"] = "large flows (mean FCT above 1 MB)"
@@ -32,26 +34,8 @@ def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
     yield INTRODUCTION
     yield f"![Headroom by condition, and where each tuner lies]({picture})\n"
     yield f"{_summary(rows)}\n"
-    yield from _whole_table(rows)
+    yield _whole_table(rows)
     yield from _condition_tables(rows)
-
-
-def interval_text(found: Interval) -> str:
-    """Return `+3.1% [+2.0% to +4.2%]`, shares of which the ends may be unknown."""
-    value, low, high = found
-    if not math.isfinite(value):
-        return "–"
-    text = f"{100 * value:+.1f}%"
-    return f"{text} [{100 * low:+.1f}% to {100 * high:+.1f}%]" if math.isfinite(low) else text
-
-
-def share_text(found: Interval) -> str:
-    """Return `62% [40% to 85%]`: a share of the headroom."""
-    value, low, high = found
-    if not math.isfinite(value):
-        return "–"
-    text = f"{100 * value:.0f}%"
-    return f"{text} [{100 * low:.0f}% to {100 * high:.0f}%]" if math.isfinite(low) else text
 
 
 def _summary(rows: Sequence[Headroom]) -> str:
@@ -78,39 +62,38 @@ def _summary(rows: Sequence[Headroom]) -> str:
             text += f"; headroom is negative beyond chance under {negative}"
         most = max(known, key=lambda row: row.headroom[0])
         where = f"`{most.place}`" + (f", {most.transport.upper()}" if most.transport else "")
-        sentences.append(f"{text}. The most is {interval_text(most.headroom)} ({where}).")
+        sentences.append(f"{text}. The most is {percent_span(*most.headroom)} ({where}).")
     return "\n".join(sentences)
 
 
 def _cell(row: Headroom | None) -> str:
     if row is None:
-        return "–"
+        return NOTHING
     if row.few:
         return "too few flows"
-    return f"{interval_text(row.headroom)}<br>{verdict_on(row.headroom)}"
+    return f"{percent_span(*row.headroom)}\n{verdict_on(row.headroom)}"
 
 
 def _transports(rows: Sequence[Headroom]) -> tuple[str, ...]:
     return in_order({row.transport for row in rows})
 
 
-def _whole_table(rows: Sequence[Headroom]) -> Iterator[str]:
+def _whole_table(rows: Sequence[Headroom]) -> str:
     together = [row for row in rows if not row.place]
-    if not together:
-        return
-    yield "| all together | transport | " + " | ".join(_COLUMNS[m] for m in METRICS) + " |"
-    yield "| --- " * (2 + len(METRICS)) + "|"
-    for paper in dict.fromkeys(row.paper for row in together):
-        for transport in _transports(together):
-            mine = {
-                row.metric: row
-                for row in together
-                if (row.paper, row.transport) == (paper, transport)
-            }
-            if mine:
-                cells = " | ".join(_cell(mine.get(metric)) for metric in METRICS)
-                yield f"| {paper} | {transport.upper() or '–'} | {cells} |"
-    yield ""
+    cells: dict[tuple[str, str], dict[str, Headroom]] = {}
+    for row in together:
+        cells.setdefault((row.paper, row.transport), {})[row.metric] = row
+    papers, order = list(dict.fromkeys(paper for paper, _ in cells)), _transports(together)
+    keys = sorted(cells, key=lambda key: (papers.index(key[0]), order.index(key[1])))
+    heads = ("all together", "transport", *(_COLUMNS[metric] for metric in METRICS))
+    return rows_table(
+        heads,
+        [
+            [paper, transport.upper() or NOTHING, *(_cell(cells[key].get(m)) for m in METRICS)]
+            for key in keys
+            for paper, transport in [key]
+        ],
+    )
 
 
 def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
@@ -121,18 +104,20 @@ def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
             dict.fromkeys(p.arm for row in mine if row.metric == METRICS[0] for p in row.arms)
         )
         yield f"### {paper}: headroom by condition, and the share of it in mean slowdown\n"
-        labels = [f"headroom, {_COLUMNS[metric]}" for metric in METRICS]
-        yield f"| condition | {' | '.join(labels)} | {' | '.join(f'`{arm}`' for arm in arms)} |"
-        yield "| --- " * (1 + len(labels) + len(arms)) + "|"
+        heads = ["condition", *(f"headroom, {_COLUMNS[m]}" for m in METRICS), *arms]
         keys = dict.fromkeys((row.place, row.transport) for row in mine)
-        order = {name: place for place, name in enumerate(_transports(mine))}
+        order = _transports(mine)
         places = list(dict.fromkeys(place for place, _ in keys))
-        for place, transport in sorted(keys, key=lambda k: (places.index(k[0]), order[k[1]])):
+        cells = []
+        for place, transport in sorted(keys, key=lambda k: (places.index(k[0]), order.index(k[1]))):
             here = {r.metric: r for r in mine if (r.place, r.transport) == (place, transport)}
             label = ", ".join(filter(None, (place or "all together", transport.upper())))
-            cells = [_cell(here.get(metric)) for metric in METRICS]
             first = here.get(METRICS[0])
-            shares = {p.arm: p.share for p in first.arms} if first else {}
-            cells += [share_text(shares[arm]) if arm in shares else "–" for arm in arms]
-            yield f"| {label} | {' | '.join(cells)} |"
-        yield ""
+            shares = (
+                {p.arm: percent_span(*p.share, sign="", digits=0) for p in first.arms}
+                if first
+                else {}
+            )
+            told = [shares.get(arm, NOTHING) for arm in arms]
+            cells.append([label, *(_cell(here.get(metric)) for metric in METRICS), *told])
+        yield rows_table(heads, cells)

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestration.model.errors import InputError
+from orchestration.render.json import json_text
 from orchestration.studies.papers.headroom import Headroom
 
 VERSION = 1
@@ -103,8 +104,7 @@ class PageData:
 
 def to_json(data: PageData) -> str:
     """Return the data as JSON text; what is unknown is null."""
-    plain = {"version": VERSION, **_unknown_as_null(asdict(data))}
-    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    return json_text({"version": VERSION, **asdict(data)}, ensure_ascii=False) + "\n"
 
 
 def read_data(path: Path, page: str) -> PageData:
@@ -146,16 +146,6 @@ def _of_older(page: str) -> PageData:
             for row in _LEGACY_ROW.finditer(answer)
         )
     )
-
-
-def _unknown_as_null(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _unknown_as_null(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_unknown_as_null(inner) for inner in value]
-    return value
 
 
 def _null_as_unknown(value: Any) -> Any:

@@ -92,7 +92,7 @@ def opening(data: PageData, picture: str) -> str:
     """Return the page up to its second part: headroom, arms, the answer."""
     lines = [_HEAD, *_cautions(data), *headroom_part(data.headroom, picture)]
     if data.arms:
-        lines += ["### The arms\n", *arms_table(data.arms)]
+        lines += ["### The arms\n", arms_table(data.arms)]
     lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
     lines += headline_tables(data.headlines)
     if data.yardsticks:
@@ -100,7 +100,7 @@ def opening(data: PageData, picture: str) -> str:
             "### Against the best fixed setting and against chance\n",
             "Conditions in which a tuner is better or worse beyond chance, by the first figure of\n"
             "each table. Its placebo has its actions and its period, and draws at random.\n",
-            *yardstick_table(data.yardsticks),
+            yardstick_table(data.yardsticks),
         ]
     return "\n".join(lines) + "\n"
 

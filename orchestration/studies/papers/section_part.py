@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.tails import LEAST_BEYOND
 from orchestration.model.capabilities import capabilities
+from orchestration.render.markdown import rows_table
+from orchestration.render.numbers import NOTHING, percent
 from orchestration.studies.papers.answer import (
     claim_text,
     detectable_text,
@@ -22,12 +24,9 @@ from orchestration.studies.papers.figure_texts import (
     amount,
     difference_text,
     estimate_text,
-    relative,
 )
 from orchestration.studies.papers.results import SectionResult
 from orchestration.studies.papers.verdicts import ClaimResult
-
-_LINE = "<br>"
 
 
 def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterator[str]:
@@ -36,7 +35,8 @@ def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterat
     yield f"## {section.paper}: {section.title}\n"
     yield f"{section.setting.strip()}\n"
     yield f"{_standing(result)}\n"
-    yield from _claim_table(claims)
+    if claims:
+        yield _claim_table(claims)
     noted = [item.claim for item in claims if item.claim.notes.strip()]
     yield from (f"- {claim.text}: {' '.join(claim.notes.split())}" for claim in noted)
     if noted:
@@ -47,32 +47,28 @@ def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterat
         yield f"By {metric}: {' '.join(sentences)}\n"
     for place in dict.fromkeys(condition.place for condition in result.conditions):
         here = {c.transport: c for c in result.conditions if c.place == place}
-        yield from _table(result, [here[transport] for transport in in_order(set(here))])
+        yield _table(result, [here[transport] for transport in in_order(set(here))])
 
 
-def _claim_table(claims: Sequence[ClaimResult]) -> Iterator[str]:
-    """Yield the section's claims, a row for each transport."""
-    if not claims:
-        return
+def _claim_table(claims: Sequence[ClaimResult]) -> str:
+    """Return the section's claims, a row for each transport."""
     several = any(transport for result in claims for transport in result.by_transport)
-    column = ("| transport ", "| --- ") if several else ("", "")
-    yield (
-        f"| claim | the paper {column[0]}| measured (paired, 95 %) | detectable | verdict "
-        "| likely cause |"
-    )
-    yield f"| --- | --- {column[1]}| --- | --- | --- | --- |"
-    for result in claims:
-        claim = result.claim
-        for transport, judged in result.by_transport.items():
-            where = f"| {transport.upper() or '–'} " if several else ""
-            cells = [
-                claim_text(result, transport),
-                detectable_text(result, transport),
-                verdict_text(judged),
-                likely_cause(result, transport) or "–",
-            ]
-            yield f"| {claim.text} | {claim.says} {where}| {' | '.join(cells)} |"
-    yield ""
+    rows = [
+        [
+            result.claim.text,
+            result.claim.says,
+            *([transport.upper() or NOTHING] if several else []),
+            claim_text(result, transport),
+            detectable_text(result, transport),
+            verdict_text(judged),
+            likely_cause(result, transport) or NOTHING,
+        ]
+        for result in claims
+        for transport, judged in result.by_transport.items()
+    ]
+    column = ["transport"] if several else []
+    heads = ["claim", "the paper", *column, "measured (paired, 95 %)", "detectable"]
+    return rows_table([*heads, "verdict", "likely cause"], rows)
 
 
 def _standing(result: SectionResult) -> str:
@@ -87,20 +83,22 @@ def _standing(result: SectionResult) -> str:
     return f"{text}. Differences are from `{section.reference}`."
 
 
-def _table(result: SectionResult, conditions: Sequence[Condition]) -> Iterator[str]:
-    """Yield the table of one condition, under each transport."""
+def _table(result: SectionResult, conditions: Sequence[Condition]) -> str:
+    """Return the table of one condition, under each transport."""
     section = result.section
     several = any(condition.transport for condition in conditions)
-    yield f"### {conditions[0].place} ({size_text(conditions)})\n"
     labels = [PAPER_METRICS[key].label for key in section.metrics]
-    yield f"| | {'transport | ' if several else ''}{' | '.join(labels)} |"
-    yield "| --- " * (1 + several + len(labels)) + "|"
-    for condition in conditions:
-        where = f"{condition.transport.upper() or '–'} | " if several else ""
-        for arm in result.arms:
-            cells = [_cell(section, condition, arm, key) for key in section.metrics]
-            yield f"| {arm} | {where}{' | '.join(cells)} |"
-    yield ""
+    rows = [
+        [
+            arm,
+            *([condition.transport.upper() or NOTHING] if several else []),
+            *(_cell(section, condition, arm, key) for key in section.metrics),
+        ]
+        for condition in conditions
+        for arm in result.arms
+    ]
+    heads = ["", *(["transport"] if several else []), *labels]
+    return f"### {conditions[0].place} ({size_text(conditions)})\n\n{rows_table(heads, rows)}"
 
 
 def size_text(conditions: Sequence[Condition]) -> str:
@@ -145,9 +143,9 @@ def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
         text = f"paper: {amount(printed[arm], unit)}"
         base = printed.get(section.reference)
         if base and arm != section.reference:
-            text += f" ({relative(printed[arm] / base - 1)})"
+            text += f" ({percent(printed[arm] / base - 1)})"
         parts.append(text)
-    return _LINE.join(parts)
+    return "\n".join(parts)
 
 
 def _printed(section: Section, condition: Condition, key: str) -> Mapping[str, float]:

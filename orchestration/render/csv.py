@@ -1,0 +1,32 @@
+"""Tables as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+# Column -> values.
+Data = Mapping[str, Sequence[Any]]
+
+
+def csv_text(data: Data) -> str:
+    """Return the columns as CSV; NaN becomes an empty field."""
+    buffer = io.StringIO()
+    write_rows(buffer, [list(data), *zip(*data.values(), strict=True)])
+    return buffer.getvalue()
+
+
+def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows to a file that was opened with newline=""."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows([_field(value) for value in row] for row in rows)
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return f"{value:.9g}" if math.isfinite(value) else ""
+    return value

@@ -1,0 +1,68 @@
+"""Tables and texts in Markdown (GitHub's, with tables)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from orchestration.render.table import Row, Table, Text, joined, spans, table
+
+_LINE = "<br>"
+# What Markdown would not show as it is. Square brackets and underlines mean something in some
+# places only.
+_SPECIAL = re.compile(
+    r"[\\`|~]"
+    r"|\*(?=\S)|(?<=\S)\*"
+    r"|<(?=[A-Za-z/!?])"
+    r"|&(?=#?\w+;)"
+    r"|\](?=[(\[:])"
+    r"|!(?=\[)"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+)
+
+
+def escaped(text: str) -> str:
+    """Return a text as Markdown that shows it, on one line."""
+    lines = re.split(r"\r\n|\r|\n", text)
+    return _LINE.join(_SPECIAL.sub(lambda found: f"\\{found[0]}", line) for line in lines)
+
+
+def inline(text: Text) -> str:
+    """Return a text with its styles as Markdown, on one line."""
+    found = []
+    for part in spans(text):
+        shown = escaped(part.text)
+        if part.style == "code" and not re.search(r"[`\n\\]", part.text):
+            shown = f"`{part.text}`".replace("|", r"\|")
+        elif part.style in ("strong", "bad"):
+            shown = f"**{shown}**"
+        found.append(f"[{shown}](<{part.link}>)" if part.link else shown)
+    return "".join(found)
+
+
+def markdown_table(made: Table) -> str:
+    """Return a table. Its title is above it in bold, its caption below it."""
+    columns, rows = made.shown(details=True)
+    lines = [f"**{escaped(made.title)}**\n"] if made.title else []
+    lines += [_line([escaped(column.name) for column in columns]), _line(["---"] * len(columns))]
+    for texts, row in rows:
+        if row.note:
+            texts[-1] = joined((texts[-1], row.note))
+        lines.append(_line([_styled(text, row) for text in texts]))
+    lines += ["", escaped(made.caption)] if made.caption else []
+    return "\n".join(lines)
+
+
+def rows_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table of heads and rows, with an empty line after it; "" without rows."""
+    return f"{markdown_table(table(heads, (), rows))}\n" if rows else ""
+
+
+def _styled(text: Text, row: Row) -> str:
+    shown = inline(text)
+    return f"**{shown}**" if row.style == "strong" and shown and "**" not in shown else shown
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)

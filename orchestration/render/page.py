@@ -1,0 +1,99 @@
+"""Pages and the output of verbs as blocks: headings, texts, lists, tables, pictures.
+
+The same blocks are shown in a terminal, where pictures are left out, and as an HTML page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from orchestration.render.table import Table, Text
+
+if TYPE_CHECKING:
+    from orchestration.render.picture import Picture
+
+# How a text is set; "ok" and "bad" are verdicts on the whole.
+Kind = Literal["", "caption", "note", "kicker", "ok", "bad", "warning", "answers", "findings"]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading of level 2 (a part) or 3."""
+
+    text: str
+    level: int = 3
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text of its own."""
+
+    text: Text
+    kind: Kind = ""
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list; without items it is not shown."""
+
+    items: Sequence[Text]
+    kind: Kind = ""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures side by side, as many as fit; `wide` ones get more room.
+
+    Those that are None are left out. The names of their CSV files start with `prefix`.
+    """
+
+    pictures: Sequence[Picture | None]
+    wide: bool = True
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which colour is whose, and what is not shown of them."""
+
+    colours: Mapping[str, str]
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links to parts of the page: what is written, and the part's anchor."""
+
+    anchors: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks that belong together."""
+
+    blocks: Sequence[Block]
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Only:
+    """Blocks that are shown in one place only: on a page, or in a terminal."""
+
+    where: Literal["page", "terminal"]
+    blocks: Sequence[Block]
+
+
+Block = Heading | Paragraph | Items | Pictures | Key | Links | Section | Only | Table
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its heading, the line above that, what opens it, and the rest."""
+
+    heading: str
+    kicker: str = ""
+    opening: Sequence[Block] = field(default_factory=tuple)
+    blocks: Sequence[Block] = field(default_factory=tuple)
+    title: str = ""

@@ -1,0 +1,212 @@
+"""Tables and texts in a terminal, a file or a pipe. Nothing is cut.
+
+A terminal's lines are wrapped at words; a table that its words are too wide for becomes a text
+for each row. Where no terminal is, lines are as long as what they say.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from orchestration.render.page import (
+    Block,
+    Heading,
+    Items,
+    Only,
+    Paragraph,
+    Section,
+)
+from orchestration.render.table import Row, Span, Style, Table, Text, plain_text, spans
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text as RichText
+
+_STYLES = {"strong": "bold", "faint": "dim", "good": "green", "warning": "yellow", "bad": "red"}
+_KINDS: dict[str, Style] = {"warning": "warning", "bad": "strong", "ok": "strong"}
+_GAP = 2
+# Wider than any line: rich must be told some width.
+_NO_LIMIT = 1_000_000
+# Control characters except newline: they could move the cursor or change colours.
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+# What can be shown: texts, tables and other blocks.
+Part = Text | Block
+
+
+def show(*parts: Part, file: TextIO | None = None) -> None:
+    """Print texts, tables and other blocks, one below the other."""
+    file = file or sys.stdout
+    console = console_of(file)
+    if console.is_terminal:
+        _print(console, parts)
+    else:
+        file.write(lines(parts))
+        file.flush()
+
+
+def _print(console: Console, parts: Iterable[Part]) -> None:
+    before: Text | Table = ""
+    for number, part in enumerate(flat(parts)):
+        if isinstance(part, Table) and number and before != "":
+            console.print()
+        if part != "" or before != "":
+            console.print(renderable(part))
+        before = part
+
+
+def flat(parts: Iterable[Part]) -> Iterator[Text | Table]:
+    """Yield blocks as texts and tables; what is of pages only is left out."""
+    for part in parts:
+        match part:
+            case str() | Span() | tuple() | Table():
+                yield part
+            case Heading(text):
+                yield ""
+                yield Span(text, "strong")
+            case Paragraph(text, kind) if text:
+                yield Span(plain_text(text), _KINDS[kind]) if kind in _KINDS else text
+            case Items(items):
+                for item in items:
+                    yield ("• ", *spans(item))
+            case Section(blocks):
+                yield from flat(blocks)
+            case Only("terminal", blocks):
+                yield from flat(blocks)
+
+
+def console_of(file: TextIO) -> Console:
+    """Return rich's console on a file, to which texts are given as they are."""
+    from rich.console import Console
+
+    return Console(file=file, highlight=False, markup=False, emoji=False)
+
+
+def renderable(part: Text | Table) -> RenderableType:
+    """Return what rich can print, of a table or text."""
+    return _Wrapped(part) if isinstance(part, Table) else rich_text(part)
+
+
+def rich_text(text: Text, style: str = "") -> RichText:
+    """Return a text with its styles for rich; control characters are shown as `\\x1b`."""
+    from rich.text import Text as RichText
+
+    made = RichText(style=style, overflow="fold")
+    for part in spans(text):
+        made.append(printable(part.text), _STYLES.get(part.style))
+    return made
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters other than newline written as `\\x1b`."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def lines(parts: Iterable[Part], width: int | None = None) -> str:
+    """Return what `show` prints without styles, for a terminal of a width or for none."""
+    from rich.console import Console
+
+    wide = width or _NO_LIMIT
+    console = Console(width=wide, highlight=False, markup=False, color_system=None, emoji=False)
+    with console.capture() as captured:
+        _print(console, parts)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+class _Wrapped:
+    """A table as rich prints it, laid out for the width that there is."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        made = self._table
+        columns, shown = made.shown(details=False)
+        cells = [[rich_text(text, _STYLES.get(row.style, "")) for text in t] for t, row in shown]
+        heads = [column.name for column in columns]
+        notes = [row.note for _, row in shown]
+        if any(notes):
+            heads.append("")
+            for row, note in zip(cells, notes, strict=True):
+                row.append(rich_text(note))
+        if made.title:
+            yield rich_text(made.title, "bold")
+        named = heads if made.heads else [""] * len(heads)
+        widths = _widths(named, cells, options.max_width)
+        if widths is None:
+            yield from _blocks(heads, cells)
+        else:
+            right = [column.figures for column in columns] + [False]
+            yield _grid(made.heads, heads, cells, widths, right, [row for _, row in shown])
+        if made.caption:
+            yield rich_text(made.caption, "dim")
+
+
+def _grid(
+    with_heads: bool,
+    heads: Sequence[str],
+    cells: Sequence[Sequence[RichText]],
+    widths: Sequence[int],
+    right: Sequence[bool],
+    rows: Sequence[Row],
+) -> RenderableType:
+    from rich import box
+    from rich.table import Table as RichTable
+
+    made = RichTable(
+        box=box.SIMPLE_HEAD if with_heads else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, _GAP - 1 if with_heads else _GAP, 0, 0),
+        show_header=with_heads,
+    )
+    for place, (head, width) in enumerate(zip(heads, widths, strict=True)):
+        justify: Literal["right", "left"] = "right" if right[place] else "left"
+        made.add_column(rich_text(head), width=width, justify=justify, overflow="fold")
+    for texts, row in zip(cells, rows, strict=True):
+        if row.section:
+            made.add_section()
+        made.add_row(*texts)
+    return made
+
+
+def _widths(
+    heads: Sequence[str], cells: Sequence[Sequence[RichText]], room: int
+) -> list[int] | None:
+    """Return the width of each column, None if not even the words fit."""
+    from rich.cells import cell_len
+
+    def widest(place: int, pattern: str) -> int:
+        texts = [printable(heads[place]), *(row[place].plain for row in cells)]
+        return max([1, *(cell_len(word) for text in texts for word in re.split(pattern, text))])
+
+    places = range(len(heads))
+    whole = [widest(place, r"\n") for place in places]
+    left = room - _GAP * (len(whole) - 1)
+    if sum(whole) <= left:
+        return whole
+    found = [widest(place, r"\s") for place in places]
+    left -= sum(found)
+    if left < 0:
+        return None
+    while left > 0:  # room goes to the columns that lack most
+        place = max(places, key=lambda at: whole[at] / found[at])
+        found[place] += 1
+        left -= 1
+    return found
+
+
+def _blocks(heads: Sequence[str], cells: Sequence[Sequence[RichText]]) -> Iterable[RichText]:
+    """Yield each row as a text of cells named by their columns, and an empty line after it."""
+    for row in cells:
+        made = rich_text("")
+        for head, text in zip(heads, row, strict=True):
+            if text.plain:
+                made.append("  " if made.plain else "")
+                made.append(f"{printable(head)}: " if head else "", "dim")
+                made.append_text(text)
+        yield made
+        yield rich_text("")
