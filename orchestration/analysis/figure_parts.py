@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.analysis.figure_style import (
+from orchestration.model.units import format_size
+from orchestration.render.figure import Figure, Trace, scatter
+from orchestration.render.figure_style import (
     INK,
     TITLE_LINE_PIXELS,
     Colours,
@@ -21,8 +23,6 @@ from orchestration.analysis.figure_style import (
     short,
     wrapped,
 )
-from orchestration.model.units import format_size
-from orchestration.render.figure import Figure, Trace, scatter
 
 # Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"

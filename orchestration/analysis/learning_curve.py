@@ -20,8 +20,8 @@ def write_curve(table: Path, title: str) -> Path:
 
     A `held-out.csv` beside it is drawn too.
     """
-    from orchestration.analysis.figure_style import base_figure, line
     from orchestration.render.figure import Figure
+    from orchestration.render.figure_style import base_figure, line
     from orchestration.render.html import page_html, replace_file
     from orchestration.render.page import Page, Pictures
     from orchestration.render.picture import Picture

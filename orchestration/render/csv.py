@@ -16,14 +16,14 @@ Data = Mapping[str, Sequence[Any]]
 def csv_text(data: Data) -> str:
     """Return the columns as CSV; NaN becomes an empty field."""
     buffer = io.StringIO()
-    write_rows(buffer, [list(data), *zip(*data.values(), strict=True)])
+    columns = [[_field(value) for value in values] for values in data.values()]
+    write_rows(buffer, [list(data), *zip(*columns, strict=True)])
     return buffer.getvalue()
 
 
 def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
     """Write rows to a file that was opened with newline=""."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerows([_field(value) for value in row] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def _field(value: Any) -> Any:

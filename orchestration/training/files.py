@@ -11,7 +11,6 @@ FOLDER/result.json              by a rule, at the end: what it came to
 
 from __future__ import annotations
 
-import csv
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from orchestration.artifacts.provenance import versions
 from orchestration.model.errors import InputError
 from orchestration.model.files import whole_file
 from orchestration.model.outputs import check_outputs
+from orchestration.render.csv import write_rows
 from orchestration.training.request import Episodes, TrainRequest, digest
 from orchestration.training.selection import COLUMNS as EVALUATED
 from orchestration.training.selection import Selection
@@ -164,5 +164,5 @@ def card(
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[object]) -> None:
     lines = [columns, *([getattr(row, name) for name in columns] for row in rows)]
     with path.with_suffix(".part").open("w", newline="") as file:
-        csv.writer(file).writerows(lines)
+        write_rows(file, lines)
     path.with_suffix(".part").replace(path)

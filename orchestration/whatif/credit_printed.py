@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from orchestration.analysis.figure_style import FAINT, base_figure
 from orchestration.model.units import format_duration, format_size
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.figure import Figure, scatter
+from orchestration.render.figure_style import FAINT, base_figure
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, Estimate, signed

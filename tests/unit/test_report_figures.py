@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from orchestration.analysis.figure_style import _PALETTE, colours_of, contrast_to_white, readable
 from orchestration.analysis.report.convergence import convergence
 from orchestration.analysis.report.differences import differences
 from orchestration.analysis.report.heatmap import fabric_grids
@@ -16,6 +15,7 @@ from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.tuner_differences import compare
 from orchestration.render.csv import csv_text
+from orchestration.render.figure_style import _PALETTE, colours_of, contrast_to_white, readable
 from orchestration.render.html import PLOTLY_FILE, asset
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without a kind of cones.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.figure_style import colours_of
 from orchestration.analysis.path_metrics import measure_paths, packets_by_uplink
 from orchestration.analysis.report.paths import uplink_packets, uplink_picture
 from orchestration.model.records import MISSING, Samples
+from orchestration.render.figure_style import colours_of
 
 TESTBED = """
 kind: leaf-spine

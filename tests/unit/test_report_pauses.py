@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration.analysis.figure_style import colours_of
 from orchestration.analysis.report.pauses import pause_picture, paused_pairs
+from orchestration.render.figure_style import colours_of
 
 TESTBED = """
 kind: leaf-spine

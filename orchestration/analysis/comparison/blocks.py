@@ -9,9 +9,9 @@ from orchestration.analysis.comparison.causes import ORDER
 from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
-from orchestration.analysis.figure_style import colours_of
 from orchestration.analysis.report.report_tables import plain_facts, settings_told
 from orchestration.artifacts.reader import TrialResult
+from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.numbers import NOTHING, p_value, quantity
 from orchestration.render.page import (

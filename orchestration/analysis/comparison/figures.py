@@ -24,7 +24,11 @@ from orchestration.analysis.figure_parts import (
     ratio_axes,
     row_name,
 )
-from orchestration.analysis.figure_style import (
+from orchestration.analysis.queue_histogram import queue_span
+from orchestration.model.records import Floats
+from orchestration.model.units import format_duration, format_size
+from orchestration.render.figure import Figure, scatter
+from orchestration.render.figure_style import (
     FAINT,
     INK,
     Colours,
@@ -35,10 +39,6 @@ from orchestration.analysis.figure_style import (
     padded,
     size_ticks,
 )
-from orchestration.analysis.queue_histogram import queue_span
-from orchestration.model.records import Floats
-from orchestration.model.units import format_duration, format_size
-from orchestration.render.figure import Figure, scatter
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
 

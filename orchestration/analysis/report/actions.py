@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.figure_style import INK, Colours, base_figure, line, size_ticks
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.timeline import changes_of, downsample
 from orchestration.analysis.sample_parts import arrivals
@@ -14,6 +13,7 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
 from orchestration.model.units import format_size
 from orchestration.render.figure import Figure, Trace, scatter
+from orchestration.render.figure_style import INK, Colours, base_figure, line, size_ticks
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
 

@@ -9,7 +9,15 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.figure_parts import cell_panels, corner_name
-from orchestration.analysis.figure_style import (
+from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.report.spans import Spans, spans_of
+from orchestration.analysis.report.timeline import downsample
+from orchestration.analysis.sample_parts import arrivals
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.records import MISSING, Floats, Ints, Samples
+from orchestration.model.units import format_size
+from orchestration.render.figure import Figure, Trace, heatmap
+from orchestration.render.figure_style import (
     FAINT,
     INK,
     Colours,
@@ -19,14 +27,6 @@ from orchestration.analysis.figure_style import (
     short,
     size_ticks,
 )
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.report.spans import Spans, spans_of
-from orchestration.analysis.report.timeline import downsample
-from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Floats, Ints, Samples
-from orchestration.model.units import format_size
-from orchestration.render.figure import Figure, Trace, heatmap
 from orchestration.render.numbers import extremes, quantity
 from orchestration.render.picture import Picture
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.figure_style import (
+from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.report.differences import paired_values
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.statistics import repeats_needed, t_interval
+from orchestration.analysis.summary import Condition
+from orchestration.analysis.tuner_differences import IDENTICAL
+from orchestration.model.records import Floats
+from orchestration.render.figure_style import (
     INK,
     Colours,
     band,
@@ -18,13 +25,6 @@ from orchestration.analysis.figure_style import (
     padded,
     short,
 )
-from orchestration.analysis.metrics import METRIC
-from orchestration.analysis.report.differences import paired_values
-from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.statistics import repeats_needed, t_interval
-from orchestration.analysis.summary import Condition
-from orchestration.analysis.tuner_differences import IDENTICAL
-from orchestration.model.records import Floats
 from orchestration.render.numbers import short_percent
 from orchestration.render.picture import Picture
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
-from orchestration.analysis.figure_style import (
+from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.sequential import Looks
+from orchestration.analysis.statistics import PairedDifference, paired_difference
+from orchestration.analysis.summary import Condition
+from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
+from orchestration.render.figure import scatter
+from orchestration.render.figure_style import (
     FAINT,
     INK,
     Colours,
@@ -21,13 +28,6 @@ from orchestration.analysis.figure_style import (
     padded,
     short,
 )
-from orchestration.analysis.metrics import METRIC
-from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.sequential import Looks
-from orchestration.analysis.statistics import PairedDifference, paired_difference
-from orchestration.analysis.summary import Condition
-from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
-from orchestration.render.figure import scatter
 from orchestration.render.numbers import short_percent
 from orchestration.render.picture import Picture
 

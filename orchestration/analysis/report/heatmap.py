@@ -10,7 +10,6 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.counters import per_port
 from orchestration.analysis.figure_parts import cell_panels
-from orchestration.analysis.figure_style import Colours
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
@@ -18,6 +17,7 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
 from orchestration.model.units import format_size
 from orchestration.render.figure import Trace, heatmap
+from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
 

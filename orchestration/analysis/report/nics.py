@@ -8,13 +8,13 @@ import numpy as np
 
 from orchestration.analysis.device_metrics import allowed_bps
 from orchestration.analysis.figure_parts import cell_panels
-from orchestration.analysis.figure_style import Colours
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints, Samples
 from orchestration.render.figure import Trace, heatmap
+from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.figure_parts import cell_panels
-from orchestration.analysis.figure_style import Colours
 from orchestration.analysis.path_metrics import packets_by_uplink, shares
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import after_warm_up
 from orchestration.model.records import Ints
 from orchestration.render.figure import Trace, heatmap
+from orchestration.render.figure_style import Colours
 from orchestration.render.picture import Picture
 
 # The most rows whose names are readable on a phone.

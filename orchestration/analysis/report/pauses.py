@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from inventory.topology import Testbed
 from orchestration.analysis.figure_parts import cell_panels
-from orchestration.analysis.figure_style import Colours
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.artifacts.reader import TrialResult
 from orchestration.render.figure import Trace, heatmap
+from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
 

@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from orchestration.analysis.figure_parts import corner_name, queue_share_axes
-from orchestration.analysis.figure_style import (
+from orchestration.analysis.metrics import QUEUE_GRID_BYTES
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.report.timeline import QueueTimelines, Timeline
+from orchestration.analysis.summary import Condition
+from orchestration.model.records import Floats
+from orchestration.model.units import format_duration, format_size
+from orchestration.render.figure import Figure
+from orchestration.render.figure_style import (
     INK,
     Colours,
     band,
@@ -19,13 +26,6 @@ from orchestration.analysis.figure_style import (
     short,
     size_ticks,
 )
-from orchestration.analysis.metrics import QUEUE_GRID_BYTES
-from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.report.timeline import QueueTimelines, Timeline
-from orchestration.analysis.summary import Condition
-from orchestration.model.records import Floats
-from orchestration.model.units import format_duration, format_size
-from orchestration.render.figure import Figure
 from orchestration.render.numbers import extremes, quantity
 from orchestration.render.picture import Picture
 

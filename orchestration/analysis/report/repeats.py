@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from orchestration.analysis.figure_parts import value_row, value_rows
-from orchestration.analysis.figure_style import FAINT, Colours, line, padded, short
 from orchestration.analysis.metrics import METRIC, Unit
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.summary import Arm, Condition
 from orchestration.render.figure import Figure, scatter
+from orchestration.render.figure_style import FAINT, Colours, line, padded, short
 from orchestration.render.numbers import extremes, quantity
 from orchestration.render.picture import Picture
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.figure_style import Colours, colours_of
 from orchestration.analysis.metrics import QUANTILES, fct_key, slowdown_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import acted_queues, actions_over_queue
@@ -37,6 +36,7 @@ from orchestration.analysis.report.shown import (
 from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.model.load_balancing import ECMP
+from orchestration.render.figure_style import Colours, colours_of
 from orchestration.render.html import Rendered, render, replace_file
 from orchestration.render.page import (
     Block,

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from orchestration.analysis.figure_style import (
+from orchestration.analysis.metrics import Unit
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.sequential import Look
+from orchestration.analysis.statistics import Estimate, t_interval
+from orchestration.analysis.summary import Arm, Condition, Trial
+from orchestration.model.records import Floats
+from orchestration.render.figure import Figure
+from orchestration.render.figure_style import (
     Colours,
     band,
     base_figure,
@@ -17,13 +24,6 @@ from orchestration.analysis.figure_style import (
     log_ticks,
     name_line,
 )
-from orchestration.analysis.metrics import Unit
-from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.sequential import Look
-from orchestration.analysis.statistics import Estimate, t_interval
-from orchestration.analysis.summary import Arm, Condition, Trial
-from orchestration.model.records import Floats
-from orchestration.render.figure import Figure
 from orchestration.render.numbers import interval, quantity
 from orchestration.render.picture import Picture
 

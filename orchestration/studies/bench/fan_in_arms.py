@@ -6,7 +6,6 @@ clock knows the time and not the phase: its sequence is the same on every port.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.model.records import DONE, LASTING, Floats, Ints, TrialRecord
 from orchestration.model.trial import AlternatingSpec, TrialSpec, TunerSpec
+from orchestration.render.csv import write_rows
 from orchestration.training.request import Episodes, TrainRequest, find_scenario
 from orchestration.wiring import backend
 from traffic.alternating import phases
@@ -116,9 +116,18 @@ def _write(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:
             begin_ns = one.begin_ns and one.begin_ns + arm.late_ns
             rows[begin_ns, one.queue] = arm.many if one.crowded else arm.few
     with path.open("w", newline="", encoding="utf-8") as file:
-        out = csv.writer(file)
-        out.writerow(["t_ns", "device", "port", "queue", "kmin_bytes", "kmax_bytes", "pmax"])
+        heads: list[object] = [
+            "t_ns",
+            "device",
+            "port",
+            "queue",
+            "kmin_bytes",
+            "kmax_bytes",
+            "pmax",
+        ]
+        lines: list[list[object]] = [heads]
         for (t_ns, place), (kmin, kmax, pmax) in sorted(rows.items()):
             queue = testbed.queues[place]
             klass = getattr(queue, "klass", 0)
-            out.writerow([t_ns, queue.device, queue.name, klass, kmin * 1000, kmax * 1000, pmax])
+            lines.append([t_ns, queue.device, queue.name, klass, kmin * 1000, kmax * 1000, pmax])
+        write_rows(file, lines)

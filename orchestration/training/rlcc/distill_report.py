@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from orchestration.model.errors import InputError
+from orchestration.render.heat_map import HeatCell, HeatMap
+from orchestration.render.markdown import rows_table
 from orchestration.training.rlcc.distill import CONDITIONS, Distilled, Teacher
 from orchestration.training.rlcc.trees import operations
 from tuners import checkpoint as files
 from tuners.nic.networks import Architecture
 
-_TICK = 0.01
+_SCENARIO_HEADS = (
+    "scenario",
+    "goodput: network",
+    "trees",
+    "latency, us: network",
+    "trees",
+    "drops: network",
+    "trees",
+)
+# Upper ends of the error of actions, their colours, and where each begins.
+_STEPS = (
+    (0.01, "#F7FAFD", "RMSE below 0.01"),
+    (0.02, "#DCE9F5", "0.01"),
+    (0.04, "#B4D2E8", "0.02"),
+    (0.08, "#6BAED6", "0.04"),
+    (math.inf, "#2171B5", "0.08"),
+)
 # Fuhrer et al., HPSR 2023, table VI.
 PUBLISHED = np.array([[1.05, 0.92, 0.89], [1.1, 1.0, 0.9], [1.15, 1.07, 0.94]])
 
@@ -33,91 +52,65 @@ def teacher_of(name: str) -> Teacher:
 def report(made: Distilled, checkpoint: str) -> str:
     """Return the page."""
     last = made.rounds[-1]
+    rounds = [
+        [number, f"{one.samples:,}", f"{one.rmse:.4f}", f"{100 * one.within:.1f} %", one.agrees]
+        for number, one in enumerate(made.rounds, start=1)
+    ]
+    scenarios = [
+        [
+            other.scenario.name,
+            f"{other.goodput:.4f}",
+            f"{own.goodput:.4f}",
+            f"{other.latency_us:.2f}",
+            f"{own.latency_us:.2f}",
+            f"{other.drops:,}",
+            f"{own.drops:,}",
+        ]
+        for own, other in zip(last.student, last.teacher, strict=True)
+    ]
+    actions = [
+        [
+            name,
+            *(
+                f"{made.table['network'][row, column]:.3f}, {made.table['tree'][row, column]:.3f}, "
+                f"{PUBLISHED[row, column]:g}"
+                for column in range(3)
+            ),
+        ]
+        for row, name in enumerate(CONDITIONS)
+    ]
+    depth = max(len(tree.features) for tree in made.trees.trees)
     lines = [
         f"# RL-CC's network {checkpoint} as trees",
         "",
-        f"{len(made.trees.trees)} trees, "
-        f"{operations(len(made.trees.trees), _depth(made))} operations. "
+        f"{len(made.trees.trees)} trees, {operations(len(made.trees.trees), depth)} operations. "
         + (
             "In closed loop both agree: goodput within 1 %, latency within 5 %."
             if last.agrees
             else "In closed loop they do not agree within 1 % of goodput and 5 % of latency."
         ),
         "",
-        "| round | windows | RMSE | actions within 0.01 | agrees |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {number} | {one.samples:,} | {one.rmse:.4f} | {100 * one.within:.1f} % "
-            f"| {'yes' if one.agrees else 'no'} |"
-            for number, one in enumerate(made.rounds, start=1)
-        ),
-        "",
-        "| scenario | goodput: network | trees | latency, us: network | trees "
-        "| drops: network | trees |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        *(
-            f"| {other.scenario.name} | {other.goodput:.4f} | {own.goodput:.4f} "
-            f"| {other.latency_us:.2f} | {own.latency_us:.2f} | {other.drops:,} | {own.drops:,} |"
-            for own, other in zip(last.student, last.teacher, strict=True)
-        ),
-        "",
+        rows_table(("round", "windows", "RMSE", "actions within 0.01", "agrees"), rounds),
+        rows_table(_SCENARIO_HEADS, scenarios),
         "Actions by the previous condition (rows) and the present one, as in the paper's table VI:",
         "",
-        "| previous | "
-        + " | ".join(f"{name}: network, trees, paper" for name in CONDITIONS)
-        + " |",
-        "| --- |" + " --- |" * len(CONDITIONS),
-        *(_row(made, place, name) for place, name in enumerate(CONDITIONS)),
-        "",
+        rows_table(
+            ["previous", *(f"{name}: network, trees, paper" for name in CONDITIONS)], actions
+        ),
         "A condition is a delta of +target, 0 and -target; all actions before are 1.",
         "",
     ]
     return "\n".join(lines)
 
 
-def _depth(made: Distilled) -> int:
-    return max(len(tree.features) for tree in made.trees.trees)
-
-
-def _row(made: Distilled, row: int, name: str) -> str:
-    cells = [
-        f"{made.table['network'][row, column]:.3f}, {made.table['tree'][row, column]:.3f}, "
-        f"{PUBLISHED[row, column]:g}"
-        for column in range(3)
-    ]
-    return f"| {name} | " + " | ".join(cells) + " |"
-
-
 def trade_picture(trade: Mapping[tuple[int, int], float]) -> str:
-    """Return an SVG: RMSE on windows that were not fitted, a line for each depth, by trees."""
+    """Return an SVG: RMSE on windows that were not fitted, by depth (rows) and trees."""
     counts = sorted({count for count, _ in trade})
     depths = sorted({depth for _, depth in trade})
-    top = max(trade.values()) * 1.05
-    x = dict(zip(counts, np.linspace(70, 470, len(counts)), strict=True))
-
-    def y(value: float) -> float:
-        return 260 - 230 * value / top
-
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 310" font-family="sans-serif" '
-        'font-size="12">',
-        '<path d="M70 30V260H470" fill="none" stroke="black"/>',
-        '<text x="270" y="300" text-anchor="middle">trees</text>',
-        '<text x="20" y="20">RMSE of actions</text>',
-    ]
-    for count in counts:
-        parts.append(f'<text x="{x[count]:.0f}" y="278" text-anchor="middle">{count}</text>')
-    for tick in np.arange(0.0, top, _TICK):
-        parts.append(f'<text x="64" y="{y(tick) + 4:.0f}" text-anchor="end">{tick:.2f}</text>')
-        parts.append(f'<path d="M70 {y(tick):.1f}H470" stroke="#ddd"/>')
-    ends: list[float] = []
-    for place, depth in enumerate(depths):
-        points = " ".join(f"{x[count]:.1f},{y(trade[count, depth]):.1f}" for count in counts)
-        shade = f"hsl({place * 50},70%,40%)"
-        end = y(trade[counts[-1], depth])
-        while any(abs(end - other) < 12 for other in ends):
-            end += 3
-        ends.append(end)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{shade}" stroke-width="2"/>')
-        parts.append(f'<text x="478" y="{end + 4:.0f}" fill="{shade}">depth {depth}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+    columns = {
+        str(count): [HeatCell(f"{trade[count, d]:.4f}", trade[count, d]) for d in depths]
+        for count in counts
+    }
+    rows = [f"depth {depth}" for depth in depths]
+    about = "Root mean square error of actions on windows that were not fitted."
+    return HeatMap("RMSE by trees and depth", about, rows, {"trees": columns}, _STEPS).svg()

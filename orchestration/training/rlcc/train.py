@@ -10,7 +10,6 @@ Everything follows from the request: the same request gives the same network, re
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import shutil
@@ -27,6 +26,7 @@ from orchestration.artifacts.provenance import versions
 from orchestration.backends.simulated.program import require_program
 from orchestration.model.errors import InputError, Interrupted, TrialError
 from orchestration.model.files import whole_file
+from orchestration.render.csv import write_rows
 from orchestration.runner.signals import noted_signals
 from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
@@ -181,7 +181,7 @@ class _Training:
             whole_file(self._folder / "curve.csv") as part,
             part.open("w", newline="") as file,
         ):
-            csv.writer(file).writerows([_CURVE, *self._rows])
+            write_rows(file, [_CURVE, *self._rows])
 
     def _card(self) -> dict[str, Any]:
         return {
