@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,9 @@ def contrast_to_white(colour: str) -> float:
 
 
 def short(name: str) -> str:
-    """Return the name, shortened to fit beside a line."""
-    return name if len(name) <= _LABEL_CHARACTERS else name[: _LABEL_CHARACTERS - 1] + "…"
+    """Return the name, shortened to fit beside a line, as plotly.js shows texts: tags escaped."""
+    kept = name if len(name) <= _LABEL_CHARACTERS else name[: _LABEL_CHARACTERS - 1] + "…"
+    return escape(kept, quote=False)
 
 
 def wrapped(title: str) -> str:
