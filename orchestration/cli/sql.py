@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.render.table import Column, Row, Table
-from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     import duckdb
@@ -95,6 +93,9 @@ def _print_rows(relation: duckdb.DuckDBPyRelation, kind: str) -> None:
 
 
 def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
+    from orchestration.render.table import Column, Row, Table
+    from orchestration.render.terminal import show
+
     shown = [
         Column(name, bool(rows) and all(isinstance(row[at], int | float | None) for row in rows))
         for at, name in enumerate(columns)

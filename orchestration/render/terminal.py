@@ -19,7 +19,7 @@ from orchestration.render.page import (
     Paragraph,
     Section,
 )
-from orchestration.render.table import Row, Span, Style, Table, Text, plain_text, spans
+from orchestration.render.table import Row, Span, Style, Table, Text, joined, plain_text, spans
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -127,11 +127,6 @@ class _Wrapped:
         columns, shown = made.shown(details=False)
         cells = [[rich_text(text, _STYLES.get(row.style, "")) for text in t] for t, row in shown]
         heads = [column.name for column in columns]
-        notes = [row.note for _, row in shown]
-        if any(notes):
-            heads.append("")
-            for row, note in zip(cells, notes, strict=True):
-                row.append(rich_text(note))
         if made.title:
             yield rich_text(made.title, "bold")
         named = heads if made.heads else [""] * len(heads)
@@ -139,8 +134,12 @@ class _Wrapped:
         if widths is None:
             yield from _blocks(heads, cells)
         else:
-            right = [column.figures for column in columns] + [False]
+            right = [column.figures for column in columns]
             yield _grid(made.heads, heads, cells, widths, right, [row for _, row in shown])
+        for texts, row in shown:
+            if row.note:  # below the table, named by the row's first cell
+                name = next((plain_text(text) for text in texts if text), "")
+                yield rich_text(joined((f"{name}:", row.note), " "))
         if made.caption:
             yield rich_text(made.caption, "dim")
 

@@ -160,8 +160,7 @@ def cause_table(cell: ComparedCell) -> Table | None:
     rows = [
         Row(
             [
-                str(place),
-                cause.what,
+                f"{place}. {cause.what}",
                 code(cause.a),
                 code(cause.b),
                 f"{cause.could_explain} of {differ}",
@@ -171,7 +170,7 @@ def cause_table(cell: ComparedCell) -> Table | None:
         for place, cause in enumerate(cell.causes, start=1)
     ]
     names = Column("A", wraps=True), Column("B", wraps=True)
-    columns = [Column(""), Column("setting", wraps=True), *names, Column("could move")]
+    columns = [Column("setting", wraps=True), *names, Column("could move")]
     note = (
         f"Suspects from what both trials of the first pair recorded, no proof. {ORDER} Could "
         "move: how many of the metrics that are different. To prove one, change it alone."
