@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from orchestration.model.records import Floats
 from orchestration.model.units import format_size
-from orchestration.render.figure import Figure, Trace, scatter
+from orchestration.render.csv import Data
+from orchestration.render.figure import Figure, heatmap, scatter
 from orchestration.render.figure_style import (
     INK,
     TITLE_LINE_PIXELS,
@@ -23,6 +26,8 @@ from orchestration.render.figure_style import (
     short,
     wrapped,
 )
+from orchestration.render.numbers import Unit, quantity
+from orchestration.render.picture import lines_of
 
 # Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"
@@ -163,11 +168,29 @@ def value_row(
 _SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
 
 
+@dataclass(frozen=True)
+class Cells:
+    """A panel of cells: the names of columns and rows, and each cell's value and text.
+
+    `z` and `text` are rows of columns; a value of None or NaN leaves its cell blank.
+    """
+
+    x: Sequence[Any] | Floats
+    y: Sequence[str]
+    z: Sequence[Sequence[float | None]]
+    text: Sequence[Sequence[str]]
+
+
+def texts_of(grid: Floats, unit: Unit) -> list[list[str]]:
+    """Return the values of a grid as text, "" where unknown."""
+    return [["" if v != v else quantity(float(v), unit) for v in row] for row in grid]
+
+
 def cell_panels(
-    panels: Mapping[str, Trace],
+    panels: Mapping[str, Cells],
     colours: Colours,
     *,
-    rows: int,
+    says: str,
     row_pixels: int,
     x_title: str,
     scale: Mapping[str, Any],
@@ -176,15 +199,24 @@ def cell_panels(
 ) -> Figure:
     """Return heat maps of one colour scale, one below the other, a panel per tuner.
 
-    `panels` is tuner -> heat map of `rows` rows, the first on top. `scale` has the attributes
-    of a colour axis of plotly.js, `colorbar` those of its bar; `below_pixels` is for the x axis.
+    `panels` is tuner -> cells, the first row on top; `says` is what is shown of a cell, after the
+    tuner's name. `scale` has the attributes of a colour axis of plotly.js, `colorbar` those of its
+    bar; `below_pixels` is for the x axis.
     """
+    rows = max(len(panel.y) for panel in panels.values())
     height = len(panels) * (row_pixels * rows + _NAME_PIXELS)
     figure = Figure(len(panels), gap=_NAME_PIXELS / height if len(panels) > 1 else 0)
     base_figure(height=height + _SCALE_PIXELS + below_pixels + 14, right=12, figure=figure)
     figure.update_layout({"margin": {"t": _SCALE_PIXELS, "b": below_pixels}})
     for row, (tuner, panel) in enumerate(panels.items(), start=1):
-        figure.add_trace({**panel, "coloraxis": "coloraxis"}, row=row)
+        trace = heatmap(
+            **vars(panel),
+            hovertemplate=f"{tuner}{says}<extra></extra>",
+            hoverongaps=False,
+            ygap=1,
+            coloraxis="coloraxis",
+        )
+        figure.add_trace(trace, row=row)
         figure.add_annotation(
             x=0,
             xref="paper",
@@ -224,3 +256,11 @@ def cell_panels(
     )
     figure.update_xaxes(title=x_title, row=len(panels))
     return figure
+
+
+def grid_data(
+    grids: Mapping[str, Floats], begins_ns: Sequence[int], columns: Sequence[str]
+) -> Data:
+    """Return grids (columns, spans) by tuner as data: a row for each tuner and span of time."""
+    lines = {tuner: dict(zip(columns, grid.tolist(), strict=True)) for tuner, grid in grids.items()}
+    return lines_of("tuner", lines, {"from_ns": begins_ns})

@@ -158,7 +158,7 @@ def write_results(
     check_outputs([output, data_file, picture_file], reads)
     file = load_claims(claims)
     former = of_paper(file, paper, output) if paper else ""
-    kept = read_data(data_file, former) if paper else None
+    kept = read_data(data_file) if paper else None
     with Phases() as phases:
         page = results_page(file, runs, phases.phase, phases.step)
     if kept is not None:

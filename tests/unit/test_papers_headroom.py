@@ -139,7 +139,7 @@ def test_data_beside_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
     data = PageData(headroom=tuple(rows), headlines=(HEADLINE,))
     path = tmp_path / "results.json"
     path.write_text(to_json(data), encoding="utf-8")
-    assert to_json(read_data(path, "")) == to_json(data)
+    assert to_json(read_data(path)) == to_json(data)
     assert "NaN" not in to_json(data)
 
 
@@ -152,20 +152,14 @@ def test_one_papers_rows_are_renewed_in_the_papers_order() -> None:
     assert [(row.paper, row.text) for row in merged] == [("A", "old"), ("B", "new")]
 
 
-def test_a_page_of_an_older_version_keeps_its_verdicts_and_says_so(tmp_path: Path) -> None:
-    page = (
-        "# Results\n\n## The answer\n\n| paper | claim | the paper | measured | verdict |\n"
-        "| --- | --- | --- | --- | --- |\n| A | text | says | -1.0% | **partly** |\n\n## A: one\n\n"
-        "| B | text | says | x | **partly** |\n"
-    )
-    (row,) = read_data(tmp_path / "results.json", page).headlines
-    by = "judged by the protocol's first version"
-    assert row == Headline("A", "text", "says", {"": Cell("partly", "-1.0%", by)})
-
-
 @pytest.mark.parametrize("text", ["{", '{"version": 7}', '{"version": 1, "headlines": [1]}'])
 def test_data_that_cannot_be_read_says_what_to_do(tmp_path: Path, text: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="without --paper"):
-        read_data(path, "")
+        read_data(path)
+
+
+def test_without_its_data_a_page_is_not_renewed_in_part(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without --paper"):
+        read_data(tmp_path / "results.json")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.analysis.figure_parts import cell_panels, corner_name
+from orchestration.analysis.figure_parts import Cells, cell_panels, corner_name, grid_data, texts_of
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.report.timeline import downsample
@@ -16,7 +16,7 @@ from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints, Samples
 from orchestration.model.units import format_size
-from orchestration.render.figure import Figure, Trace, heatmap
+from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     FAINT,
     INK,
@@ -28,7 +28,7 @@ from orchestration.render.figure_style import (
     size_ticks,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, rows_of
 
 # The most rows whose names are readable on a phone.
 _MOST_SWITCHES = 24
@@ -134,7 +134,6 @@ def fullest_buffer(found: Buffers, colours: Colours, points: int) -> Picture:
     tuners = list(found.buffer_bytes)
     figure = Figure(len(tuners), gap=0.05, same_y=True)
     base_figure(height=90 + 130 * len(tuners), right=16, figure=figure)
-    rows: list[tuple[str, int, float, float]] = []
     for row, tuner in enumerate(tuners, start=1):
         held = found.buffer_bytes[tuner][:, switch]
         t_ns, values = downsample(found.t_ns[tuner], held, points)
@@ -147,10 +146,6 @@ def fullest_buffer(found: Buffers, colours: Colours, points: int) -> Picture:
             dark["hovertemplate"] = "%{x:.2f} ms: %{y:,} B of it in headroom<extra></extra>"
             figure.add_trace(dark, row=row)
         corner_name(figure, row, f"<b>{short(tuner)}</b>", readable(colours[tuner]))
-        rows += [
-            (tuner, int(at), float(whole), float(part))
-            for at, whole, part in zip(found.t_ns[tuner], held, headroom, strict=True)
-        ]
     _draw_limits(figure, pool, size, top)
     ticks = size_ticks(top)
     figure.update_yaxes(
@@ -158,14 +153,22 @@ def fullest_buffer(found: Buffers, colours: Colours, points: int) -> Picture:
     )
     figure.update_xaxes(title="time since the start, ms", row=len(tuners))
     peaks = {tuner: float(np.nanmax(held[:, switch])) for tuner, held in found.buffer_bytes.items()}
-    columns = ("tuner", "t_ns", "buffer_bytes", "headroom_bytes")
     return Picture(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
         f"{_shares(peaks, size)} {_lines(pool, size, top)}{_headroom(found)} The switch that held "
         f"most in repeat {found.repeat}, while flows arrived.",
         figure,
         f"buffer-{name}",
-        {column: [row[place] for row in rows] for place, column in enumerate(columns)},
+        rows_of(
+            {"tuner": tuner, "t_ns": int(at), "buffer_bytes": whole, "headroom_bytes": part}
+            for tuner in tuners
+            for at, whole, part in zip(
+                found.t_ns[tuner],
+                found.buffer_bytes[tuner][:, switch],
+                found.headroom_bytes[tuner][:, switch],
+                strict=True,
+            )
+        ),
     )
 
 
@@ -235,9 +238,17 @@ def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
     names = [found.switches[row] for row in rows]
     top = 100 * float(found.peak_bytes.max()) / found.size_bytes
     figure = cell_panels(
-        {tuner: _panel(tuner, grid, names, of_time, found) for tuner, grid in grids.items()},
+        {
+            tuner: Cells(
+                of_time.middle_ms,
+                names,
+                np.round(100 * grid / found.size_bytes, 2).tolist(),
+                texts_of(grid, "bytes"),
+            )
+            for tuner, grid in grids.items()
+        },
         colours,
-        rows=len(rows),
+        says=", %{y}, %{x:.2f} ms: up to %{text}",
         row_pixels=_ROW_PIXELS,
         x_title="time since the start, ms",
         scale={
@@ -248,7 +259,6 @@ def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
         },
         scale_title="most of its buffer that a switch held",
     )
-    begins = of_time.begins_ns.tolist()
     more = f" {len(rest)} more switches held less and are not drawn." if len(rest) else ""
     return Picture(
         f"The fullest: {_fullest(grids, names, of_time, found.size_bytes)}",
@@ -257,16 +267,7 @@ def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
         f"arrived.{more}",
         figure,
         "buffers-over-time",
-        {
-            "tuner": [tuner for tuner in grids for _ in begins],
-            "from_ns": [at for _ in grids for at in begins],
-            **{
-                f"{name}_bytes": [
-                    float(grid[row, span]) for grid in grids.values() for span in range(len(begins))
-                ]
-                for row, name in enumerate(names)
-            },
-        },
+        grid_data(grids, of_time.begins_ns.tolist(), [f"{name}_bytes" for name in names]),
     )
 
 
@@ -282,14 +283,3 @@ def _fullest(grids: dict[str, Floats], names: list[str], of_time: Spans, size: i
         most = max(clauses, key=lambda name: clauses[name][0])
         clauses = {most: clauses[most]}
     return "; ".join(f"{text}, with {tuner}" for tuner, (_, text) in clauses.items())
-
-
-def _panel(tuner: str, grid: Floats, names: list[str], of_time: Spans, found: Buffers) -> Trace:
-    return heatmap(
-        x=of_time.middle_ms,
-        y=names,
-        z=np.round(100 * grid / found.size_bytes, 2).tolist(),
-        text=[[quantity(float(value), "bytes") for value in row] for row in grid],
-        hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
-        ygap=1,
-    )

@@ -29,7 +29,7 @@ from orchestration.render.figure_style import (
     short,
 )
 from orchestration.render.numbers import short_percent
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, rows_of
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
@@ -73,14 +73,17 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
         f"95% interval (Fieller's), on a log axis.{tested}",
         figure,
         f"differences-{tuner}",
-        {
-            "metric": [item.metric for item in comparisons],
-            "tuner": [tuner] * len(comparisons),
-            "baseline": [baseline] * len(comparisons),
-            **{key: [getattr(item.difference, key) for item in comparisons] for key in columns},
-            "p_holm": [item.p_holm for item in comparisons],
-            "real": [item.real for item in comparisons],
-        },
+        rows_of(
+            {
+                "metric": item.metric,
+                "tuner": tuner,
+                "baseline": baseline,
+                **{key: getattr(item.difference, key) for key in columns},
+                "p_holm": item.p_holm,
+                "real": item.real,
+            }
+            for item in comparisons
+        ),
     )
 
 
@@ -182,13 +185,17 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
         "bar: ratio of the means with its 95% interval.",
         figure,
         f"pairs-{key}",
-        {
-            "tuner": [item.tuner for item in values for _ in item.first],
-            "baseline": [item.baseline for item in values for _ in item.first],
-            "repeat": [number for item in values for number in item.repeats],
-            f"{key}_baseline": [value for item in values for value in item.first],
-            f"{key}_tuner": [value for item in values for value in item.second],
-        },
+        rows_of(
+            {
+                "tuner": item.tuner,
+                "baseline": item.baseline,
+                "repeat": number,
+                f"{key}_baseline": first,
+                f"{key}_tuner": second,
+            }
+            for item in values
+            for number, first, second in zip(item.repeats, item.first, item.second, strict=True)
+        ),
     )
 
 

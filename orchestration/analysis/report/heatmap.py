@@ -9,14 +9,13 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import per_port
-from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, texts_of
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
 from orchestration.model.units import format_size
-from orchestration.render.figure import Trace, heatmap
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
@@ -42,9 +41,9 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     ticks = {"tickvals": decades, "ticktext": [f"≤{names[0]}", *names[1:]]}
     ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top)}
     figure = cell_panels(
-        {tuner: _panel(tuner, grid, grids) for tuner, grid in grids.peak_bytes.items()},
+        {tuner: _panel(grid, grids) for tuner, grid in grids.peak_bytes.items()},
         colours,
-        rows=len(grids.ports),
+        says=", %{y}, %{x:.2f} ms: up to %{text}",
         row_pixels=_ROW_PIXELS,
         x_title="time since the start, ms",
         scale={"colorscale": _SCALE, **ends, "colorbar": ticks},
@@ -57,20 +56,14 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
         f"{_left(grids)}{_unknown(grids)}",
         figure,
         "fabric-over-time",
-        _data(grids),
+        grid_data(grids.peak_bytes, grids.spans.begins_ns.tolist(), grids.ports),
     )
 
 
-def _panel(tuner: str, grid: Floats, grids: FabricGrids) -> Trace:
-    return heatmap(
-        x=grids.spans.middle_ms,
-        y=list(grids.ports),
-        # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
-        z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
-        text=[[quantity(float(value), "bytes") for value in line] for line in grid],
-        hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
-        ygap=1,
-    )
+def _panel(grid: Floats, grids: FabricGrids) -> Cells:
+    # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
+    z = np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist()
+    return Cells(grids.spans.middle_ms, list(grids.ports), z, texts_of(grid, "bytes"))
 
 
 def _hottest(grids: FabricGrids) -> str:
@@ -117,19 +110,6 @@ def _left(grids: FabricGrids) -> str:
 def _unknown(grids: FabricGrids) -> str:
     share = float(np.mean([np.isnan(grid).mean() for grid in grids.peak_bytes.values()]))
     return f" {100 * share:.0f}% of the cells are empty: no new number then." if share else ""
-
-
-def _data(grids: FabricGrids) -> dict[str, list[object]]:
-    """Return one row per tuner and time span, one column per port."""
-    spans = range(len(grids.spans.begins_ns))
-    return {
-        "tuner": [tuner for tuner in grids.peak_bytes for _ in spans],
-        "from_ns": [int(grids.spans.begins_ns[span]) for _ in grids.peak_bytes for span in spans],
-        **{
-            port: [float(grid[row, span]) for grid in grids.peak_bytes.values() for span in spans]
-            for row, port in enumerate(grids.ports)
-        },
-    }
 
 
 # The most rows whose names are readable on a phone.

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.device_metrics import allowed_bps
-from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, texts_of
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints, Samples
-from orchestration.render.figure import Trace, heatmap
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
@@ -91,7 +90,7 @@ def rate_picture(grids: HostGrids, colours: Colours) -> Picture:
     figure = cell_panels(
         {tuner: _panel(tuner, grid, grids) for tuner, grid in grids.lowest_bps.items()},
         colours,
-        rows=len(grids.rows),
+        says=", %{y}, %{x:.2f} ms: at least %{text}",
         row_pixels=_ROW_PIXELS,
         x_title="time since the start, ms",
         scale={
@@ -113,21 +112,18 @@ def rate_picture(grids: HostGrids, colours: Colours) -> Picture:
         f"{_left(grids)}",
         figure,
         "rates-of-hosts",
-        _data(grids),
+        grid_data(
+            grids.lowest_bps,
+            grids.spans.begins_ns.tolist(),
+            [f"{name}_bps" for name in grids.names],
+        ),
     )
 
 
-def _panel(tuner: str, grid: Floats, grids: HostGrids) -> Trace:
+def _panel(tuner: str, grid: Floats, grids: HostGrids) -> Cells:
+    names = [_row_name(grids, tuner, place) for place in range(len(grids.names))]
     share = np.round(100 * grid / grids.line_bps[:, None], 1)
-    return heatmap(
-        x=grids.spans.middle_ms,
-        y=[_row_name(grids, tuner, place) for place in range(len(grids.names))],
-        z=share.tolist(),
-        text=[["" if v != v else quantity(float(v), "bps") for v in line] for line in grid],
-        hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: at least %{{text}}<extra></extra>",
-        hoverongaps=False,
-        ygap=1,
-    )
+    return Cells(grids.spans.middle_ms, names, share.tolist(), texts_of(grid, "bps"))
 
 
 def _row_name(grids: HostGrids, tuner: str, place: int) -> str:
@@ -194,18 +190,3 @@ def _left(grids: HostGrids) -> str:
         return ""
     most = max(int(cnps[hidden].max()) for cnps in grids.cnps.values())
     return f" {len(hidden)} more hosts are not drawn: none of them got more than {most:,} CNPs."
-
-
-def _data(grids: HostGrids) -> dict[str, list[object]]:
-    """Return one row per tuner and time span, one column per host."""
-    spans = range(len(grids.spans.begins_ns))
-    return {
-        "tuner": [tuner for tuner in grids.lowest_bps for _ in spans],
-        "from_ns": [int(grids.spans.begins_ns[span]) for _ in grids.lowest_bps for span in spans],
-        **{
-            f"{name}_bps": [
-                float(grid[row, span]) for grid in grids.lowest_bps.values() for span in spans
-            ]
-            for row, name in enumerate(grids.names)
-        },
-    }

@@ -18,7 +18,7 @@ from orchestration.model.records import MISSING, Floats
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, lines_of
 
 _PANEL_PIXELS, _AROUND_PIXELS, _GAP = 140, 70, 0.07
 # key -> (what a panel says in its corner, what to multiply its values with, how values are shown)
@@ -106,6 +106,10 @@ def nics_over_time(found: NicTimelines, colours: Colours) -> Picture:
         corner_name(figure, row, words)
     figure.update_xaxes(title="time since the start, ms", row=count)
     _name_lines(figure, found, colours)
+    columns = {
+        tuner: {_COLUMNS[key]: lines[tuner].tolist() for key, lines in found.values.items()}
+        for tuner in tuners
+    }
     return Picture(
         _title(found),
         f"{_peaks(found)} Rates and round trips are of hosts with unfinished RoCE flows, a rate is "
@@ -113,7 +117,7 @@ def nics_over_time(found: NicTimelines, colours: Colours) -> Picture:
         f"{found.repeat}, while flows arrived.",
         figure,
         "hosts-over-time",
-        _data(found),
+        lines_of("tuner", columns, {"from_ns": found.spans.begins_ns.tolist()}),
     )
 
 
@@ -155,17 +159,3 @@ def _peaks(found: NicTimelines) -> str:
         clauses.append(f"{words} {value} around {quantity(at_ns, 'ns')}, with {tuner}")
     text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _data(found: NicTimelines) -> dict[str, list[object]]:
-    """Return one row per tuner and time span."""
-    tuners = list(next(iter(found.values.values())))
-    begins = found.spans.begins_ns.tolist()
-    return {
-        "tuner": [tuner for tuner in tuners for _ in begins],
-        "from_ns": [at for _ in tuners for at in begins],
-        **{
-            _COLUMNS[key]: [float(value) for tuner in tuners for value in lines[tuner]]
-            for key, lines in found.values.items()
-        },
-    }

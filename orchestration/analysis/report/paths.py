@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_parts import Cells, cell_panels
 from orchestration.analysis.path_metrics import packets_by_uplink, shares
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import after_warm_up
 from orchestration.model.records import Ints
-from orchestration.render.figure import Trace, heatmap
 from orchestration.render.figure_style import Colours
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, rows_of
 
 # The most rows whose names are readable on a phone.
 _MOST_SWITCHES = 24
@@ -58,9 +57,9 @@ def uplink_picture(found: UplinkPackets, colours: Colours) -> Picture:
     wide = max(len(row) for row in first.values())
     top = max(float(np.nanmax(shares(row), initial=0)) for row in _rows(found))
     figure = cell_panels(
-        {tuner: _panel(tuner, rows, wide) for tuner, rows in found.packets.items()},
+        {tuner: _panel(rows, wide) for tuner, rows in found.packets.items()},
         colours,
-        rows=len(first),
+        says=": %{y} sent %{text} by port %{x}",
         row_pixels=_ROW_PIXELS,
         x_title="port to the tier above",
         scale={"colorscale": _SCALE, "cmin": 0, "cmax": round(100 * top, 1)},
@@ -74,7 +73,12 @@ def uplink_picture(found: UplinkPackets, colours: Colours) -> Picture:
         f"{found.repeat}; evenly spread they would be equal in a row.{left}",
         figure,
         "packets-by-path",
-        _data(found),
+        rows_of(
+            {"tuner": tuner, "switch": name, "uplink": place, "packets": count}
+            for tuner, by_switch in found.packets.items()
+            for name, row in by_switch.items()
+            for place, count in enumerate(row.tolist(), start=1)
+        ),
     )
 
 
@@ -82,18 +86,14 @@ def _rows(found: UplinkPackets) -> list[Ints]:
     return [row for rows in found.packets.values() for row in rows.values()]
 
 
-def _panel(tuner: str, rows: dict[str, Ints], wide: int) -> Trace:
+def _panel(rows: dict[str, Ints], wide: int) -> Cells:
     grid = [[*(100 * shares(row)).tolist(), *[None] * (wide - len(row))] for row in rows.values()]
     cells = [[None if cell is None or cell != cell else cell for cell in line] for line in grid]
-    return heatmap(
-        x=[str(place + 1) for place in range(wide)],
-        y=list(rows),
-        z=[[None if cell is None else round(cell, 2) for cell in line] for line in cells],
-        text=[["" if cell is None else f"{cell:.1f} %" for cell in line] for line in cells],
-        hovertemplate=f"{tuner}: %{{y}} sent %{{text}} by port %{{x}}<extra></extra>",
-        hoverongaps=False,
-        xgap=1,
-        ygap=1,
+    return Cells(
+        [str(place + 1) for place in range(wide)],
+        list(rows),
+        [[None if cell is None else round(cell, 2) for cell in line] for line in cells],
+        [["" if cell is None else f"{cell:.1f} %" for cell in line] for line in cells],
     )
 
 
@@ -114,15 +114,3 @@ def _title(found: UplinkPackets) -> str:
         f"The most uneven switch is {name}: {share:.0%} by one port, where {even:.0%} were even, "
         f"with {tuner}"
     )
-
-
-def _data(found: UplinkPackets) -> dict[str, list[object]]:
-    """Return one row per tuner, switch and uplink."""
-    rows = [
-        (tuner, name, place + 1, count)
-        for tuner, by_switch in found.packets.items()
-        for name, row in by_switch.items()
-        for place, count in enumerate(row.tolist())
-    ]
-    names = ("tuner", "switch", "uplink", "packets")
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}

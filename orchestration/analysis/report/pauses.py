@@ -6,13 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from inventory.topology import Testbed
-from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_parts import Cells, cell_panels
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.artifacts.reader import TrialResult
-from orchestration.render.figure import Trace, heatmap
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, rows_of
 
 # The most rows and columns whose names are readable on a phone.
 _MOST_DEVICES = 24
@@ -90,9 +89,9 @@ def pause_picture(found: PausedPairs, colours: Colours) -> Picture:
     """Draw a cell for each pair of neighbours: the time for which the row stopped the column."""
     top_ms = max(ns for pairs in found.paused_ns.values() for ns in pairs.values()) / 1e6
     figure = cell_panels(
-        {tuner: _panel(tuner, pairs, found) for tuner, pairs in found.paused_ns.items()},
+        {tuner: _panel(pairs, found) for tuner, pairs in found.paused_ns.items()},
         colours,
-        rows=len(found.stopping),
+        says=": %{y} stopped %{x} for %{text}",
         row_pixels=_ROW_PIXELS,
         x_title="is stopped by the row",
         scale={"colorscale": _SCALE, "cmin": 0, "cmax": top_ms},
@@ -107,21 +106,21 @@ def pause_picture(found: PausedPairs, colours: Colours) -> Picture:
         f"{_left(found)}",
         figure,
         "who-stops-whom",
-        _data(found),
+        rows_of(
+            {"tuner": tuner, "stops": pair[0], "stopped": pair[1], "paused_ns": ns}
+            for tuner, pairs in found.paused_ns.items()
+            for pair, ns in sorted(pairs.items())
+        ),
     )
 
 
-def _panel(tuner: str, pairs: _Pairs, found: PausedPairs) -> Trace:
+def _panel(pairs: _Pairs, found: PausedPairs) -> Cells:
     grid = [[pairs.get((a, b)) for b in found.stopped] for a in found.stopping]
-    return heatmap(
-        x=list(found.stopped),
-        y=list(found.stopping),
-        z=[[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
-        text=[["" if ns is None else quantity(ns, "ns") for ns in line] for line in grid],
-        hovertemplate=f"{tuner}: %{{y}} stopped %{{x}} for %{{text}}<extra></extra>",
-        hoverongaps=False,
-        xgap=1,
-        ygap=1,
+    return Cells(
+        list(found.stopped),
+        list(found.stopping),
+        [[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
+        [["" if ns is None else quantity(ns, "ns") for ns in line] for line in grid],
     )
 
 
@@ -151,14 +150,3 @@ def _counts(found: PausedPairs) -> str:
 
 def _left(found: PausedPairs) -> str:
     return f" {found.left_out} more pairs are not drawn." if found.left_out else ""
-
-
-def _data(found: PausedPairs) -> dict[str, list[object]]:
-    """Return one row per tuner and pair."""
-    rows = [
-        (tuner, *pair, ns)
-        for tuner, pairs in found.paused_ns.items()
-        for pair, ns in sorted(pairs.items())
-    ]
-    names = ("tuner", "stops", "stopped", "paused_ns")
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}

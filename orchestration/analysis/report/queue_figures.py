@@ -27,7 +27,7 @@ from orchestration.render.figure_style import (
     size_ticks,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, lines_of, rows_of
 
 # The distance between names at the same point, as a share of the axis.
 _NAME_SHARE = 0.06
@@ -80,7 +80,10 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     spans = condition.queue_spans
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
     empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
-    rows = [(tuner, at) for tuner in shares for at in range(len(QUEUE_GRID_BYTES))]
+    names_of = ("share", "share_low", "share_high")
+    columns = {
+        tuner: dict(zip(names_of, both.tolist(), strict=True)) for tuner, both in shares.items()
+    }
     return Picture(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}"
         if any(value > 0 for value in p99.values())
@@ -91,13 +94,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         + ": mean over repeats; band: their lowest and highest.",
         figure,
         "queue-distribution",
-        {
-            "tuner": [tuner for tuner, _ in rows],
-            "above_bytes": [float(QUEUE_GRID_BYTES[at]) for _, at in rows],
-            "share": [shares[tuner][0, at] for tuner, at in rows],
-            "share_low": [shares[tuner][1, at] for tuner, at in rows],
-            "share_high": [shares[tuner][2, at] for tuner, at in rows],
-        },
+        lines_of("tuner", columns, {"above_bytes": [float(edge) for edge in QUEUE_GRID_BYTES]}),
     )
 
 
@@ -131,18 +128,17 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     means = {item.tuner: item.mean_bytes for item in lines}
     known = any(len(item.set_ns) for item in lines)
     thresholds = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
-    rows = [(item, at) for item in lines for at in range(len(item.t_ns))]
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
         f"{queue.repeat}, while flows arrived.{thresholds}",
         figure,
         f"queue-{queue.label.replace(':', '-')}",
-        {
-            "tuner": [item.tuner for item, _ in rows],
-            "t_ns": [int(item.t_ns[at]) for item, at in rows],
-            "qlen_bytes": [int(item.qlen_bytes[at]) for item, at in rows],
-        },
+        rows_of(
+            {"tuner": item.tuner, "t_ns": int(t_ns), "qlen_bytes": int(length)}
+            for item in lines
+            for t_ns, length in zip(item.t_ns, item.qlen_bytes, strict=True)
+        ),
     )
 
 

@@ -25,7 +25,7 @@ from orchestration.render.figure_style import (
     name_line,
 )
 from orchestration.render.numbers import interval, quantity
-from orchestration.render.picture import Picture
+from orchestration.render.picture import Picture, lines_of
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
 # Shares at which distributions are drawn, finer near 1.
@@ -142,23 +142,21 @@ def _by_size(
     ticks = log_ticks(low_end, high_end)
     texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
     figure.update_yaxes(title=axis, type="log", tickvals=ticks, ticktext=texts)
-    rows = [(tuner, at) for tuner in curves for at in groups]
+    suffix = "_ns" if unit == "ns" else ""
+    names = [f"{column}{suffix}" for column in (axis.replace(" ", "_").lower(), "low", "high")]
+    columns = {
+        tuner: {
+            "flows": flows.astype(int).tolist(),
+            **dict(zip(names, (mean.tolist(), low.tolist(), high.tolist()), strict=True)),
+        }
+        for tuner, (mean, low, high, flows) in curves.items()
+    }
     return Picture(
         title,
         f"{_widest_gap(curves, sizes, unit)} {how}",
         figure,
         name,
-        {
-            "tuner": [tuner for tuner, _ in rows],
-            "upto_bytes": [int(sizes[at]) for _, at in rows],
-            "flows": [int(curves[tuner][3, at]) for tuner, at in rows],
-            **{
-                column + ("_ns" if unit == "ns" else ""): [
-                    curves[tuner][place, at] for tuner, at in rows
-                ]
-                for place, column in enumerate((axis.replace(" ", "_").lower(), "low", "high"))
-            },
-        },
+        lines_of("tuner", columns, {"upto_bytes": [int(size) for size in sizes]}),
     )
 
 
@@ -241,21 +239,16 @@ def _cdf(
     title = "flow completion time" if unit == "ns" else what
     figure.update_xaxes(title=title, type="log", tickvals=ticks, ticktext=texts)
     figure.update_yaxes(title="flows, %", range=[-2, 102])
-    rows = [(tuner, at) for tuner in curves for at in range(len(_SHARES))]
     column = "fct_ns" if unit == "ns" else what
+    names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
+    columns = {tuner: dict(zip(names, c.tolist(), strict=True)) for tuner, c in curves.items()}
     return Picture(
         f"Half of the flows {_at(curves, 0.5, unit, what)}",
         f"1 in 20 {_at(curves, 0.95, unit, what, over=True)}. {_apart(curves, unit)}"
         "All flows that are done, all valid repeats together; band: the repeats' range.",
         figure,
         f"{what.lower()}-cdf",
-        {
-            "tuner": [tuner for tuner, _ in rows],
-            "share": [float(_SHARES[at]) for _, at in rows],
-            column: [curves[tuner][0, at] for tuner, at in rows],
-            f"{column}_repeats_low": [curves[tuner][1, at] for tuner, at in rows],
-            f"{column}_repeats_high": [curves[tuner][2, at] for tuner, at in rows],
-        },
+        lines_of("tuner", columns, {"share": _SHARES.tolist()}),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,12 +20,6 @@ from orchestration.render.json import json_text
 from orchestration.studies.papers.headroom import Headroom
 
 VERSION = 1
-_BY_FORMER_RULE = "judged by the protocol's first version"
-_LEGACY_ROW = re.compile(
-    r"^\| (?!paper \||--- \|)(?P<paper>[^|]*) \| (?P<text>[^|]*) \| (?P<says>[^|]*) \| "
-    r"(?P<measured>[^|]*) \| \*\*(?P<verdict>[^|*]*)\*\* \|$",
-    re.M,
-)
 
 
 @dataclass(frozen=True)
@@ -107,15 +100,13 @@ def to_json(data: PageData) -> str:
     return json_text({"version": VERSION, **asdict(data)}, ensure_ascii=False) + "\n"
 
 
-def read_data(path: Path, page: str) -> PageData:
-    """Return the data beside a page; without a file, what the page of an older version tells.
+def read_data(path: Path) -> PageData:
+    """Return the data beside a page.
 
-    Raises InputError for a file that cannot be read.
+    Raises InputError for a file that cannot be read, or that an older page does not have.
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return _of_older(page)
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
         raise InputError.single(
@@ -131,21 +122,6 @@ def read_data(path: Path, page: str) -> PageData:
         raise InputError.single(
             str(path), what, "make the whole page anew, without --paper"
         ) from error
-
-
-def _of_older(page: str) -> PageData:
-    answer = page.partition("\n## The answer\n")[2].partition("\n## ")[0]
-    return PageData(
-        headlines=tuple(
-            Headline(
-                row["paper"],
-                row["text"],
-                row["says"],
-                {"": Cell(row["verdict"], row["measured"], _BY_FORMER_RULE)},
-            )
-            for row in _LEGACY_ROW.finditer(answer)
-        )
-    )
 
 
 def _null_as_unknown(value: Any) -> Any:
