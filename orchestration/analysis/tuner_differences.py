@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestration.analysis.metrics import METRIC, METRICS
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
-from orchestration.render.numbers import change, interval, percent_change, quantity
+from orchestration.render.numbers import change, interval, percent_change, points, quantity
 
 SIGNIFICANCE = 0.05
 # The end of a real difference's verdict.
@@ -115,11 +115,7 @@ def describe_difference(comparison: Comparison) -> str:
     difference = comparison.difference
     unit = METRIC[comparison.metric].unit
     if unit == "share":
-        mean, low, high = (
-            f"{100 * value:+.2f}" for value in (difference.mean, difference.low, difference.high)
-        )
-        bounds = "" if math.isnan(difference.low) else f" [{low} to {high}]"
-        return f"{mean}{bounds} points"
+        return f"{points(difference.mean, difference.low, difference.high)} points"
     if math.isnan(difference.low):
         return change(difference.mean, unit)
     return f"{change(difference.mean, unit)} [{interval(difference.low, difference.high, unit)}]"

@@ -21,7 +21,6 @@ from orchestration.render.page import (
     Items,
     Key,
     Links,
-    Only,
     Page,
     Paragraph,
     Pictures,
@@ -172,8 +171,6 @@ def _block(block: Block, made: _Pictures) -> str:
             return element("nav", *links, aria_label="Contents")
         case Pictures():
             return made.grid(block)
-        case Only(where, blocks):
-            return "\n".join(_block(one, made) for one in blocks) if where == "page" else ""
         case Section(blocks, anchor):
             inner = Html("\n".join(_block(one, made) for one in blocks))
             return element("section", inner, **({"id": anchor} if anchor else {}))

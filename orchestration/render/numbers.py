@@ -158,10 +158,10 @@ def percent_span(value: float, low: float, high: float, *, sign: str = "+", digi
     return f"{mean} [{ends[0]} to {ends[1]}]" if math.isfinite(low) else mean
 
 
-def points(value: float, low: float, high: float, *, digits: int = 2, between: str = " to ") -> str:
+def points(value: float, low: float, high: float) -> str:
     """Return a difference of shares in percentage points: `+1.20 [+0.80 to +1.60]`."""
-    mean, *ends = (f"{100 * share:+.{digits}f}" for share in (value, low, high))
-    return f"{mean} [{between.join(ends)}]" if math.isfinite(low) else mean
+    mean, *ends = (f"{100 * share:+.2f}" for share in (value, low, high))
+    return f"{mean} [{ends[0]} to {ends[1]}]" if math.isfinite(low) else mean
 
 
 def clock_text(seconds: float) -> str:

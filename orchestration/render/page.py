@@ -77,15 +77,7 @@ class Section:
     anchor: str = ""
 
 
-@dataclass(frozen=True)
-class Only:
-    """Blocks that are shown in one place only: on a page, or in a terminal."""
-
-    where: Literal["page", "terminal"]
-    blocks: Sequence[Block]
-
-
-Block = Heading | Paragraph | Items | Pictures | Key | Links | Section | Only | Table
+Block = Heading | Paragraph | Items | Pictures | Key | Links | Section | Table
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from orchestration.render.page import (
     Block,
     Heading,
     Items,
-    Only,
     Paragraph,
     Section,
 )
@@ -73,8 +72,6 @@ def flat(parts: Iterable[Part]) -> Iterator[Text | Table]:
                 for item in items:
                     yield ("• ", *spans(item))
             case Section(blocks):
-                yield from flat(blocks)
-            case Only("terminal", blocks):
                 yield from flat(blocks)
 
 

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from typer.testing import CliRunner
 
+from orchestration.cli.main import app
 from orchestration.render.csv import csv_text
 from orchestration.render.html import html_table
 from orchestration.render.json import json_text
@@ -154,3 +156,23 @@ def test_percents_are_never_in_powers_of_ten():
     assert short_percent(float("nan")) == NOTHING
     assert [percent(value) for value in (-0.126, 0.00001, 2.7)] == ["-12.6%", "0.0%", "+270.0%"]
     assert percents(-0.387, -0.411, -0.364) == "-38.7% [-41.1, -36.4]"
+
+
+def test_a_plan_in_a_pipe_has_every_level_whole(tmp_path):
+    campaign = tmp_path / "wide.yml"
+    campaign.write_text(
+        "campaign: wide\ntestbed: graphcc\nbackend: fluid\n"
+        "tuners:\n  - {name: secn1, label: published-dcqcn-thresholds}\n"
+        "  - {name: secn2, label: published-hpcc-thresholds-scaled}\n"
+        "factors:\n  workload: [WebSearch, FB_Hadoop]\n  offered_load: [0.3, 0.6]\n"
+        "traffic:\n  - {kind: poisson, workload: $workload, load: $offered_load}\n"
+        "repeats: 1\nduration: 3ms\n"
+    )
+    done = CliRunner().invoke(app, ["plan", str(campaign)], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    shown = done.stdout.partition("order:")[0]
+    assert "…" not in shown
+    for name in ("published-dcqcn-thresholds", "published-hpcc-thresholds-scaled"):
+        rows = [line for line in shown.splitlines() if line.startswith(name)]
+        assert len(rows) == 4
+        assert all("WebSearch" in row or "FB_Hadoop" in row for row in rows)

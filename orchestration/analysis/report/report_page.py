@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import QUANTILES, fct_key, slowdown_key
@@ -37,7 +36,7 @@ from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.model.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
-from orchestration.render.html import Rendered, render, replace_file
+from orchestration.render.html import Rendered, render
 from orchestration.render.page import (
     Block,
     Heading,
@@ -57,11 +56,6 @@ _HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 
 # Called with the conditions drawn and the conditions in all.
 Progress = Callable[[int, int], None]
-
-
-def write_page(summary: Summary, path: Path) -> None:
-    """Write the page to `path`, replacing it whole. Raises NotReadyError if that is impossible."""
-    replace_file(path, build_page(summary))
 
 
 def build_page(summary: Summary) -> str:
