@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from orchestration.model.congestion import CONTROLS, PROGRAM
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
@@ -354,35 +355,13 @@ class TrialSpec:
         `allow_starvation` where it is not asked for.
         """
         data = dataclasses.asdict(self)
-        if self.fabric == LINUX:
-            del data["fabric"]
-        if not self.flow_sample_period_ns:
-            del data["flow_sample_period_ns"]
-        if self.load_balancing == ECMP:
-            del data["load_balancing"]
-        if not self.clock:
-            del data["clock"]
-        if self.scale == 1:
-            del data["scale"]
-        if not self.warm_up_ns:
-            del data["warm_up_ns"]
-        if not self.allow_starvation:
-            del data["allow_starvation"]
-        if self.host.loss_detection == TCP.loss_detection:
-            del data["host"]["loss_detection"]
-        if self.host.roce is None:
-            del data["host"]["roce"]
-        elif not self.host.roce.decision_latency_ns:
+        _leave_out(data, self, _NEW_IN_TRIALS)
+        _leave_out(data["host"], self.host, ("loss_detection", "roce"))
+        if self.host.roce is not None and not self.host.roce.decision_latency_ns:
             del data["host"]["roce"]["decision_latency_ns"], data["host"]["roce"]["decisions"]
-        if not self.parent:
-            del data["parent"]
-        for pattern in data["traffic"]:
-            if pattern["driver"] == dataclasses.asdict(SOCKETS):
-                del pattern["driver"]
-            if not pattern["congestion_control"]:
-                del pattern["congestion_control"]
-            if pattern.get("draw") == INDEPENDENT:
-                del pattern["draw"]
+        for pattern, spec in zip(data["traffic"], self.traffic, strict=True):
+            draw = ("draw",) if "draw" in pattern else ()
+            _leave_out(pattern, spec, ("driver", "congestion_control", *draw))
         return data
 
     @classmethod
@@ -435,19 +414,19 @@ def checkpoint_in(trial: TrialSpec) -> str:
     return next(named, "")
 
 
-_PATTERNS = {
-    cls.kind: cls
-    for cls in (
-        PoissonSpec,
-        IncastSpec,
-        AllToAllSpec,
-        MessageMixSpec,
-        SingleFlowSpec,
-        ConcurrentSpec,
-        AlternatingSpec,
-        ReplaySpec,
-    )
-}
+_PATTERNS = {cls.kind: cls for cls in get_args(PatternSpec)}
+# Fields of a trial that files of 0.1 have not.
+_NEW_IN_TRIALS = (
+    *("parent", "fabric", "flow_sample_period_ns", "load_balancing", "clock", "scale"),
+    *("warm_up_ns", "allow_starvation"),
+)
+
+
+def _leave_out(data: dict[str, Any], spec: object, names: Iterable[str]) -> None:
+    """Remove from a spec's data those of the named fields that have their defaults."""
+    for name in names:
+        if getattr(spec, name) == getattr(type(spec), name):
+            del data[name]
 
 
 def drawn_independently(trial: TrialSpec) -> TrialSpec:
@@ -485,4 +464,5 @@ def _pattern(data: dict[str, Any]) -> PatternSpec:
     if "driver" in values:
         options = tuple((name, value) for name, value in values["driver"]["options"])
         values["driver"] = DriverSpec(values["driver"]["name"], options)
-    return _PATTERNS[data["kind"]](**values)
+    found: PatternSpec = _PATTERNS[data["kind"]](**values)
+    return found
