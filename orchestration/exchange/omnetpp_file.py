@@ -1,23 +1,28 @@
 """Read OMNeT++ result files, .sca and .vec, of versions 2 (OMNeT++ 4 and 5) and 3 (6).
 
 Lines consist of words; words with blanks are in double quotes, with backslash escapes. A data line
-has the number of its vector and its columns: E the event, T the time in seconds, V the value.
+has the number of its vector and its columns: E the event, T the time in seconds, V the value. Of a
+statistic only the name is kept, of a result no attributes: nothing here takes more.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from orchestration.model.csv_columns import opened, refuse, scaled_integers, shown
+from orchestration.model.csv_columns import is_finite, opened, refuse, scaled_integers, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Ints
 
 VERSIONS = ("2", "3")
+_BEGINNINGS = (
+    *("run", "attr", "itervar", "param", "config", "par", "scalar"),
+    *("statistic", "histogram", "field", "bin", "vector"),
+)
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a"}
@@ -25,38 +30,17 @@ _CHECK = "give the file as OMNeT++ wrote it, whole"
 
 
 @dataclass
-class Scalar:
-    """One number of a module."""
+class Result:
+    """A result of a module. `value` (values,) has one value of a scalar, none of a statistic.
 
+    `t_ns` has the times of a vector's values.
+    """
+
+    kind: Literal["scalar", "statistic", "vector"]
     module: str
     name: str
-    value: float
-    attributes: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Statistic:
-    """A summary of a module's values: fields by name, and bins as (lower edge, count)."""
-
-    module: str
-    name: str
-    attributes: dict[str, str] = field(default_factory=dict)
-    fields: dict[str, float] = field(default_factory=dict)
-    bins: list[tuple[float, float]] = field(default_factory=list)
-
-
-@dataclass
-class Vector:
-    """Values of a module over time, shapes (values,); `event` is empty if it is not recorded."""
-
-    number: int
-    module: str
-    name: str
-    columns: str
-    attributes: dict[str, str] = field(default_factory=dict)
-    t_ns: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     value: Floats = field(default_factory=lambda: np.zeros(0))
-    event: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    t_ns: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass
@@ -65,9 +49,7 @@ class Run:
 
     name: str
     settings: dict[str, str] = field(default_factory=dict)
-    scalars: list[Scalar] = field(default_factory=list)
-    statistics: list[Statistic] = field(default_factory=list)
-    vectors: list[Vector] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
 
 
 def read_results(path: Path) -> dict[str, Run]:
@@ -89,12 +71,16 @@ def read_results(path: Path) -> dict[str, Run]:
 
 @dataclass
 class _Rows:
-    """The data lines of a vector as text: lines, times, values, events."""
+    """A vector's data lines as text; `time` and `value` are the places of these columns."""
 
+    number: int
+    vector: Result
+    width: int
+    time: int
+    value: int
     lines: list[int] = field(default_factory=list)
     times: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
 
 
 class _Reader:
@@ -103,23 +89,7 @@ class _Reader:
         self._version = ""
         self._runs: dict[str, Run] = {}
         self._run: Run | None = None
-        self._vectors: dict[bytes, tuple[Vector, _Rows, tuple[int, ...]]] = {}
-        self._attributes: dict[str, str] = {}
-        self._statistic: Statistic | None = None
-        self._takes: dict[str, Callable[[int, list[str]], None]] = {
-            "run": self._take_run,
-            "attr": self._take_attribute,
-            "itervar": self._take_setting,
-            "param": self._take_setting,
-            "config": self._take_setting,
-            "par": self._take_parameter,
-            "scalar": self._take_scalar,
-            "statistic": self._take_statistic,
-            "histogram": self._take_statistic,
-            "field": self._take_field,
-            "bin": self._take_bin,
-            "vector": self._take_vector,
-        }
+        self._vectors: dict[bytes, _Rows] = {}
 
     def take(self, number: int, line: bytes) -> None:
         """Process a line."""
@@ -139,14 +109,11 @@ class _Reader:
                 refuse(self._path, number, what, "give a .sca or .vec file of OMNeT++ 4, 5 or 6")
             self._version = words[1]
             return
-        take = self._takes.get(words[0])
-        if take is None:
+        if words[0] not in _BEGINNINGS:
             refuse(self._path, number, f"{shown(words[0])} begins no line of a result file", _CHECK)
-        if self._run is None and words[0] != "run":
-            refuse(self._path, number, "comes before the first `run`", _CHECK)
         try:
-            take(number, words[1:])
-        except (IndexError, ValueError):
+            self._take_words(number, words)
+        except ValueError:
             refuse(self._path, number, f"{shown(text)} is not whole", _CHECK)
 
     def _words(self, number: int, text: str) -> list[str]:
@@ -161,82 +128,62 @@ class _Reader:
                 place += 1
         return words
 
-    @property
-    def _here(self) -> Run:
-        assert self._run is not None
-        return self._run
+    def _take_words(self, number: int, words: list[str]) -> None:
+        """Process a line's words. Raises ValueError if it is not whole."""
+        if words[0] == "run":
+            (name,) = words[1:]
+            self._close()
+            if name in self._runs:
+                what = f"a second run {name!r}"
+                refuse(self._path, number, what, "give the file of one recording")
+            self._run = self._runs[name] = Run(name)
+            return
+        if self._run is None:
+            refuse(self._path, number, "comes before the first `run`", _CHECK)
+        settings, results = self._run.settings, self._run.results
+        match words:
+            case ["attr", name, *value]:
+                if not results:  # else it is that of a result
+                    settings[name] = " ".join(value)
+            case ["itervar" | "param" | "config", name, *value]:
+                settings[name] = " ".join(value)
+            case ["par", module, name, *value]:
+                settings[f"{module}.{name}"] = " ".join(value)
+            case ["scalar", module, name, value]:
+                results.append(Result("scalar", module, name, np.array([float(value)])))
+            case ["statistic" | "histogram", module, name]:
+                results.append(Result("statistic", module, name))
+            case ["field" | "bin", _, figure]:
+                if not results or results[-1].kind != "statistic":
+                    refuse(self._path, number, "stands below no statistic", _CHECK)
+                float(figure)
+            case ["vector", id_, module, name, *columns]:
+                vector = Result("vector", module, name)
+                results.append(vector)
+                self._take_vector(number, int(id_), vector, columns[0] if columns else "TV")
+            case _:
+                raise ValueError
 
-    def _take_run(self, number: int, words: list[str]) -> None:
-        self._close()
-        (name,) = words
-        if name in self._runs:
-            refuse(self._path, number, f"a second run {name!r}", "give the file of one recording")
-        self._run = self._runs[name] = Run(name)
-        self._attributes = self._run.settings
-
-    def _take_attribute(self, number: int, words: list[str]) -> None:
-        self._attributes[words[0]] = " ".join(words[1:])
-
-    def _take_setting(self, number: int, words: list[str]) -> None:
-        self._here.settings[words[0]] = " ".join(words[1:])
-
-    def _take_parameter(self, number: int, words: list[str]) -> None:
-        self._here.settings[f"{words[0]}.{words[1]}"] = " ".join(words[2:])
-
-    def _take_scalar(self, number: int, words: list[str]) -> None:
-        module, name, value = words
-        self._statistic = None
-        found = Scalar(module, name, float(value))
-        self._here.scalars.append(found)
-        self._attributes = found.attributes
-
-    def _take_statistic(self, number: int, words: list[str]) -> None:
-        module, name = words
-        found = Statistic(module, name)
-        self._here.statistics.append(found)
-        self._attributes, self._statistic = found.attributes, found
-
-    def _take_field(self, number: int, words: list[str]) -> None:
-        name, value = words
-        self._summary(number).fields[name] = float(value)
-
-    def _take_bin(self, number: int, words: list[str]) -> None:
-        lower, count = words
-        self._summary(number).bins.append((float(lower), float(count)))
-
-    def _summary(self, number: int) -> Statistic:
-        if self._statistic is None:
-            refuse(self._path, number, "stands below no statistic", _CHECK)
-        return self._statistic
-
-    def _take_vector(self, number: int, words: list[str]) -> None:
-        text, module, name = words[:3]
-        columns = words[3] if len(words) > 3 else "TV"
+    def _take_vector(self, number: int, id_: int, vector: Result, columns: str) -> None:
         if sorted(columns) not in (["E", "T", "V"], ["T", "V"]):
             refuse(self._path, number, f"columns {columns!r} are not of E, T and V", _CHECK)
-        key = str(int(text)).encode()
+        key = str(id_).encode()
         if key in self._vectors:
-            refuse(self._path, number, f"a second vector {text}", "give the file of one recording")
-        found = Vector(int(text), module, name, columns)
-        self._here.vectors.append(found)
-        self._attributes, self._statistic = found.attributes, None
-        order = tuple(1 + columns.index(letter) for letter in "TVE" if letter in columns)
-        self._vectors[key] = found, _Rows(), order
+            refuse(self._path, number, f"a second vector {id_}", "give the file of one recording")
+        places = (1 + columns.index(letter) for letter in "TV")
+        self._vectors[key] = _Rows(id_, vector, 1 + len(columns), *places)
 
     def _take_data(self, number: int, line: bytes) -> None:
         cells = line.split()
-        known = self._vectors.get(cells[0])
-        if known is None:
+        rows = self._vectors.get(cells[0])
+        if rows is None:
             refuse(self._path, number, f"there is no vector {shown(cells[0])} above", _CHECK)
-        _, rows, order = known
-        if len(cells) != len(order) + 1:
-            what = f"{shown(line.strip())} has not the vector's {len(order)} columns"
+        if len(cells) != rows.width:
+            what = f"{shown(line.strip())} has not the vector's {rows.width - 1} columns"
             refuse(self._path, number, what, _CHECK)
         rows.lines.append(number)
-        rows.times.append(cells[order[0]].decode("ascii", "replace"))
-        rows.values.append(cells[order[1]].decode("ascii", "replace"))
-        if len(order) == 3:
-            rows.events.append(cells[order[2]].decode("ascii", "replace"))
+        rows.times.append(cells[rows.time].decode("ascii", "replace"))
+        rows.values.append(cells[rows.value].decode("ascii", "replace"))
 
     def finish(self) -> dict[str, Run]:
         """Return the runs."""
@@ -247,29 +194,21 @@ class _Reader:
 
     def _close(self) -> None:
         """Turn the data lines of a run into arrays: the next run numbers its vectors anew."""
-        for vector, rows, _ in self._vectors.values():
-            vector.t_ns = self._column(rows, rows.times, 10**9)
-            vector.event = self._column(rows, rows.events, 1)
+        for rows in self._vectors.values():
+            vector, cells = rows.vector, rows.times
             try:
-                vector.value = np.array([float(text) for text in rows.values])
-            except ValueError:
-                bad = next(n for n, text in enumerate(rows.values) if not _is_float(text))
-                what = f"{shown(rows.values[bad])} is not a number"
-                refuse(self._path, rows.lines[bad], what, _CHECK)
+                vector.t_ns = scaled_integers(cells, 10**9)
+                cells = rows.values
+                vector.value = np.array([float(text) for text in cells])
+            except (ValueError, ArithmeticError):
+                bad = next(n for n, text in enumerate(cells) if not is_finite(text))
+                refuse(self._path, rows.lines[bad], f"{shown(cells[bad])} is not a number", _CHECK)
             back = np.flatnonzero(np.diff(vector.t_ns) < 0)
             if len(back):
                 line = rows.lines[int(back[0]) + 1]
-                what = f"the time of vector {vector.number} goes back"
+                what = f"the time of vector {rows.number} goes back"
                 refuse(self._path, line, what, "give the file of one run, as it was written")
         self._vectors = {}
-
-    def _column(self, rows: _Rows, cells: list[str], factor: int) -> Ints:
-        try:
-            return scaled_integers(cells, factor)
-        except (ValueError, ArithmeticError):
-            bad = next(n for n, text in enumerate(cells) if not _is_float(text))
-        what = f"{shown(cells[bad])} is not a number"
-        raise InputError.single(f"{self._path}:{rows.lines[bad]}", what, _CHECK)
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -277,10 +216,3 @@ def _unescaped(match: re.Match[str]) -> str:
     if len(code) == 3:
         return chr(int(code[1:], 16))
     return _ESCAPED.get(code, code)
-
-
-def _is_float(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False

@@ -23,7 +23,7 @@ from orchestration.exchange.mapping import (
     OmnetppQueues,
     read_mapping,
 )
-from orchestration.exchange.omnetpp_file import Run, Vector, read_results
+from orchestration.exchange.omnetpp_file import Result, Run, read_results
 from orchestration.model.errors import InputError
 from orchestration.model.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
 from orchestration.model.signals import names
@@ -47,15 +47,11 @@ def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
     for name, run in _joined(paths).items():
         modules: Counter[tuple[str, str, str]] = Counter()
         values: Counter[tuple[str, str, str]] = Counter()
-        items = [
-            *(("scalar", scalar.module, scalar.name, 1) for scalar in run.scalars),
-            *(("statistic", item.module, item.name, 1) for item in run.statistics),
-            *(("vector", item.module, item.name, len(item.value)) for item in run.vectors),
-        ]
-        for kind, module, title, count in items:
-            key = (kind, _INDEX.sub("[*]", module), title)
+        for item in run.results:
+            key = (item.kind, _INDEX.sub("[*]", item.module), item.name)
             modules[key] += 1
-            values[key] += count
+            # a statistic is one, whatever it sums up
+            values[key] += len(item.value) if item.kind == "vector" else 1
         found[name] = [Listed(*key, modules[key], values[key]) for key in sorted(modules)]
     return found
 
@@ -66,9 +62,7 @@ def _joined(paths: Sequence[Path]) -> dict[str, Run]:
         for name, run in read_results(path).items():
             if name in runs:
                 runs[name].settings.update(run.settings)
-                runs[name].scalars += run.scalars
-                runs[name].statistics += run.statistics
-                runs[name].vectors += run.vectors
+                runs[name].results += run.results
             else:
                 runs[name] = run
     return runs
@@ -158,22 +152,13 @@ class _Modules:
 
     def __init__(self, run: Run, flows: OmnetppFlows, document: Document) -> None:
         self._flows, self._document = flows, document
-        try:
-            pattern = re.compile(flows.module)
-        except re.error as error:
-            what = f"is no regular expression: {error}"
-            remedy = r"write it like 'Net\.host\[(?P<src>\d+)\]\.app\[\d+\]'"
-            raise InputError([document.problem(("flows", "module"), what, remedy)]) from error
+        example = r"Net\.host\[(?P<src>\d+)\]\.app\[\d+\]"
+        pattern = _pattern(flows.module, document, "flows", example)
         self._values: dict[str, tuple[re.Match[str], dict[str, Floats]]] = {}
-        items: list[tuple[str, str, Floats]] = (
-            [(vector.module, vector.name, vector.value) for vector in run.vectors]
-            if flows.kind == "vectors"
-            else [(item.module, item.name, np.array([item.value])) for item in run.scalars]
-        )
-        for module, name, value in items:
-            match = pattern.fullmatch(module)
-            if match is not None:
-                self._values.setdefault(module, (match, {}))[1][name] = value
+        for item in run.results:
+            match = pattern.fullmatch(item.module)
+            if match is not None and item.kind == flows.kind.removesuffix("s"):
+                self._values.setdefault(item.module, (match, {}))[1][item.name] = item.value
 
     def rows(self) -> Iterator[_Row]:
         """Yield the flows, module by module. Raises InputError for results that do not match."""
@@ -280,7 +265,12 @@ def queue_samples(
 
     Raises InputError, with the mapping's line, for a queue that is not in the testbed.
     """
-    pattern = _pattern(queues.module, document)
+    example = r"Net\.(?P<device>\w+)\.(?P<port>eth\[\d+\])\.queue"
+    pattern = _pattern(queues.module, document, "queues", example)
+    if not {"device", "port"} <= set(pattern.groupindex):
+        what = "has not the groups `device` and `port`"
+        remedy = f"write it like '{example}'"
+        raise InputError([document.problem(("queues", "module"), what, remedy)])
     labels = {queue.label: number for number, queue in enumerate(testbed.queues)}
     t_ns = np.arange(1, last_ns // queues.sample_period + 1, dtype=np.int64) * queues.sample_period
     shape = (len(t_ns), len(testbed.queues))
@@ -289,9 +279,9 @@ def queue_samples(
     }
     wanted = {called: name for name in samples if (called := getattr(queues, name)) is not None}
     seen = 0
-    for vector in run.vectors:
+    for vector in run.results:
         match = pattern.fullmatch(vector.module)
-        if match is None or vector.name not in wanted:
+        if match is None or vector.kind != "vector" or vector.name not in wanted:
             continue
         own = f"{match['device']}:{match['port']}"
         label = queues.ports.get(own, own)
@@ -318,7 +308,7 @@ def queue_samples(
     return Samples(t_ns, {name: found.get(name, unknown) for name in names("queue")})
 
 
-def _held(vector: Vector, t_ns: Ints, factor: int) -> Ints:
+def _held(vector: Result, t_ns: Ints, factor: int) -> Ints:
     """Return the last value at or before each time, `MISSING` before the first one."""
     place = np.searchsorted(vector.t_ns, t_ns, side="right") - 1
     if not len(vector.value):
@@ -327,15 +317,10 @@ def _held(vector: Vector, t_ns: Ints, factor: int) -> Ints:
     return np.where(place >= 0, scaled[np.maximum(place, 0)], MISSING)
 
 
-def _pattern(text: str, document: Document) -> re.Pattern[str]:
-    """Return the pattern of modules. Raises InputError if it lacks the groups device and port."""
-    remedy = r"write it like 'Net\.(?P<device>\w+)\.(?P<port>eth\[\d+\])\.queue'"
+def _pattern(text: str, document: Document, part: str, example: str) -> re.Pattern[str]:
+    """Return the pattern of a part's modules. Raises InputError for what is no such pattern."""
     try:
-        pattern = re.compile(text)
+        return re.compile(text)
     except re.error as error:
-        what = f"is no regular expression: {error}"
-        raise InputError([document.problem(("queues", "module"), what, remedy)]) from error
-    if not {"device", "port"} <= set(pattern.groupindex):
-        what = "has not the groups `device` and `port`"
-        raise InputError([document.problem(("queues", "module"), what, remedy)])
-    return pattern
+        what, remedy = f"is no regular expression: {error}", f"write it like '{example}'"
+        raise InputError([document.problem((part, "module"), what, remedy)]) from error

@@ -116,21 +116,19 @@ def test_scalars_statistics_and_quotes(write):
     run = read_results(write("a.sca", SCA))[RUN]
     assert run.settings["description"] == 'two "racks"\nof hosts'
     assert run.settings["Net.host[0].mac address"] == '"AA"'
-    assert [(s.module, s.name, s.value) for s in run.scalars] == [
-        ("Net.leaf1.eth[2].queue", "marked:count", 1834.0),
-        ("Net.host[0] app", "x y", -math.inf),
+    assert [(r.kind, r.module, r.name, r.value.tolist()) for r in run.results] == [
+        ("scalar", "Net.leaf1.eth[2].queue", "marked:count", [1834.0]),
+        ("scalar", "Net.host[0] app", "x y", [-math.inf]),
+        ("statistic", "Net.host[3].app[0]", "fct:stats", []),
+        ("statistic", "Net.leaf[0].eth[2].queue", "qlen:hist", []),
     ]
-    assert run.scalars[0].attributes == {"unit": "pk"}
-    first, second = run.statistics
-    assert first.fields == {"count": 120.0, "mean": 0.00083}
-    assert first.attributes == {"unit": "s"}
-    assert second.bins == [(-math.inf, 0.0), (0.0, 1.0), (20.0, 0.0)]
+    assert "unit" not in run.settings
 
 
 def test_vectors_whose_lines_interleave(write):
-    vectors = {v.number: v for v in read_results(write("a.vec", VEC))[RUN].vectors}
+    vectors = read_results(write("a.vec", VEC))[RUN].results
     assert vectors[0].t_ns.tolist() == [100_000, 250_000]
-    assert vectors[0].event.tolist() == [10, 20]
+    assert vectors[0].value.tolist() == [0.000001, 0.0002]
     assert vectors[9].value.tolist() == [7, 9]
     assert vectors[9].t_ns.tolist() == [150_000, 220_000]
 
@@ -176,6 +174,7 @@ def test_the_listing_shows_what_there_is_without_indices(write):
     rows = {(item.kind, item.module, item.name): (item.modules, item.values) for item in found}
     assert rows["vector", "Net.host[*].app[*]", "start:vector"] == (2, 3)
     assert rows["scalar", "Net.leaf1.eth[*].queue", "marked:count"] == (1, 1)
+    assert rows["statistic", "Net.leaf[*].eth[*].queue", "qlen:hist"] == (1, 1)
 
 
 BAD = {
@@ -190,6 +189,8 @@ BAD = {
     "number": (VEC.replace("4000", "4k"), MAPPING, "vec:19: '4k' is not a number"),
     "word": (VEC.replace("param", "parameter"), MAPPING, "vec:4: 'parameter' begins no line"),
     "quote": (VEC.replace("attr unit s", 'attr unit "s'), MAPPING, "vec:6: a quote has no end"),
+    "no-statistic": (VEC.replace("attr unit s", "bin 0 1"), MAPPING, "vec:6: stands below no stat"),
+    "not-whole": (VEC.replace("param **.k 30", "param"), MAPPING, "vec:4: 'param' is not whole"),
     "before-run": ("version 2\nscalar a b 1\n", MAPPING, "vec:2: comes before the first `run`"),
     "two-runs": (VEC + "run other\n", MAPPING, "the files have 2 runs"),
     "twice": (VEC + f"run {RUN}\n", MAPPING, "vec:32: a second run"),
@@ -259,9 +260,11 @@ def test_values_written_are_values_read(tmp_path, scalars, vectors, order):
     path = tmp_path / "a.vec"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     run = read_results(path)["r"]
-    assert [(s.module, s.name, s.value) for s in run.scalars] == scalars
-    for vector, (module, name, columns, samples) in zip(run.vectors, vectors, strict=True):
+    read = [(r.module, r.name, *r.value) for r in run.results[: len(scalars)]]
+    assert read == scalars
+    found = zip(run.results[len(scalars) :], vectors, strict=True)
+    for vector, (module, name, _, samples) in found:
         samples = sorted(samples, key=lambda s: s[0])
-        assert (vector.module, vector.name, vector.columns) == (module, name, columns)
+        assert (vector.module, vector.name) == (module, name)
         assert vector.t_ns.tolist() == [t_ns for t_ns, _ in samples]
         np.testing.assert_array_equal(vector.value, [value for _, value in samples])
