@@ -25,6 +25,7 @@ from orchestration.exchange.hpcc_inputs import (
     read_config,
     read_flows,
     read_topology,
+    run_settings,
 )
 from orchestration.exchange.hpcc_parameters import (
     DCTCP,
@@ -34,16 +35,15 @@ from orchestration.exchange.hpcc_parameters import (
     in_words,
     window_bytes,
 )
-from orchestration.exchange.hpcc_queues import queue_facts
 from orchestration.exchange.hpcc_results import (
     PFC_KINDS,
     HpccFct,
     HpccPauses,
     pair,
+    queue_facts,
     read_fct,
     read_pfc,
 )
-from orchestration.exchange.hpcc_settings import run_settings
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import tiers
 from orchestration.model.errors import InputError

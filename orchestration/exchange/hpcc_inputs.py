@@ -14,12 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.exchange.hpcc_parameters import CONGESTION_CONTROL
+from inventory.routing import PathTable
+from inventory.topology import Testbed
+from orchestration.exchange.hpcc_parameters import CONGESTION_CONTROL, window_bytes
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
 from orchestration.model.csv_columns import opened, refuse, refuse_where, shown
 from orchestration.model.errors import InputError
+from orchestration.model.import_facts import shared_buffer_words
 from orchestration.model.records import Ints
-from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_bps
+from orchestration.model.units import UnitError, format_size, parse_duration_ns, parse_rate_bps
 
 HEADER_BYTES = 48
 DEFAULT_PAYLOAD_BYTES = 1000
@@ -30,6 +33,8 @@ MAX_NODES = 1 << 16
 
 # A tenth digit of 5 is ours: the simulator truncates its double to nanoseconds.
 _SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})5?0*)?")
+# The LB_MODE of ConWeave's fork.
+_LOAD_BALANCING = {"2": "DRILL", "3": "CONGA", "6": "LetFlow", "9": "ConWeave"}
 Thresholds = dict[int, tuple[int, int, float]]
 
 
@@ -275,3 +280,41 @@ def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresho
             what = f"the thresholds of rate {rate} are not kmin <= kmax with pmax in 0..1"
             refuse(path, maps["KMIN_MAP"][0], what, "correct the maps")
     return {rate: (round(kmin[rate] * 1000), round(kmax[rate] * 1000), pmax[rate]) for rate in kmin}
+
+
+def run_settings(config: HpccConfig, topology: HpccTopology, testbed: Testbed) -> dict[str, str]:
+    """Return what decides a run's results and has no place in a testbed: name -> words about it.
+
+    Without a config file, the defaults. A switch has one buffer, and pauses a port's input at a
+    share of what is free of it, always (`switch-mmu.cc`). The fork of ConWeave
+    (conweave-project/conweave-ns3, `scratch/network-load-balance.cc`) can switch PFC off, and adds
+    load balancing and IRN.
+    """
+
+    def text(key: str, default: str) -> str:
+        return config.values.get(key, "").strip() or default
+
+    def number(key: str, default: str) -> float:
+        try:
+            return float(text(key, default))
+        except ValueError:
+            return 1.0  # on, for what is not a number
+
+    found = {"shared-buffer": shared_buffer_words(config.buffer_bytes)}
+    if number("ENABLE_PFC", "1"):
+        found["pfc"] = "PFC"
+    mode = text("LB_MODE", "0")
+    if number("LB_MODE", "0"):
+        found["load-balancing"] = f"load balancing by {_LOAD_BALANCING.get(mode, mode)}"
+    rates = [link.error_rate for link in topology.links if link.error_rate]
+    if loss := number("ERROR_RATE_PER_LINK", "0"):
+        rates.append(loss)
+    if rates:
+        found["link-loss"] = f"random loss of up to {max(rates):g} of a link's packets"
+    # `uint32_t has_win = 1`: a config without the key has a window too
+    if config.mode and number("HAS_WIN", "1"):
+        window = window_bytes(testbed, PathTable(testbed), config.payload_bytes)
+        found["window"] = f"a window of at most {format_size(window, 1)} for each flow"
+    if number("ENABLE_IRN", "0"):
+        found["loss-recovery"] = "IRN's loss recovery"
+    return found

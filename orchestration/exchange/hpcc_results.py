@@ -1,23 +1,32 @@
-"""Read the output files of the HPCC ns-3 simulator and its forks: fct and pfc.
+"""Read the output files of the HPCC ns-3 simulator and its forks: fct, pfc and queue lengths.
 
 Times are simulator time in ns. Hosts are addresses of eight hexadecimal digits with the node's id
 in the middle 16 bits, or, in ConWeave's files, the id itself.
+
+Queue lengths are histograms since a time, no series: it samples every port each 100 ns and writes,
+at whole multiples of 100 ms only, all samples up to then (`monitor_buffer` in
+alibaba-edu/High-Precision-Congestion-Control, scratch/third.cc).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from inventory.topology import Testbed
+from orchestration.artifacts.stamp import Reason
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, joined, rows
-from orchestration.model.csv_columns import refuse, shown
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
+from orchestration.model.csv_columns import opened, refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
+from orchestration.model.units import format_duration
 
 # The simulator reads start times as doubles in seconds, and truncates them to nanoseconds.
 _ROUNDING_NS = (0, -1, 1)
@@ -31,6 +40,8 @@ _FCT_COLUMNS = (
     ("the completion time", 1),
     ("the standalone time", 1),
 )
+_BIN_BYTES = 1000
+_PERIOD_NS = 100
 # 2 and 3 are written by a fork, at the sending switch, one link delay earlier.
 PFC_KINDS = {0: "pfc-resume", 1: "pfc-pause", 2: "pfc-pause-sent", 3: "pfc-resume-sent"}
 
@@ -117,28 +128,24 @@ def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
     """
     ported = bool(flows.dport.any())
     flow = _by_source_port(fct, flows, ported)
-    free = np.ones(len(flows), dtype=bool)
-    free[flow[flow >= 0]] = False
     off = int(np.count_nonzero(fct.start_ns[flow >= 0] != flows.start_ns[flow[flow >= 0]]))
-    for delta in _ROUNDING_NS:
-        rows_left = np.flatnonzero(flow < 0)
-        flows_left = np.flatnonzero(free)
-        if not len(rows_left) or not len(flows_left):
-            break
-        wanted = [fct.src, fct.dst, fct.size_bytes, fct.start_ns - delta]
-        offered = [flows.src, flows.dst, flows.size_bytes, flows.start_ns]
-        if ported:
-            wanted.append(fct.dport)
-            offered.append(flows.dport)
-        found = _matches(
-            [column[rows_left] for column in wanted],
-            fct.sport[rows_left],
-            [column[flows_left] for column in offered],
-        )
-        hit = found >= 0
-        flow[rows_left[hit]] = flows_left[found[hit]]
-        free[flows_left[found[hit]]] = False
-        off += int(np.count_nonzero(hit)) if delta else 0
+    names = ("src", "dst", "size_bytes", *(("dport",) if ported else ()))
+
+    def keys(table: HpccFct | HpccFlows, rows: Ints, delta_ns: int = 0) -> Iterator[object]:
+        start_ns = (table.start_ns[rows] - delta_ns).tolist()
+        return zip(start_ns, *(getattr(table, name)[rows].tolist() for name in names), strict=True)
+
+    waiting: dict[object, deque[int]] = defaultdict(deque)
+    free = np.setdiff1d(np.arange(len(flows)), flow)
+    for number, key in zip(free.tolist(), keys(flows, free), strict=True):
+        waiting[key].append(number)
+    for delta_ns in _ROUNDING_NS:
+        left = np.flatnonzero(flow < 0)
+        left = left[np.argsort(fct.sport[left], kind="stable")]
+        for row, key in zip(left.tolist(), keys(fct, left, delta_ns), strict=True):
+            if alike := waiting.get(key):
+                flow[row] = alike.popleft()
+                off += delta_ns != 0
     if (flow < 0).any():
         row = int(np.argmax(flow < 0))
         more = int(np.count_nonzero(flow < 0)) - 1
@@ -174,34 +181,6 @@ def _by_source_port(fct: HpccFct, flows: HpccFlows, ported: bool) -> Ints:
     again = np.ones(len(found), dtype=bool)
     again[once] = False
     return np.where(again, -1, found)
-
-
-def _matches(wanted: Sequence[Ints], order: Ints, offered: Sequence[Ints]) -> Ints:
-    """Return for each wanted row the index of the offered row with the same key, or -1.
-
-    Wanted rows with equal keys are matched in `order`, offered rows in their own order.
-    """
-    count = len(wanted[0])
-    columns = [np.concatenate(pair) for pair in zip(wanted, offered, strict=True)]
-    side = np.concatenate((order, np.arange(len(offered[0]))))
-    is_offer = np.arange(len(side)) >= count
-    sequence = np.lexsort((side, is_offer, *columns))
-    same = np.ones(len(sequence), dtype=bool)
-    same[0] = False
-    for column in columns:
-        ordered = column[sequence]
-        same[1:] &= ordered[1:] == ordered[:-1]
-    group = np.cumsum(~same) - 1
-    first = np.flatnonzero(~same)
-    offers = np.zeros(len(first), dtype=np.int64)
-    np.add.at(offers, group[is_offer[sequence]], 1)
-    asked = np.diff(np.append(first, len(sequence))) - offers
-    result = np.full(count, -1, dtype=np.int64)
-    rank = np.arange(len(sequence)) - first[group]
-    asks = ~is_offer[sequence] & (rank < offers[group])
-    place = first[group] + asked[group] + rank
-    result[sequence[asks]] = sequence[place[asks]] - count
-    return result
 
 
 @dataclass(frozen=True)
@@ -240,3 +219,127 @@ def port_counts(topology: HpccTopology) -> Ints:
     """Return how many links each node has, shape (nodes,)."""
     ends = [end for link in topology.links for end in (link.a, link.b)]
     return np.bincount(np.array(ends, dtype=np.int64), minlength=topology.nodes)
+
+
+def queue_facts(
+    path: Path | None,
+    topology: HpccTopology,
+    testbed: Testbed,
+    base_ns: int,
+    start_ns: Ints,
+    duration_ns: int,
+    findings: list[Reason],
+) -> dict[str, Any]:
+    """Return the fact of queue lengths: those up to the end of arrivals, as near as dumps allow.
+
+    `start_ns` (flows,) are the starts, `base_ns` is the simulator's time that is their 0, and
+    `duration_ns` is how long flows arrive, 0 if unknown. What is not known joins `findings`.
+    They are of the time `while flows arrived` if they end at the end of arrivals, or follow the
+    last start by no more than the longest pause between two starts.
+    """
+    if path is None:
+        return {}
+    last_ns = int(start_ns.max())
+    arrived_ns = max(last_ns, duration_ns)
+    found = _read(path, topology, base_ns + arrived_ns)
+    from_ns, until_ns = found.from_ns - base_ns, found.until_ns - base_ns
+    if until_ns <= int(start_ns.min()):
+        text = (
+            f"{path.name} has queue lengths of {format_duration(found.until_ns, 9)} only, before "
+            "flows began: the simulator writes them at whole multiples of 100ms, and none fell "
+            "into the run"
+        )
+        findings.append(Reason("queues-unknown", "warning", text))
+        return {}
+    pause_ns = int(np.diff(np.sort(start_ns)).max(initial=0))
+    arriving = from_ns >= 0 and last_ns <= until_ns <= max(arrived_ns + 1000, last_ns + pause_ns)
+    labels = [device.name for device in testbed.devices]
+    return {
+        "queue_histogram": {
+            "bin_bytes": _BIN_BYTES,
+            "from_ns": from_ns,
+            "until_ns": until_ns,
+            "arrived_ns": arrived_ns,
+            "while_flows_arrived": arriving,
+            "queues": {
+                testbed.ports_of[labels[switch]][port].label: {"counts": counts}
+                for (switch, port), counts in sorted(found.counts.items())
+            },
+        }
+    }
+
+
+@dataclass(frozen=True)
+class QueueHistogram:
+    """Queue lengths from a time on: (switch, port) -> number of samples in bins of 1,000 B."""
+
+    until_ns: int
+    counts: dict[tuple[int, int], list[int]]
+
+    @property
+    def from_ns(self) -> int:
+        """The time of the first sample."""
+        samples = max(map(sum, self.counts.values()), default=1)
+        return self.until_ns - (samples - 1) * _PERIOD_NS
+
+
+def _read(path: Path, topology: HpccTopology, wanted_ns: int) -> QueueHistogram:
+    """Read a queue-length file, in which each block counts from the start.
+
+    Returns the first block at or after `wanted_ns`, else the last. Raises InputError, with the
+    line, if a block counts less than the one before it.
+    """
+    head(path, 1)
+    ports = port_counts(topology)
+    last = QueueHistogram(-1, {})
+    here: QueueHistogram | None = None
+    chosen: QueueHistogram | None = None
+    with opened(path) as file:
+        number, line = 0, b"\n"
+        for number, line in enumerate(file, start=1):
+            cells = line.split()
+            if not cells:
+                continue
+            try:
+                if cells[0] == b"time:":
+                    (t_ns,) = (int(cell) for cell in cells[1:])
+                    if here is not None:
+                        _grown(path, number, last, here)
+                        last = here
+                    if t_ns <= last.until_ns:
+                        what = f"the time {t_ns} ns is not after {last.until_ns} ns"
+                        refuse(path, number, what, "give the file of one run")
+                    here = QueueHistogram(t_ns, {})
+                    if chosen is None and t_ns >= wanted_ns:
+                        chosen = here
+                    continue
+                values = [int(cell) for cell in cells]
+            except ValueError:
+                refuse(
+                    path, number, f"{shown(line.strip())} is no sampling of a queue", CHECK_FORMAT
+                )
+            if here is None:
+                refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
+            switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
+            known = switch in topology.switches and 1 <= port <= ports[switch]
+            if not known or not counts or min(counts) < 0:
+                what = f"{shown(line.strip())} is no queue of {topology.path} with its counts"
+                refuse(path, number, what, "give the topology file of the same run")
+            here.counts[switch, port - 1] = counts
+    if here is None:
+        raise InputError.single(str(path), "has no `time:` line", CHECK_FORMAT)
+    if not line.endswith(b"\n"):
+        refuse(path, number, "the last line has no end: it may be cut off", "copy the file again")
+    _grown(path, number, last, here)
+    return chosen or here
+
+
+def _grown(path: Path, line: int, before: QueueHistogram, after: QueueHistogram) -> None:
+    """Raise InputError if a queue has fewer samples than before: two runs, or a truncated file."""
+    for queue, counts in before.counts.items():
+        if sum(after.counts.get(queue, ())) < sum(counts):
+            what = (
+                f"the block of {after.until_ns} ns has fewer samples of switch {queue[0]}, port "
+                f"{queue[1] + 1} than the block before it"
+            )
+            refuse(path, line, what, "the file is cut off, or of two runs: give one run's, whole")
