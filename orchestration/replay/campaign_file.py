@@ -32,40 +32,21 @@ _RATES = {"Tbps": 10**12, "Gbps": 10**9, "Mbps": 10**6, "Kbps": 10**3, "bps": 1}
 
 
 @dataclass(frozen=True)
-class ReplayedPattern:
-    """The flows of one recorded class, and their transport."""
-
-    recorded_class: str
-    queue_class: str = ""
-    driver: dict[str, Any] = field(default_factory=dict)
-    congestion_control: str = ""
-
-
-@dataclass(frozen=True)
-class ReplayedTrial:
-    """A line of the list `parent.trials`."""
-
-    tuner: str
-    repeat: int
-    seed: int
-    trial: str
-    sha256: str
-
-
-@dataclass(frozen=True)
 class ReplayCampaign:
-    """The content of the campaign file; `times_ns` are settings in ns such as `drain`."""
+    """The content of the campaign file; `times_ns` are settings in ns such as `drain`.
+
+    `patterns` and `parent_trials` are the fields of each entry of `traffic` and `parent.trials`.
+    """
 
     name: str
     backend: str
     tuners: tuple[TunerEntry, ...]
-    flows_file: str
-    patterns: tuple[ReplayedPattern, ...]
+    patterns: tuple[dict[str, Any], ...]
     repeats: int
     duration_ns: int
     parent_run: str
     parent_sha256: str = ""
-    parent_trials: tuple[ReplayedTrial, ...] = ()
+    parent_trials: tuple[dict[str, Any], ...] = ()
     times_ns: Mapping[str, int] = field(default_factory=dict)
     host: HostSpec | None = None
     fabric: FabricSpec = LINUX
@@ -88,21 +69,10 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield f"clock: {campaign.clock}"
     yield "tuners:"
     for tuner in campaign.tuners:
-        yield f"  - {tuner.text}"
+        yield f"  - {mapping(tuner.fields)}"
     yield "traffic:"
     for pattern in campaign.patterns:
-        fields: dict[str, Any] = {
-            "kind": "replay",
-            "file": campaign.flows_file,
-            "class": pattern.recorded_class,
-        }
-        if pattern.queue_class:
-            fields["queue_class"] = pattern.queue_class
-        if pattern.driver:
-            fields["driver"] = pattern.driver
-        if pattern.congestion_control:
-            fields["congestion_control"] = pattern.congestion_control
-        yield f"  - {mapping(fields)}"
+        yield f"  - {mapping(pattern)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
@@ -139,7 +109,7 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     if campaign.parent_trials:
         yield "  trials:"
     for item in campaign.parent_trials:
-        yield f"    - {mapping(vars(item))}"
+        yield f"    - {mapping(item)}"
 
 
 def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
@@ -201,11 +171,6 @@ class TunerEntry:
 
     fields: dict[str, Any]
     label: str
-
-    @property
-    def text(self) -> str:
-        """The entry on one line."""
-        return mapping(self.fields)
 
 
 def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:

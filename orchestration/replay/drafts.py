@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
@@ -30,8 +31,6 @@ from orchestration.model.trial import (
 from orchestration.replay import tables
 from orchestration.replay.campaign_file import (
     ReplayCampaign,
-    ReplayedPattern,
-    ReplayedTrial,
     TunerEntry,
     other_tuners,
     recorded_tuner,
@@ -58,8 +57,6 @@ _TIMES = ("drain", "sample_period", "action_period", "decision_latency")
 _FLOWS_FILE = "flows.csv"
 _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
-
-
 # Of one trial. The campaign file of a replay lists each, and may have 8 MiB.
 _MAX_REPEATS = 10_000
 
@@ -151,12 +148,12 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
         )
     group = _chosen(group, request.repeats)
     single = len(group.repeats) == 1
-    flows = "flows.csv" if single else f"flows-{REPEAT}.csv"
+    flows = _FLOWS_FILE if single else f"flows-{REPEAT}.csv"
     order = _class_order(group)
     declared = _declared(trial.spec, order)
     notes = settle(trial, declared, backend, request.choices)
     sent = transport(trial, order, declared, request.congestion_control)
-    patterns = _patterns(declared, order, backend, sent.patterns)
+    patterns = _patterns(flows, declared, order, backend, sent.patterns)
     if not _keeps_numbers(group, order):
         notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
     with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
@@ -175,9 +172,8 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             name=name,
             backend=backend,
             tuners=(*(entry for _, entry in recorded), *kept),
-            flows_file=flows,
             patterns=patterns,
-            repeats=max(item.repeat for item in listed),
+            repeats=max(item["repeat"] for item in listed),
             duration_ns=trial.spec.duration_ns,
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
@@ -278,22 +274,28 @@ def _declared(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
 
 
 def _patterns(
+    file: str,
     declared: Mapping[str, PatternSpec],
     order: Sequence[str],
     backend: str,
     controls: Mapping[str, str],
-) -> tuple[ReplayedPattern, ...]:
+) -> tuple[dict[str, Any], ...]:
+    """Return the entries of `traffic`, one for each class, with what it was sent by."""
     patterns = []
     for name in order:
-        pattern, control = declared.get(name), controls.get(name, "")
-        if pattern is None:
-            patterns.append(ReplayedPattern(name, congestion_control=control))
-            continue
-        driver = {}
-        if pattern.driver != SOCKETS and programs_send(backend):
-            driver = {"name": pattern.driver.name, **dict(pattern.driver.options)}
-        patterns.append(ReplayedPattern(name, pattern.queue_class, driver, control))
+        pattern, fields = declared.get(name), _replay_of(file, name)
+        if pattern is not None and pattern.queue_class:
+            fields["queue_class"] = pattern.queue_class
+        if pattern is not None and pattern.driver != SOCKETS and programs_send(backend):
+            fields["driver"] = {"name": pattern.driver.name, **dict(pattern.driver.options)}
+        if control := controls.get(name):
+            fields["congestion_control"] = control
+        patterns.append(fields)
     return tuple(patterns)
+
+
+def _replay_of(file: str, klass: str) -> dict[str, Any]:
+    return {"kind": "replay", "file": file, "class": klass}
 
 
 def _recorded(
@@ -317,7 +319,7 @@ def _listed(
     group: Group,
     recorded: Sequence[tuple[str, TunerEntry]],
     others: Sequence[TunerEntry],
-) -> Iterator[ReplayedTrial]:
+) -> Iterator[dict[str, Any]]:
     """Yield which trial each tuner and repeat replays.
 
     Other tuners replay the first recording of the repeat: all of its recordings have the same
@@ -330,7 +332,13 @@ def _listed(
         pairs += [(entry.label, recordings[0]) for entry in others]
         for label, recording in pairs:
             own = recording.spec.seed if seed is None else seed
-            yield ReplayedTrial(label, repeat, own, recording.id, recording.sha256)
+            yield {
+                "tuner": label,
+                "repeat": repeat,
+                "seed": own,
+                "trial": recording.id,
+                "sha256": recording.sha256,
+            }
 
 
 def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
@@ -386,8 +394,7 @@ def _of_flows(request: ReplayRequest) -> Draft:
             name=name,
             backend=backend,
             tuners=tuple(with_checkpoint(entry, folder) for entry in others),
-            flows_file=_FLOWS_FILE,
-            patterns=tuple(ReplayedPattern(klass) for klass in flows.klass.names),
+            patterns=tuple(_replay_of(_FLOWS_FILE, klass) for klass in flows.klass.names),
             repeats=request.repeats or 1,
             duration_ns=duration_ns,
             parent_run=request.run.name,

@@ -20,7 +20,7 @@ from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.records import Observation
 from orchestration.model.trial import REAL, TunerSpec
 from orchestration.whatif.ask import UNCHANGED, Asked, Question, answer, prepare
-from orchestration.whatif.build import Variant, build_counterfactuals
+from orchestration.whatif.build import Variant, build_counterfactuals, edited
 from orchestration.whatif.decisions import (
     Decision,
     Decisions,
@@ -28,7 +28,6 @@ from orchestration.whatif.decisions import (
     parse_settings,
     target_of,
 )
-from orchestration.whatif.edit import edited
 from orchestration.whatif.effects import Paths, differing_tables, flow_changes, totals
 from orchestration.whatif.printed import answer_to_json
 from tests.unit.test_replay_runs import run
