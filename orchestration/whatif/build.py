@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -168,22 +168,13 @@ def edited(table: Columns, decision: Decision, setting: Setting, until_ns: int |
             back = {name: table[name][last].item() for name in setting}
             if back != setting:
                 added.append((until_ns, back))
-    kept = {name: values[~dropped] for name, values in new.items()}
-    return _with_rows(kept, target.knob.scope, target.names, added)
-
-
-def _with_rows(
-    table: Columns,
-    scope: Any,
-    names: Sequence[str | int],
-    added: Sequence[tuple[int, Setting]],
-) -> Columns:
-    """Return a table with rows put behind those of the same time."""
-    for t_ns, setting in added:
-        at = int(np.searchsorted(table["t_ns"], t_ns, side="right"))
-        row = {"t_ns": t_ns, **dict(zip(TARGET_COLUMNS[scope], names, strict=True)), **setting}
-        table = {name: np.insert(values, at, row[name]) for name, values in table.items()}
-    return table
+    found = {name: values[~dropped] for name, values in new.items()}
+    names = dict(zip(TARGET_COLUMNS[target.knob.scope], target.names, strict=True))
+    for t_ns, values in added:  # behind the rows of the same time
+        at = int(np.searchsorted(found["t_ns"], t_ns, side="right"))
+        row = {"t_ns": t_ns, **names, **values}
+        found = {name: np.insert(column, at, row[name]) for name, column in found.items()}
+    return found
 
 
 def forced(

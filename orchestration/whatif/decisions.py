@@ -17,7 +17,7 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import Columns
 from orchestration.model.capabilities import mode_of
 from orchestration.model.errors import InputError, suggest
-from orchestration.model.knobs import KNOBS, Column, ImpossibleSetting, Knob
+from orchestration.model.knobs import KNOBS, ImpossibleSetting, Knob
 from orchestration.model.records import Ints
 from orchestration.model.signals import TARGET_COLUMNS, target_names, targets
 from orchestration.model.units import (
@@ -86,8 +86,7 @@ class Decisions:
         except ValueError:  # a user's own tuner whose file is gone
             asked = False
         count = int(self.trial.facts.get("decisions", 0)) if asked else 0
-        every = max(1, spec.action_period_ns // spec.sample_period_ns) * spec.sample_period_ns
-        return np.arange(1, count + 1, dtype=np.int64) * every
+        return np.arange(1, count + 1, dtype=np.int64) * self.period_ns
 
     @property
     def period_ns(self) -> int:
@@ -111,7 +110,8 @@ class Decisions:
             raise InputError.single("--at", *_no_decision(target, at_ns, every))
         before = int(np.searchsorted(times, at_ns, side="right"))
         row = int(rows[before - 1])
-        setting = {name: table[name][row].item() for name in _present(target.knob, table)}
+        present = [name for name in target.knob.column_names if name in table]
+        setting = {name: table[name][row].item() for name in present}
         return Decision(
             target,
             at_ns,
@@ -119,10 +119,6 @@ class Decisions:
             row if times[before - 1] == at_ns else None,
             int(times[before]) if before < len(times) else None,
         )
-
-
-def _present(knob: Knob, table: Columns) -> list[str]:
-    return [name for name in knob.column_names if name in table]
 
 
 def _no_decision(target: Target, at_ns: int, every: Ints) -> tuple[str, str]:
@@ -177,6 +173,7 @@ def parse_settings(texts: list[str] | tuple[str, ...]) -> tuple[Knob, Setting]:
         for column in knob.columns
         for name in (column.name, column.short)
     }
+    shorts = [column.short for knob in KNOBS.values() for column in knob.columns]
     chosen: dict[str, Knob] = {}
     setting: Setting = {}
     for text in texts:
@@ -187,7 +184,7 @@ def parse_settings(texts: list[str] | tuple[str, ...]) -> tuple[Knob, Setting]:
             raise InputError.single(
                 "--set",
                 f"no knob has {name!r}",
-                f"{suggest(name, columns)}there are {', '.join(one.short for one in _all())}",
+                f"{suggest(name, columns)}there are {', '.join(shorts)}",
             )
         knob, column = columns[name]
         chosen[knob.name] = knob
@@ -197,10 +194,6 @@ def parse_settings(texts: list[str] | tuple[str, ...]) -> tuple[Knob, Setting]:
         what = f"sets {names}" if chosen else "nothing is set"
         raise InputError.single("--set", what, "set one knob, like kmin=20KB")
     return next(iter(chosen.values())), setting
-
-
-def _all() -> list[Column]:
-    return [column for knob in KNOBS.values() for column in knob.columns]
 
 
 def _number(text: str, value: str, unit: str, *, whole: bool) -> int | float:

@@ -14,7 +14,7 @@ from inventory.routing import attachment, next_hops
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
-from orchestration.model.records import DONE, MISSING, STATUS_NAMES, Floats, Ints, Samples
+from orchestration.model.records import DONE, MISSING, STATUS_NAMES, Floats, Ints
 
 # Whether a flow's packets take a port: on every shortest path, on some, on none.
 Passes = Literal["yes", "maybe", "no"]
@@ -214,9 +214,3 @@ class Paths:
                     return "yes" if len(ports) == 1 and len(last) == 1 else "maybe"
                 here = {self._testbed.peer_device(one).name for one in ports}
         return "no"
-
-
-def samples_between(samples: Samples, period_ns: int, from_ns: int, to_ns: int) -> Ints:
-    """Return the rows of the samples after one sampling time, up to another."""
-    at = sampling_times(samples.t_ns, period_ns)
-    return np.flatnonzero((at > from_ns) & (at <= to_ns))

@@ -1,4 +1,12 @@
-"""The statistics of credit: rankings by group, mean changes, and how far chance decides."""
+"""The statistics of credit: rankings by group, mean changes, and how far chance decides.
+
+Whether one figure ranks cases as another does is Kendall's tau-b, which counts ties as M. G.
+Kendall, "The treatment of ties in ranking problems" (Biometrika 33, 1945): concordant less
+discordant pairs, over the geometric mean of the pairs that are not tied in the one and in the
+other. Intervals are percentiles of resampled clusters (B. Efron and R. J. Tibshirani, "An
+Introduction to the Bootstrap", 1993, section 13.3): cases of one cluster, the alternatives to one
+decision, are drawn together, as they are not independent.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.analysis.statistics import Estimate, t_interval
-from orchestration.model.records import Floats
-from orchestration.whatif.ranks import Correlation, agreement, kendall
+from orchestration.model.records import Floats, Ints
 from orchestration.whatif.sample import Case
 
 # A bootstrap over fewer decisions that changed anything draws the same few again and again, and
 # its interval would be too narrow.
 _LEAST_MOVED = 8
+_RESAMPLES = 2_000
+_LEVEL = 0.95
 
 # What the reward is: of the next interval, of all that follow, and of all queues of the fabric.
 REWARDS = {
@@ -50,6 +59,17 @@ class Measured:
     changed: int
     unfinished: int
     wall_s: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Tau-b of `cases` cases in `clusters` clusters, with its 95 % interval; NaN if undefined."""
+
+    tau: float
+    low: float
+    high: float
+    cases: int
+    clusters: int
 
 
 @dataclass(frozen=True)
@@ -157,3 +177,43 @@ def _ranking(
     if len(np.unique(cluster[mask][moved])) < _LEAST_MOVED:
         correlation = dataclasses.replace(correlation, low=math.nan, high=math.nan)
     return Ranking(group, reward, outcome, correlation, *agreement(earned, gain))
+
+
+def kendall(x: Floats, y: Floats, cluster: Ints, seed: int) -> Correlation:
+    """Return how `x` and `y` (cases,) rank cases alike; cases that lack one are left out.
+
+    `cluster` (cases,) says which cases are drawn together. Without two distinct values of each,
+    tau is NaN; so are the bounds with fewer than three clusters.
+    """
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y, cluster = x[known], y[known], cluster[known]
+    names, place = np.unique(cluster, return_inverse=True)
+    signs = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
+    whole = np.ones((1, len(x)))
+    tau = float(_tau(*signs, whole)[0])
+    if math.isnan(tau) or len(names) < 3:
+        return Correlation(tau, math.nan, math.nan, len(x), len(names))
+    rng = np.random.default_rng([seed, len(x)])
+    drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
+    found = _tau(*signs, drawn[:, place].astype(np.float64))
+    found = found[np.isfinite(found)]
+    tail = (1 - _LEVEL) / 2
+    low, high = np.quantile(found, (tail, 1 - tail)) if len(found) else (math.nan, math.nan)
+    return Correlation(tau, float(low), float(high), len(x), len(names))
+
+
+def _tau(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> Floats:
+    """Return tau-b for each row of weights (rows, cases), from matrices of signs (cases, cases)."""
+
+    def total(pairs: NDArray[np.float64]) -> Floats:
+        return np.asarray(((weight @ pairs) * weight).sum(axis=1))
+
+    untied = total(np.abs(x)) * total(np.abs(y))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(untied > 0, total(x * y) / np.sqrt(untied), math.nan)
+
+
+def agreement(x: Floats, y: Floats) -> tuple[int, int]:
+    """Return how many cases have the same sign in both, and opposite ones; zeros are neither."""
+    product = np.sign(x) * np.sign(y)
+    return int((product > 0).sum()), int((product < 0).sum())

@@ -24,8 +24,7 @@ from orchestration.model.trial import TunerSpec
 from orchestration.whatif.credit import CreditRequest, measure, plan_credit
 from orchestration.whatif.credit_printed import credit_csv, credit_page, credit_to_json
 from orchestration.whatif.decisions import Decisions
-from orchestration.whatif.ranking import Measured, consistency
-from orchestration.whatif.ranks import agreement, kendall
+from orchestration.whatif.ranking import Measured, agreement, consistency, kendall
 from orchestration.whatif.sample import draw_cases, half_marked_bytes, rewarded
 from tests.unit.test_replay_runs import run
 from tuners.registry import create
