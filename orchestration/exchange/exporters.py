@@ -20,7 +20,7 @@ from inventory.topology import TCP_IP_HEADER_BYTES
 from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
 from orchestration.exchange.records import FlowRecord, Recorded, counted, merged
 from orchestration.exchange.unread import OTHER, TUNNEL, Tally, Unread, kind_of_datagram
-from orchestration.model.csv_columns import opened, opened_csv, refuse, shown
+from orchestration.model.csv_columns import numbered_lines, opened_csv, refuse, shown
 from orchestration.model.errors import InputError
 
 # Column names of nfdump 1.6, and of the shorter CSV of 1.7.
@@ -178,12 +178,8 @@ def read_sflowtool(path: Path, idle_ns: int, without: Collection[str] = ()) -> R
     a kind that is not named, for another format, and for times out of order.
     """
     reader = _Sampled(path, max(1, idle_ns // 10**9), Tally("samples", without))
-    with opened(path) as file:
-        number, line = 0, b"\n"
-        for number, line in enumerate(file, start=1):
-            reader.take(number, line)
-    if not line.endswith(b"\n"):
-        refuse(path, number, "the last line has no end: the file may be cut off", "copy it again")
+    for number, line in numbered_lines(path, "copy it again"):
+        reader.take(number, line)
     return reader.result()
 
 

@@ -23,7 +23,7 @@ from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Reason
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
-from orchestration.model.csv_columns import opened, refuse, shown
+from orchestration.model.csv_columns import numbered_lines, refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 from orchestration.model.units import format_duration
@@ -294,42 +294,36 @@ def _read(path: Path, topology: HpccTopology, wanted_ns: int) -> QueueHistogram:
     last = QueueHistogram(-1, {})
     here: QueueHistogram | None = None
     chosen: QueueHistogram | None = None
-    with opened(path) as file:
-        number, line = 0, b"\n"
-        for number, line in enumerate(file, start=1):
-            cells = line.split()
-            if not cells:
+    for number, line in numbered_lines(path, "copy the file again"):
+        cells = line.split()
+        if not cells:
+            continue
+        try:
+            if cells[0] == b"time:":
+                (t_ns,) = (int(cell) for cell in cells[1:])
+                if here is not None:
+                    _grown(path, number, last, here)
+                    last = here
+                if t_ns <= last.until_ns:
+                    what = f"the time {t_ns} ns is not after {last.until_ns} ns"
+                    refuse(path, number, what, "give the file of one run")
+                here = QueueHistogram(t_ns, {})
+                if chosen is None and t_ns >= wanted_ns:
+                    chosen = here
                 continue
-            try:
-                if cells[0] == b"time:":
-                    (t_ns,) = (int(cell) for cell in cells[1:])
-                    if here is not None:
-                        _grown(path, number, last, here)
-                        last = here
-                    if t_ns <= last.until_ns:
-                        what = f"the time {t_ns} ns is not after {last.until_ns} ns"
-                        refuse(path, number, what, "give the file of one run")
-                    here = QueueHistogram(t_ns, {})
-                    if chosen is None and t_ns >= wanted_ns:
-                        chosen = here
-                    continue
-                values = [int(cell) for cell in cells]
-            except ValueError:
-                refuse(
-                    path, number, f"{shown(line.strip())} is no sampling of a queue", CHECK_FORMAT
-                )
-            if here is None:
-                refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
-            switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
-            known = switch in topology.switches and 1 <= port <= ports[switch]
-            if not known or not counts or min(counts) < 0:
-                what = f"{shown(line.strip())} is no queue of {topology.path} with its counts"
-                refuse(path, number, what, "give the topology file of the same run")
-            here.counts[switch, port - 1] = counts
+            values = [int(cell) for cell in cells]
+        except ValueError:
+            refuse(path, number, f"{shown(line.strip())} is no sampling of a queue", CHECK_FORMAT)
+        if here is None:
+            refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
+        switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
+        known = switch in topology.switches and 1 <= port <= ports[switch]
+        if not known or not counts or min(counts) < 0:
+            what = f"{shown(line.strip())} is no queue of {topology.path} with its counts"
+            refuse(path, number, what, "give the topology file of the same run")
+        here.counts[switch, port - 1] = counts
     if here is None:
         raise InputError.single(str(path), "has no `time:` line", CHECK_FORMAT)
-    if not line.endswith(b"\n"):
-        refuse(path, number, "the last line has no end: it may be cut off", "copy the file again")
     _grown(path, number, last, here)
     return chosen or here
 

@@ -14,7 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from orchestration.model.csv_columns import is_finite, opened, refuse, scaled_integers, shown
+from orchestration.model.csv_columns import (
+    is_finite,
+    numbered_lines,
+    refuse,
+    scaled_integers,
+    shown,
+)
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Ints
 
@@ -58,14 +64,8 @@ def read_results(path: Path) -> dict[str, Run]:
     A vector with decreasing times is refused too: the file is damaged, or two files were joined.
     """
     reader = _Reader(path)
-    with opened(path) as file:
-        number, line = 0, b""
-        for number, line in enumerate(file, start=1):
-            reader.take(number, line)
-    if not number:
-        raise InputError.single(str(path), "is empty", _CHECK)
-    if not line.endswith(b"\n"):
-        refuse(path, number, "the last line has no end: the file may be cut off", _CHECK)
+    for number, line in numbered_lines(path, _CHECK):
+        reader.take(number, line)
     return reader.finish()
 
 

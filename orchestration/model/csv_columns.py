@@ -56,6 +56,22 @@ def opened(path: Path) -> IO[bytes]:
         raise unreadable(path, error) from error
 
 
+def numbered_lines(path: Path, remedy: str) -> Iterator[tuple[int, bytes]]:
+    """Yield a file's lines with their numbers, from 1.
+
+    Raises InputError if the file cannot be read or is empty, and at its end if that has no line
+    break: then it may be cut off.
+    """
+    number, line = 0, b""
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            yield number, line
+    if not number:
+        raise InputError.single(str(path), "is empty", remedy)
+    if not line.endswith(b"\n"):
+        refuse(path, number, "the last line has no end: the file may be cut off", remedy)
+
+
 def unreadable(path: str | Path, error: OSError, remedy: str = "check the path") -> InputError:
     """Return the error for a file that cannot be read."""
     reason = (error.strerror or str(error)).lower()
@@ -72,7 +88,7 @@ def refuse_where(
 
 @contextmanager
 def opened_csv(
-    path: str | Path, remedy: str, *, delimiter: str = ",", kind: str = "CSV"
+    path: str | Path, remedy: str, *, delimiter: str = ","
 ) -> Iterator[tuple[IO[str], Iterator[list[str]]]]:
     """Open a delimited UTF-8 file; yield it and the reader of its rows.
 
@@ -88,8 +104,10 @@ def opened_csv(
             )
     except OSError as error:
         raise unreadable(path, error) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError.single(str(path), f"is not {kind}: {error}", remedy) from error
+    except UnicodeDecodeError as error:
+        raise InputError.single(str(path), "is not UTF-8 text", "save the file as UTF-8") from error
+    except csv.Error as error:
+        raise InputError.single(str(path), f"is not CSV: {error}", remedy) from error
 
 
 @dataclass(frozen=True)
@@ -136,7 +154,7 @@ def read_csv(path: str, columns: Mapping[str, Kind]) -> CsvColumns:
     codes: dict[str, dict[str, int]] = {
         name: {} for name, kind in columns.items() if kind == "name"
     }
-    with opened_csv(path, remedy) as (file, reader), _as_utf8(path):
+    with opened_csv(path, remedy) as (file, reader):
         _refuse_torn(path, "write or " + COPY)
         first = file.readline().rstrip("\r\n")
         if "".join(first.split()) != header:
@@ -166,14 +184,6 @@ def read_csv(path: str, columns: Mapping[str, Kind]) -> CsvColumns:
         numbers=joined("number", np.float64),
         names={name: NameColumn(column, tuple(codes[name])) for name, column in names.items()},
     )
-
-
-@contextmanager
-def _as_utf8(path: str) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise InputError.single(path, "is not UTF-8 text", "save the file as UTF-8") from error
 
 
 def write_csv(path: Path, columns: Mapping[str, Sequence[object] | NDArray[Any]]) -> None:
@@ -286,10 +296,7 @@ def blocks(path: Path, wanted: Mapping[str, str], delimiter: str) -> Iterator[Bl
     Raises InputError, with the line, for a file that cannot be read or is cut off, a header without
     a wanted column, and rows with a different number of cells.
     """
-    with opened_csv(path, "give a CSV file", delimiter=delimiter, kind="delimited UTF-8 text") as (
-        _,
-        reader,
-    ):
+    with opened_csv(path, "give a CSV file", delimiter=delimiter) as (_, reader):
         if not path.stat().st_size:
             raise InputError.single(str(path), "is empty", "give the file whole")
         _refuse_torn(path, COPY)

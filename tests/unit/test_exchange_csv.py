@@ -107,7 +107,7 @@ BAD = {
     "empty": ("", MAPPING, "flows.csv: is empty"),
     "header-only": (TABLE.split("\n")[0] + "\n", MAPPING, "has no flows below its header"),
     "column": (TABLE.replace("took", "fct"), MAPPING, "flows.csv:1: has no column 'took'"),
-    "binary": (b"\x89PNG\r\n\xff\xfe\n", MAPPING, "flows.csv: is not delimited UTF-8"),
+    "binary": (b"\x89PNG\r\n\xff\xfe\n", MAPPING, "flows.csv: is not UTF-8 text"),
     "twice": (
         TABLE + TABLE.split("\n")[1] + "\n",
         MAPPING,
