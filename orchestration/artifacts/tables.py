@@ -3,12 +3,14 @@
 Tables of samples and of actions are derived from the declared signals and knobs. A reader takes the
 current version and adds to older files the columns that were introduced since. It refuses newer
 files. Page checksums are written and verified, so a damaged file is an error, not a result.
+
+For other programs there are Arrow tables, and exports of Parquet and CSV.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ _NAME = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
 # Readers get this for integers that the file lacks.
 _MISSING = -1
+_AGAIN = "run the trial again, or restore the file from a copy"
 
 
 @dataclass(frozen=True)
@@ -191,23 +194,26 @@ def read_table(path: Path, name: str) -> Columns:
     if is_absent(path, name):
         return no_rows(name)
     spec = TABLES[name]
-    where = str(path)
-    again = "run the trial again, or restore the file from a copy"
-    try:
-        table = pq.read_table(path, page_checksum_verification=True)
-    except FileNotFoundError as error:
-        raise InputError.single(where, "the file is missing", again) from error
-    except (OSError, pa.ArrowException) as error:
-        said = str(error).splitlines()[0]
-        raise InputError.single(where, f"cannot be read as Parquet: {said}", again) from error
-    version = check_version(table.schema.metadata or {}, name, where)
+    table = _read(path, lambda: pq.read_table(path, page_checksum_verification=True))
+    version = check_version(table.schema.metadata or {}, name, str(path))
     columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
     if version < spec.version:
         columns = _upgraded(columns, name, version)
     absent = [key for key in spec.columns if key not in columns]
     if absent:
-        raise InputError.single(where, f"has no column {absent[0]!r}", again)
+        raise InputError.single(str(path), f"has no column {absent[0]!r}", _AGAIN)
     return columns
+
+
+def _read(path: Path, read: Callable[[], Any]) -> Any:
+    """Return what `read` reads of a file. Raises InputError if it is missing or damaged."""
+    try:
+        return read()
+    except FileNotFoundError as error:
+        raise InputError.single(str(path), "the file is missing", _AGAIN) from error
+    except (OSError, pa.ArrowException) as error:
+        said = str(error).splitlines()[0]
+        raise InputError.single(str(path), f"cannot be read as Parquet: {said}", _AGAIN) from error
 
 
 def is_absent(path: Path, name: str) -> bool:
@@ -283,3 +289,51 @@ def _to_numpy(column: Any) -> NDArray[Any]:
     if column.null_count:
         column = column.fill_null(_MISSING)
     return np.asarray(column.to_numpy())
+
+
+def is_current(path: Path, name: str) -> bool:
+    """Return whether the file is table `name` in its current version, which any program can read.
+
+    Reads only the end of the file. Raises InputError, naming the file, when it is missing, damaged,
+    another table, or written by a newer closloop.
+    """
+    schema = _read(path, lambda: pq.read_schema(path))
+    return check_version(schema.metadata or {}, name, str(path)) == TABLES[name].version
+
+
+def read_arrow(path: Path, name: str) -> Any:
+    """Return table `name` as an Arrow table in its current version; missing integers are -1.
+
+    Raises InputError as `read_table` does.
+    """
+    columns = read_table(path, name)
+    arrays = {}
+    for key, kind in TABLES[name].columns.items():
+        plain = pa.string() if pa.types.is_dictionary(kind) else kind
+        arrays[key] = pa.array(columns[key], type=plain)
+    return pa.table(arrays)
+
+
+def write_parquet(path: Path, batches: Any) -> int:
+    """Write record batches to a Parquet file and return how many rows it has."""
+
+    def writer(schema: Any) -> Any:
+        return pq.ParquetWriter(path, schema, compression="zstd")
+
+    return _write(batches, writer)
+
+
+def write_csv(path: Any, batches: Any) -> int:
+    """Write record batches as CSV to a path or binary file; return how many rows it has."""
+    from pyarrow import csv
+
+    return _write(batches, lambda schema: csv.CSVWriter(path, schema))
+
+
+def _write(batches: Any, open_writer: Callable[[Any], Any]) -> int:
+    rows = 0
+    with open_writer(batches.schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows

@@ -34,8 +34,8 @@ from orchestration.model import plugins
 from orchestration.model.capabilities import capabilities, mode_of
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.files import sha256_of
 from orchestration.model.repeats import RepeatRule
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (

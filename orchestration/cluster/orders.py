@@ -19,8 +19,7 @@ from pathlib import Path
 
 from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions
-from orchestration.model.digest import sha256_of
-from orchestration.model.files import whole_folder
+from orchestration.model.files import sha256_of, whole_folder
 from orchestration.model.ports import Luggage
 from orchestration.model.trial import ACTIONS, CHECKPOINT, TrialSpec, of_repeat
 from tuners.registry import checkpoint_of

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.exchange.packets import LINK_TYPES, Packet, ends_of, parse
-from orchestration.exchange.records import FlowRecord, Recorded, counted
-from orchestration.exchange.unread import Tally, Unread
+from orchestration.exchange.records import FlowRecord, Recorded, Tally, Unread, counted
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.units import format_duration
 
@@ -29,7 +28,7 @@ _HALF, _WRAP, _MAX_WINDOW = 1 << 31, 1 << 32, 1 << 30
 def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
     """Return the flows of a capture. A gap of more than `idle_ns` within a five-tuple ends a flow.
 
-    `without` names kinds of packets that are left out (orchestration/exchange/unread.py). Raises
+    `without` names kinds of packets that are left out (orchestration/exchange/records.py). Raises
     InputError for packets of such a kind that is not named, for a file that is not a capture, is
     truncated, or has times that jump back. Raises NotReadyError without Scapy.
     """

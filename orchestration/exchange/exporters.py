@@ -18,8 +18,17 @@ from pathlib import Path
 
 from inventory.topology import TCP_IP_HEADER_BYTES
 from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
-from orchestration.exchange.records import FlowRecord, Recorded, counted, merged
-from orchestration.exchange.unread import OTHER, TUNNEL, Tally, Unread, kind_of_datagram
+from orchestration.exchange.records import (
+    OTHER,
+    TUNNEL,
+    FlowRecord,
+    Recorded,
+    Tally,
+    Unread,
+    counted,
+    kind_of_datagram,
+    merged,
+)
 from orchestration.model.csv_columns import numbered_lines, opened_csv, refuse, shown
 from orchestration.model.errors import InputError
 

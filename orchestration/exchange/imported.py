@@ -20,8 +20,8 @@ from inventory.topology import Testbed
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
+from orchestration.model.files import sha256_of
 from orchestration.model.import_facts import (
     CONGESTION_CONTROL,
     IMPORTED_CONTROL,

@@ -170,8 +170,8 @@ class _Reader:
         key = str(id_).encode()
         if key in self._vectors:
             refuse(self._path, number, f"a second vector {id_}", "give the file of one recording")
-        places = (1 + columns.index(letter) for letter in "TV")
-        self._vectors[key] = _Rows(id_, vector, 1 + len(columns), *places)
+        time, value = (1 + columns.index(letter) for letter in "TV")
+        self._vectors[key] = _Rows(id_, vector, 1 + len(columns), time, value)
 
     def _take_data(self, number: int, line: bytes) -> None:
         cells = line.split()

@@ -12,7 +12,7 @@ import struct
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from orchestration.exchange.unread import (
+from orchestration.exchange.records import (
     CUT,
     FRAGMENT,
     MALFORMED,

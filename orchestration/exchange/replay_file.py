@@ -12,9 +12,8 @@ from inventory.topology import Testbed
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import read_csv_records
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
-from orchestration.exchange.records import FlowRecord, Recorded
+from orchestration.exchange.records import FlowRecord, Recorded, check_names
 from orchestration.exchange.source import new_place
-from orchestration.exchange.unread import check_names
 from orchestration.model.csv_columns import opened, write_csv
 from orchestration.model.errors import InputError
 from orchestration.model.files import whole_file
@@ -79,7 +78,7 @@ def read_records(
     """Return a file's flow records, and `hosts` of its mapping file.
 
     `without` names kinds of packets or records that are left out, which are refused otherwise
-    (orchestration/exchange/unread.py). Raises InputError.
+    (orchestration/exchange/records.py). Raises InputError.
     """
     check_names(without)
     if kind not in IDLE:

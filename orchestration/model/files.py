@@ -1,6 +1,6 @@
-"""Files and folders that are written atomically: either complete or not there.
+"""Files and folders that are written atomically: either complete or not there; digests of files.
 
-They are written under a hidden name in the same folder, then renamed. A killed process leaves at
+Files are written under a hidden name in the same folder, then renamed. A killed process leaves at
 most the hidden name behind, and the next writer reuses it.
 """
 
@@ -97,3 +97,11 @@ def sync_path(path: Path) -> None:
 def _remove(path: str | Path) -> None:
     with suppress(OSError):
         os.unlink(path)
+
+
+def sha256_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file as 64 hexadecimal digits. Raises OSError."""
+    import hashlib  # guests write files only
+
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from orchestration.artifacts.arrow import write_csv, write_parquet
+from orchestration.artifacts.tables import write_csv, write_parquet
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.errors import InputError
 from orchestration.model.files import whole_file

@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestration.artifacts.arrow import is_current, read_arrow
 from orchestration.artifacts.found import Found
 from orchestration.artifacts.load_fact import written_shares
-from orchestration.artifacts.tables import TABLES, is_absent
+from orchestration.artifacts.tables import TABLES, is_absent, is_current, read_arrow
 from orchestration.model.condition import labels_of
 from orchestration.model.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 from orchestration.model.trial import checkpoint_in

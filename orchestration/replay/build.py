@@ -11,9 +11,8 @@ from pathlib import Path
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import finished_trials
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
-from orchestration.model.files import partial_folder
+from orchestration.model.files import partial_folder, sha256_of
 from orchestration.model.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_text
 from orchestration.replay.drafts import Draft, ReplayRequest, drafts

@@ -15,8 +15,8 @@ from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.schema import check_backend
 from orchestration.model.capabilities import capabilities
 from orchestration.model.csv_columns import write_csv
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.files import sha256_of
 from orchestration.model.load_balancing import ECMP
 from orchestration.model.trial import (
     CLOSLOOP,
@@ -28,7 +28,6 @@ from orchestration.model.trial import (
     TrialSpec,
     of_repeat,
 )
-from orchestration.replay import tables
 from orchestration.replay.campaign_file import (
     ReplayCampaign,
     TunerEntry,
@@ -37,7 +36,12 @@ from orchestration.replay.campaign_file import (
     with_checkpoint,
 )
 from orchestration.replay.parents import Group, Recording, find_parents, group_parents
-from orchestration.replay.recordings import write_actions
+from orchestration.replay.recordings import (
+    class_order,
+    keeps_numbers,
+    schedule_of,
+    write_actions,
+)
 from orchestration.replay.substitutions import (
     Choices,
     balances,
@@ -227,7 +231,7 @@ def _shared_schedule(group: Group, repeat: int) -> Columns:
     found: Columns | None = None
     digests: dict[str, Recording] = {}
     for recording in group.of_repeat(repeat):
-        schedule = tables.schedule_of(recording.trial)
+        schedule = schedule_of(recording.trial)
         digests.setdefault(_digest(schedule), recording)
         found = found or schedule
     if len(digests) > 1:
@@ -255,16 +259,14 @@ def _class_order(group: Group) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for repeat in group.repeats:
         trial = group.of_repeat(repeat)[0].trial
-        found |= dict.fromkeys(tables.class_order(trial, tables.schedule_of(trial)))
+        found |= dict.fromkeys(class_order(trial, schedule_of(trial)))
     declared = class_names(group.first.spec.traffic)
     return tuple(name for name in declared if name in found) or tuple(found)
 
 
 def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
     trials = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
-    return all(
-        tables.keeps_numbers(tables.schedule_of(trial), order, trial.testbed) for trial in trials
-    )
+    return all(keeps_numbers(schedule_of(trial), order, trial.testbed) for trial in trials)
 
 
 def _declared(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:

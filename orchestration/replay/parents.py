@@ -15,8 +15,8 @@ from inventory.testbed_json import testbed_to_json
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.condition import in_words, settings, tuner_called
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.files import sha256_of
 from orchestration.model.trial import TrialSpec
 
 _GLOB = "*?["

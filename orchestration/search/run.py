@@ -23,8 +23,8 @@ from orchestration.campaign.found import (
     fabric_digest,
 )
 from orchestration.campaign.limits import MAX_TRIALS
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
+from orchestration.model.files import sha256_of
 from orchestration.model.trial import Scalar
 from orchestration.search.figures import Ask, Figures, Seed
 from orchestration.search.halving import SEARCH, Effort, Halving, budget

@@ -17,8 +17,8 @@ from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.model import plugins
 from orchestration.model.csv_columns import write_csv
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
+from orchestration.model.files import sha256_of
 from orchestration.model.signals import TARGET_COLUMNS
 from orchestration.model.trial import Scalar, TrialSpec
 from orchestration.replay.build import Replay, write_replay

@@ -17,8 +17,8 @@ from orchestration.artifacts.tables import TABLES, read_table, write_table
 from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
+from orchestration.model.files import sha256_of
 from orchestration.replay.build import build_replays
 from orchestration.replay.drafts import ReplayRequest
 from orchestration.runner.fit import check_fit
