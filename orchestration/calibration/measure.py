@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
+from orchestration.model.csv_columns import unreadable
 from orchestration.model.errors import InputError, TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
@@ -198,40 +199,30 @@ def loop_delay(record: TrialRecord) -> LoopDelay:
 FORMAT = "closloop calibration 1"
 
 
+_DATA = TypeAdapter(Calibration)
+
+
 def to_json(calibration: Calibration) -> dict[str, Any]:
     """Return a calibration as JSON-ready data."""
-    data = dataclasses.asdict(calibration)
-    for row, rtt in zip(data["rtts"], calibration.rtts, strict=True):
-        row["path"]["links_of_tier"] = {str(t): n for t, n in rtt.path.links_of_tier.items()}
-    return {"format": FORMAT, **data}
+    return {"format": FORMAT, **_DATA.dump_python(calibration, mode="json")}
 
 
 def read_calibration(path: Path) -> Calibration:
     """Return what `closloop calibrate --json` wrote. Raises InputError for any other file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data.pop("format") != FORMAT:
+        if not isinstance(data, dict) or data.pop("format", "") != FORMAT:
             raise ValueError("another format")
-        return Calibration(
-            backend=str(data["backend"]),
-            testbed=str(data["testbed"]),
-            rtts=tuple(_rtt(row) for row in data["rtts"]),
-            goodput=Goodput(**data["goodput"]),
-            marking=tuple(MarkingBin(**row) for row in data["marking"]),
-            loop=LoopDelay(**data["loop"]),
-        )
+        return _DATA.validate_python(data)
     except OSError as error:
-        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise InputError.single(str(path), what, "check the path") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        why = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise InputError.single(
             str(path),
-            f"is not a calibration: {error}",
+            f"is not a calibration: {why}",
             "make one: closloop calibrate TESTBED --on BACKEND --json > FILE",
         ) from error
-
-
-def _rtt(row: dict[str, Any]) -> BaseRtt:
-    path = row["path"]
-    tiers = {int(tier): int(count) for tier, count in path["links_of_tier"].items()}
-    return BaseRtt(**{**row, "path": PathKind(path["src"], path["dst"], tiers)})
