@@ -193,16 +193,38 @@ def read_table(path: Path, name: str) -> Columns:
     """
     if is_absent(path, name):
         return no_rows(name)
-    spec = TABLES[name]
     table = _read(path, lambda: pq.read_table(path, page_checksum_verification=True))
-    version = check_version(table.schema.metadata or {}, name, str(path))
+    newer = _check_columns(table.schema, name, path)
     columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
-    if version < spec.version:
-        columns = _upgraded(columns, name, version)
-    absent = [key for key in spec.columns if key not in columns]
+    absent = np.full(table.num_rows, _MISSING, dtype=np.int64)
+    return {**columns, **dict.fromkeys(newer, absent)}
+
+
+def check_file(path: Path, name: str) -> None:
+    """Raise InputError, naming the file, unless it is table `name` in a version known here.
+
+    Reads only the end of the file, which may be missing, damaged or another table.
+    """
+    _check_columns(_read(path, lambda: pq.read_schema(path)), name, path)
+
+
+def _check_columns(schema: Any, name: str, path: Path) -> list[str]:
+    """Return the signals that were introduced since the file was written.
+
+    Raises InputError if it is another table, of a newer version, or lacks another column.
+    """
+    version = check_version(schema.metadata or {}, name, str(path))
+    newer = [
+        signal.name
+        for scope, table in TABLE_OF.items()
+        if table == name
+        for signal in recorded(scope)
+        if signal.since > version
+    ]
+    absent = [key for key in TABLES[name].columns if key not in (*schema.names, *newer)]
     if absent:
         raise InputError.single(str(path), f"has no column {absent[0]!r}", _AGAIN)
-    return columns
+    return newer
 
 
 def _read(path: Path, read: Callable[[], Any]) -> Any:
@@ -228,19 +250,6 @@ def no_rows(name: str) -> Columns:
         column: np.zeros(0, kinds.get(kind, object))
         for column, kind in TABLES[name].columns.items()
     }
-
-
-def _upgraded(columns: Columns, name: str, version: int) -> Columns:
-    """Add the signals that were introduced since the file was written, as missing values."""
-    rows = len(next(iter(columns.values())))
-    joined = {
-        signal.name: np.full(rows, _MISSING, dtype=np.int64)
-        for scope, table in TABLE_OF.items()
-        if table == name
-        for signal in recorded(scope)
-        if signal.since > version
-    }
-    return {**columns, **joined}
 
 
 def check_version(metadata: Mapping[bytes, bytes], name: str, where: str) -> int:
@@ -291,27 +300,11 @@ def _to_numpy(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def is_current(path: Path, name: str) -> bool:
-    """Return whether the file is table `name` in its current version, which any program can read.
-
-    Reads only the end of the file. Raises InputError, naming the file, when it is missing, damaged,
-    another table, or written by a newer closloop.
-    """
-    schema = _read(path, lambda: pq.read_schema(path))
-    return check_version(schema.metadata or {}, name, str(path)) == TABLES[name].version
-
-
-def read_arrow(path: Path, name: str) -> Any:
-    """Return table `name` as an Arrow table in its current version; missing integers are -1.
-
-    Raises InputError as `read_table` does.
-    """
-    columns = read_table(path, name)
-    arrays = {}
-    for key, kind in TABLES[name].columns.items():
-        plain = pa.string() if pa.types.is_dictionary(kind) else kind
-        arrays[key] = pa.array(columns[key], type=plain)
-    return pa.table(arrays)
+def no_rows_arrow(name: str) -> Any:
+    """Return table `name` without rows as an Arrow table, names as plain strings."""
+    kinds = TABLES[name].columns.items()
+    plain = [(key, pa.string() if kind == _NAME else kind) for key, kind in kinds]
+    return pa.schema(plain).empty_table()
 
 
 def write_parquet(path: Path, batches: Any) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestration.artifacts.found import Found
 from orchestration.artifacts.load_fact import written_shares
-from orchestration.artifacts.tables import TABLES, is_absent, is_current, read_arrow
+from orchestration.artifacts.tables import TABLES, check_file, is_absent, no_rows_arrow
 from orchestration.model.condition import labels_of
 from orchestration.model.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 from orchestration.model.trial import checkpoint_in
@@ -142,43 +142,29 @@ def create_view(
 ) -> list[str]:
     """Create the view of table `name` over all trials; return the files that it reads.
 
-    DuckDB reads files of the current version itself; older ones are first upgraded in memory.
+    Columns that files of older versions lack are NULL there.
     Raises InputError, with the file, if one is missing, damaged or of a newer closloop.
     """
     file = TABLES[name].file
-    current, parts = [], []
-    # a trial lacks the table of a knob that nothing turned; if all do, the view is one empty table
-    there = [trial for trial in found if not is_absent(trial.result.folder / file, name)]
-    for number, trial in enumerate(there or found[:1]):
-        path = trial.result.folder / file
-        if there and is_current(path, name):
-            current.append((str(path), trial))
-        else:
-            older = f"{INTERNAL}.{name}_{number}"
-            connection.register("upgraded", read_arrow(path, name))
-            connection.execute(f"create table {older} as from upgraded")
-            connection.unregister("upgraded")
-            parts.append(f"select {_quoted(identity(trial))}, {_columns(name)} from {older}")
-    if current:
-        _map_files(connection, name, current)
-        files = ", ".join(_text(path) for path, _ in current)
-        parts.append(
-            f"select {', '.join(IDENTITY)}, {_columns(name)} "
-            f"from read_parquet([{files}], filename = '_file') join {INTERNAL}.{name} using (_file)"
-        )
-    connection.execute(f"create view {name} as {' union all by name '.join(parts)}")
-    return [path for path, _ in current]
-
-
-def _map_files(
-    connection: duckdb.DuckDBPyConnection, name: str, current: Sequence[tuple[str, Found]]
-) -> None:
-    """Create the table that maps files to trials."""
-    keys = [identity(trial) for _, trial in current]
-    columns = {"_file": [path for path, _ in current]}
-    columns |= {key: [of[key] for of in keys] for key in IDENTITY}
-    lists = ", ".join(f"unnest(?::VARCHAR[]) as {key}" for key in columns)
-    connection.execute(f"create table {INTERNAL}.{name} as select {lists}", list(columns.values()))
+    # a trial lacks the table of a knob that nothing turned
+    paths = [path for trial in found if not is_absent(path := trial.result.folder / file, name)]
+    for path in paths:
+        check_file(path, name)
+    whole = f"{INTERNAL}.{name}"
+    connection.register("no_rows", no_rows_arrow(name))
+    connection.execute(f"create table {whole} as select *, null::VARCHAR as _file from no_rows")
+    connection.unregister("no_rows")
+    files = [str(path) for path in paths]
+    of_files = (
+        f"read_parquet([{', '.join(map(_text, files))}], union_by_name = true, filename = '_file')"
+    )
+    parts = [f"from {whole}", *([f"from {of_files}"] if files else [])]
+    connection.execute(
+        f"create view {name} as select {', '.join(IDENTITY)}, {_columns(name)} "
+        f"from ({' union all by name '.join(parts)}) join (select {', '.join(IDENTITY)}, "
+        f"folder || '/{file}' as _file from trials) using (_file)"
+    )
+    return files
 
 
 def _columns(name: str) -> str:
@@ -187,10 +173,6 @@ def _columns(name: str) -> str:
         f'nullif("{key}", -1) as "{key}"' if key in unknown else f'"{key}"'
         for key in TABLES[name].columns
     )
-
-
-def _quoted(values: dict[str, str]) -> str:
-    return ", ".join(f"{_text(value)} as {key}" for key, value in values.items())
 
 
 def _text(value: str) -> str:

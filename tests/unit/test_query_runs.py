@@ -12,7 +12,7 @@ import pytest
 
 from orchestration.artifacts import tables
 from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.tables import TABLES, TableSpec, write_table
+from orchestration.artifacts.tables import TABLES, write_table
 from orchestration.model.errors import InputError
 from orchestration.query import Runs, sql, table
 from orchestration.query.output import first_rows, write_result
@@ -93,24 +93,23 @@ def test_a_number_that_there_is_not_is_null(copy):
     assert found.fetchall() == [(len(gone), len(gone) - len(gone[::2]), True)]
 
 
-def test_tables_of_an_older_version_are_upgraded_beside_the_others(campaign, copy, monkeypatch):
-    older = TABLES["events"]
-    newer = TableSpec("events", 2, {**older.columns, "weight": tables._INT})
-    monkeypatch.setitem(TABLES, "events", newer)
-    monkeypatch.setattr(
-        tables,
-        "_upgraded",
-        lambda columns, name, version: columns | {"weight": np.full(len(columns["t_ns"]), 7)},
-    )
-    rows = table(copy, "events").fetchall()
-    assert rows
-    assert {row[-1] for row in rows} == {7}
+def test_tables_of_an_older_version_are_read_beside_the_others(campaign, copy, monkeypatch):
+    older = dataclasses.replace(TABLES["hosts"], version=2)
+    lacking = {"received_packets", "out_of_order_packets"}
+    columns = {key: kind for key, kind in older.columns.items() if key not in lacking}
+    hosts = read_trial(copy).table("hosts")
+    names, place = np.unique(hosts["host"].astype(str), return_inverse=True)
+    codes = tables.Names(place.astype(np.int32), tuple(names))
+    with monkeypatch.context() as past:
+        past.setitem(TABLES, "hosts", dataclasses.replace(older, columns=columns))
+        write_table(copy / "hosts.parquet", "hosts", {**hosts, "host": codes})
+    counted = "select count(*), count(received_packets), count(retransmits) from hosts"
+    rows = len(hosts["t_ns"])
+    assert sql(copy, counted).fetchall() == [(rows, 0, rows)]
     one = finished_trials(campaign)[1]
-    fresh = shutil.copytree(one, copy.parent / one.name)
-    columns = {"t_ns": [5], "kind": ["new"], "detail": [""], "weight": [9]}
-    write_table(fresh / "events.parquet", "events", columns)
-    both = sql(copy.parent, "select trial, kind, weight from events order by weight").fetchall()
-    assert (both[0][0], both[-1]) == (copy.name, (fresh.name, "new", 9))
+    shutil.copytree(one, copy.parent / one.name)
+    both = sql(copy.parent, "select trial, count(*), count(cnps) from hosts group by all")
+    assert {row[0] for row in both.fetchall()} == {copy.name, one.name}
 
 
 def test_a_table_of_a_newer_version_is_refused_by_name(copy, monkeypatch):
