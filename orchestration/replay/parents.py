@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from inventory.testbed_json import testbed_to_json
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.artifacts.found import read_each
+from orchestration.artifacts.reader import TrialResult, finished_trials
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.condition import in_words, settings, tuner_called
 from orchestration.model.errors import InputError, Problem
@@ -72,56 +73,57 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
 
     Raises InputError for a folder that is neither, and if no trial is left to replay.
     """
+    chosen = named_trials(run, pattern, "--trials")
+    one_meant = chosen == [run] or (bool(pattern) and not any(sign in pattern for sign in _GLOB))
+    trials, problems = read_each(chosen)
+    if problems:
+        raise InputError(problems)
+    valid = [trial for trial in trials if one_meant or trial.stamp.valid]
+    if not valid:
+        raise InputError.single(
+            str(run),
+            f"none of its {len(trials)} trials is valid",
+            f"to replay one nevertheless, name it: {trials[0].folder}",
+        )
+    return tuple(
+        Recording(one, sha256_of(one.folder / TRIAL_FILE), tuner_called(one.spec), one.spec.repeat)
+        for one in valid
+    )
+
+
+def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
+    """Return the folder of one trial, or those of a run's trials whose names match a pattern.
+
+    Without a pattern these are all. Raises InputError, about the pattern's `option`, for a folder
+    that is neither, and if no name matches.
+    """
     if (run / TRIAL_FILE).is_file():
         if pattern:
             raise InputError.single(
-                "--trials",
+                option,
                 f"{run} is the folder of one trial",
-                f"leave --trials out, or give the run's folder: {run.parent}",
+                f"leave {option} out, or give the run's folder: {run.parent}",
             )
-        return _read([run])
+        return [run]
     folders = finished_trials(run)
     if not folders:
         raise InputError([_nothing(run)])
     chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
     if not chosen:
         raise InputError.single(
-            "--trials",
+            option,
             f"no trial of {run} is called {pattern!r}",
             f"its first is {folders[0].name}; * stands for anything",
         )
-    by_name = bool(pattern) and not any(sign in pattern for sign in _GLOB)
-    found = _read(chosen)
-    valid = tuple(item for item in found if by_name or item.trial.stamp.valid)
-    if not valid:
-        raise InputError.single(
-            str(run),
-            f"none of its {len(found)} trials is valid",
-            f"to replay one nevertheless, name it: {found[0].trial.folder}",
-        )
-    return valid
-
-
-def _read(folders: Sequence[Path]) -> tuple[Recording, ...]:
-    """Read trials. Raises InputError with every problem found."""
-    found: list[Recording] = []
-    problems: list[Problem] = []
-    for folder in folders:
-        try:
-            trial = read_trial(folder)
-            digest = sha256_of(folder / TRIAL_FILE)
-            found.append(Recording(trial, digest, tuner_called(trial.spec), trial.spec.repeat))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return tuple(found)
+    return chosen
 
 
 def _nothing(run: Path) -> Problem:
     where = str(run)
     if not run.exists():
-        remedy = "give a run folder, runs/<campaign>, one of its trials, or a CSV file of flows"
+        remedy = (
+            "give a run folder, runs/<campaign>, or one of its trials (or flows to replay: a CSV)"
+        )
         return Problem(where, "there is no such file or folder", remedy)
     runs = sorted(path.name for path in run.iterdir() if finished_trials(path))
     if runs:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.errors import InputError
 from orchestration.model.units import UnitError, parse_duration_ns
 from orchestration.replay.build import Replay
+from orchestration.replay.parents import named_trials
 from orchestration.whatif.build import THEN, Then, Variant, build_counterfactuals, name_of
 from orchestration.whatif.decisions import (
     Decisions,
@@ -91,26 +89,16 @@ def the_trial(run: Path, pattern: str) -> TrialResult:
 
     Raises InputError if it is none, or several.
     """
-    if (run / TRIAL_FILE).is_file():
-        if pattern:
-            raise InputError.single("--trial", f"{run} is one trial's folder", "leave it out")
-        return read_trial(run)
-    folders = finished_trials(run)
-    if not folders:
-        below = trial_folders(run) if run.is_dir() else []
-        what = "no finished trial is there" if run.is_dir() else "there is no such folder"
-        remedy = "give a campaign's folder, runs/<campaign>, or one of its trials"
-        if below:
-            remedy = f"give one campaign's folder: {below[0].parent}"
-        raise InputError.single(str(run), what, remedy)
-    found = [one for one in folders if fnmatchcase(one.name, pattern or "*")]
-    if len(found) != 1:
-        names = ", ".join(one.name for one in (found or folders)[:3])
-        what = f"{run} has {len(folders)} trials"
-        if pattern:
-            what = f"{len(found)} of {len(folders)} trials are called {pattern!r}"
-        raise InputError.single("--trial", what, f"name one: {names}")
+    found = named_trials(run, pattern, "--trial")
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:3])
+        raise InputError.single("--trial", f"{run} has {len(found)} trials", f"name one: {names}")
     return read_trial(found[0])
+
+
+def by_label(folder: Path) -> dict[str, TrialResult]:
+    """Return the finished trials of a campaign of counterfactuals by the labels of its tuners."""
+    return {str(t.spec.cell["tuner"]): t for t in map(read_trial, finished_trials(folder))}
 
 
 def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
@@ -155,7 +143,7 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
 
 def answer(asked: Asked, folder: Path) -> Answer:
     """Read the finished campaign of a question. Raises InputError for tables that are damaged."""
-    trials = {str(t.spec.cell["tuner"]): t for t in map(read_trial, finished_trials(folder))}
+    trials = by_label(folder)
     parent, trial = asked.decisions.trial, trials[asked.variant.label]
     target, at_ns = asked.variant.decision.target, asked.variant.decision.at_ns
     is_queue = target.knob.scope == "queue"

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.analysis.metrics import in_class
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Observation
 from orchestration.replay.build import Replay
-from orchestration.whatif.ask import UNCHANGED, parse_then, the_trial
+from orchestration.whatif.ask import UNCHANGED, by_label, parse_then, the_trial
 from orchestration.whatif.build import Then, Variant, build_counterfactuals, name_of
 from orchestration.whatif.decisions import Decisions, check_repeatable
 from orchestration.whatif.effects import (
@@ -123,7 +123,7 @@ def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Pl
 def measure(plan: Plan, folder: Path) -> Credit:
     """Read the finished campaign and rank. Raises InputError if no counterfactual is valid."""
     parent = plan.decisions.trial
-    trials = {str(t.spec.cell["tuner"]): t for t in map(read_trial, finished_trials(folder))}
+    trials = by_label(folder)
     own = _Rewards(plan, parent)
     found: list[Measured] = []
     invalid = 0

@@ -165,7 +165,7 @@ def test_the_answer_counts_flows_and_tells_of_the_queue(old, tmp_path):
         ({"settings": ("kmax=1GB",)}, "the device would have"),
         ({"lasts": "150us"}, "no whole number"),
         ({"then": "me"}, "use recorded or tuner"),
-        ({"trial": "x"}, "is one trial's folder"),
+        ({"trial": "x"}, "is the folder of one trial"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(old, tmp_path, changes, message):
@@ -183,7 +183,7 @@ def test_a_campaign_needs_the_name_of_one_trial(old, tmp_path):
     campaign = old["secn1"].folder.parent
     with pytest.raises(InputError, match="has 2 trials"):
         prepare(Question(campaign, "0ns", QUEUE, ("kmin=1KB",)), tmp_path)
-    with pytest.raises(InputError, match="0 of 2 trials are called 'pet-"):
+    with pytest.raises(InputError, match="no trial of .* is called 'pet-"):
         prepare(Question(campaign, "0ns", QUEUE, ("kmin=1KB",), trial="pet-*"), tmp_path)
 
 
