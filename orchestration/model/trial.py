@@ -414,7 +414,8 @@ def checkpoint_in(trial: TrialSpec) -> str:
     return next(named, "")
 
 
-_PATTERNS = {cls.kind: cls for cls in get_args(PatternSpec)}
+# The patterns by their kinds.
+PATTERNS: dict[str, type[PatternSpec]] = {cls.kind: cls for cls in get_args(PatternSpec)}
 # Fields of a trial that files of 0.1 have not.
 _NEW_IN_TRIALS = (
     *("parent", "fabric", "flow_sample_period_ns", "load_balancing", "clock", "scale"),
@@ -464,5 +465,4 @@ def _pattern(data: dict[str, Any]) -> PatternSpec:
     if "driver" in values:
         options = tuple((name, value) for name, value in values["driver"]["options"])
         values["driver"] = DriverSpec(values["driver"]["name"], options)
-    found: PatternSpec = _PATTERNS[data["kind"]](**values)
-    return found
+    return PATTERNS[data["kind"]](**values)
