@@ -16,8 +16,7 @@ from orchestration.cli.terminal import print_json, waiting
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-    from orchestration.exchange.containerlab.folder import WrittenLab
-    from orchestration.exchange.containerlab.lab import SwitchKind
+    from orchestration.exchange.containerlab.lab import SwitchKind, WrittenLab
     from orchestration.exchange.containerlab.testbed import Figures, ImportedLab
 
 
@@ -55,8 +54,7 @@ def export_containerlab(
     Example: closloop export containerlab graphcc -o lab
     """
     from inventory.files import load_testbed
-    from orchestration.exchange.containerlab.folder import write_lab
-    from orchestration.exchange.containerlab.lab import NODE_IMAGE, SONIC_IMAGE, Lab
+    from orchestration.exchange.containerlab.lab import NODE_IMAGE, SONIC_IMAGE, Lab, write_lab
 
     switch = _switch(nodes.switch)
     lab = Lab(

@@ -24,7 +24,7 @@ def chosen_runs(paths: Sequence[Path]) -> list[Path]:
     """
     from orchestration.artifacts.found import trial_folders
     from orchestration.model.errors import InputError
-    from orchestration.runner.history import run_folders
+    from orchestration.runner.journal import run_folders
 
     found: dict[Path, Path] = {}
     for path in paths:
@@ -98,7 +98,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
     from orchestration.analysis.summary import summarise
     from orchestration.model.errors import InputError
     from orchestration.render.html import replace_file
-    from orchestration.runner.history import read_history
+    from orchestration.runner.journal import read_history
 
     history, report = read_history(run), run / REPORT_FILE
     try:

@@ -14,9 +14,9 @@ from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.files import PARTIAL_SUFFIX, write_whole
 from orchestration.model.roce import FORMER_HPCC
 from orchestration.model.trial import TrialSpec, drawn_independently
-from orchestration.runner.journal import TRIAL_STARTED, Journal, read_journal
+from orchestration.runner.journal import JOURNAL_FILE, TRIAL_STARTED, Journal, read_journal
 
-CAMPAIGN_FILE, JOURNAL_FILE = "campaign.yml", "journal.jsonl"
+CAMPAIGN_FILE = "campaign.yml"
 _WORK_SUFFIX = ".work"
 
 

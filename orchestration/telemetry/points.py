@@ -35,8 +35,7 @@ from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import KNOBS
 from orchestration.model.signals import Scope
-from orchestration.runner.folder import JOURNAL_FILE
-from orchestration.runner.journal import TRIAL_STARTED, read_journal
+from orchestration.runner.journal import JOURNAL_FILE, TRIAL_STARTED, read_journal
 
 CAMPAIGN_FILE = "campaign.yml"
 # InfluxDB's documentation recommends requests of 5,000 lines.

@@ -23,8 +23,7 @@ from orchestration.artifacts.writer import TESTBED_FILE
 from orchestration.model.errors import InputError, TrialError
 from orchestration.model.files import whole_folder
 from orchestration.model.signals import TABLE_OF, target_names
-from orchestration.runner.folder import JOURNAL_FILE
-from orchestration.runner.journal import Journal
+from orchestration.runner.journal import JOURNAL_FILE, Journal
 from orchestration.telemetry.points import CAMPAIGN_FILE
 
 Say = Callable[[str, str], None]

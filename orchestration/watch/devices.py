@@ -58,9 +58,8 @@ def stop_figures(testbed: Testbed, snapshot: Snapshot) -> StopFigures | None:
     if len(snapshot.values.get(key, ())) != count or not count:
         return None
     window_ns = snapshot.t_ns - snapshot.before_ns
-    grown = _grown(snapshot, key)
-    share = grown / window_ns if window_ns else np.full(count, np.nan)
-    return StopFigures(np.minimum(share, 1), _grown(snapshot, "priority.pauses_sent"))
+    share = grown(snapshot, key) / window_ns if window_ns else np.full(count, np.nan)
+    return StopFigures(np.minimum(share, 1), grown(snapshot, "priority.pauses_sent"))
 
 
 def buffer_figures(testbed: Testbed, snapshot: Snapshot) -> BufferFigures | None:
@@ -69,9 +68,9 @@ def buffer_figures(testbed: Testbed, snapshot: Snapshot) -> BufferFigures | None
     if testbed.switch is None or held is None or len(held) != len(testbed.switches):
         return None
     return BufferFigures(
-        _known(held),
-        _known(snapshot.peak_buffer_bytes),
-        _known(snapshot.values["switch.headroom_bytes"]),
+        known(held),
+        known(snapshot.peak_buffer_bytes),
+        known(snapshot.values["switch.headroom_bytes"]),
         testbed.switch.buffer_bytes,
     )
 
@@ -84,10 +83,10 @@ def host_figures(testbed: Testbed, snapshot: Snapshot) -> HostFigures | None:
     if all((values < 0).all() for values in (cnps, rate, rtt)) or len(cnps) != len(testbed.hosts):
         return None
     window_ns = snapshot.hosts_ns - snapshot.hosts_before_ns
-    grown = _known(cnps) - _known(before.get("cnps", absent))
+    got = known(cnps) - known(before.get("cnps", absent))
     line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
     return HostFigures(
-        grown * 1e9 / window_ns if window_ns else np.full(len(cnps), np.nan),
+        got * 1e9 / window_ns if window_ns else np.full(len(cnps), np.nan),
         np.where(rate > 0, np.minimum(rate, line_bps), np.nan),
         np.where((rtt > 0) & (rate != 0), rtt, np.nan),
     )
@@ -119,7 +118,7 @@ def devices_to_json(testbed: Testbed, snapshot: Snapshot) -> dict[str, Any]:
             {"switch": name, "size_bytes": buffers.size_bytes, **values}
             for name, values in zip(
                 testbed.switches,
-                _rows(
+                plain_rows(
                     buffer_bytes=buffers.held_bytes,
                     peak_bytes=buffers.peak_bytes,
                     headroom_bytes=buffers.headroom_bytes,
@@ -131,12 +130,13 @@ def devices_to_json(testbed: Testbed, snapshot: Snapshot) -> dict[str, Any]:
         columns = {name: getattr(hosts, name) for name in ("cnps_per_s", "rate_bps", "rtt_ns")}
         found["hosts"] = [
             {"host": name, **values}
-            for name, values in zip(testbed.hosts, _rows(**columns), strict=True)
+            for name, values in zip(testbed.hosts, plain_rows(**columns), strict=True)
         ]
     return found
 
 
-def _rows(**columns: Floats) -> list[dict[str, float | None]]:
+def plain_rows(**columns: Floats) -> list[dict[str, float | None]]:
+    """Return columns as rows of rounded numbers, None for NaN."""
     plain = {
         name: [None if value != value else round(value, 6) for value in values.tolist()]
         for name, values in columns.items()
@@ -144,9 +144,11 @@ def _rows(**columns: Floats) -> list[dict[str, float | None]]:
     return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
 
 
-def _known(values: Ints) -> Floats:
+def known(values: Ints | Floats) -> Floats:
+    """Return numbers with NaN for those that are not known."""
     return np.where(values < 0, np.nan, values)
 
 
-def _grown(snapshot: Snapshot, counter: str) -> Floats:
-    return _known(snapshot.values[counter]) - _known(snapshot.before[counter])
+def grown(snapshot: Snapshot, counter: str) -> Floats:
+    """Return by how much a counter grew since the previous snapshot."""
+    return known(snapshot.values[counter]) - known(snapshot.before[counter])

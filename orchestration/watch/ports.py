@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,7 +11,7 @@ from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
 from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.records import Floats, Ints
-from orchestration.watch.devices import devices_to_json
+from orchestration.watch.devices import devices_to_json, grown, known, plain_rows
 from orchestration.watch.state import RunState, TrialState
 
 
@@ -44,9 +43,9 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
     rates = np.array([port.rate_bps for port in testbed.switch_ports], dtype=np.float64)
     kmax = kmax_bytes(snapshot)
     limit = np.where(kmax > 0, kmax, buffers)
-    sent_bytes = _grown(snapshot, "tx_bytes")
-    sent = _grown(snapshot, "tx_packets")
-    marked = _grown(snapshot, "marked_packets")
+    sent_bytes = grown(snapshot, "tx_bytes")
+    sent = grown(snapshot, "tx_packets")
+    marked = grown(snapshot, "marked_packets")
     per_port = testbed.queues_per_port
 
     def added(values: Floats) -> Floats:
@@ -59,14 +58,14 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
         share = np.where(added(sent) > 0, added(marked) / added(sent), added(marked) * 0)
     return PortFigures(
         window_ns=window_ns,
-        queue_bytes=added(_known(snapshot.qlen_bytes)),
-        peak_bytes=added(_known(snapshot.peak_bytes)),
-        fill=(_known(snapshot.mean_bytes) / limit).reshape(-1, per_port).max(axis=1),
+        queue_bytes=added(known(snapshot.qlen_bytes)),
+        peak_bytes=added(known(snapshot.peak_bytes)),
+        fill=(known(snapshot.mean_bytes) / limit).reshape(-1, per_port).max(axis=1),
         utilisation=use,
         sent_packets=added(sent),
         marked_packets=added(marked),
         marked_share=share,
-        dropped_packets=added(_known(snapshot.dropped_packets)),
+        dropped_packets=added(known(snapshot.dropped_packets)),
     )
 
 
@@ -82,15 +81,6 @@ def fullest(figures: PortFigures, count: int) -> list[int]:
     fill = np.nan_to_num(figures.fill)
     order = np.argsort(-fill, kind="stable")[:count]
     return [int(port) for port in order if fill[port] > 0]
-
-
-def _known(values: Ints | Floats) -> Floats:
-    known: Floats = np.where(values < 0, np.nan, values)
-    return known
-
-
-def _grown(snapshot: Snapshot, counter: str) -> Floats:
-    return _known(snapshot[counter]) - _known(snapshot.before[counter])
 
 
 def state_to_json(state: RunState) -> dict[str, Any]:
@@ -132,7 +122,7 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
         return about
     figures = port_figures(trial.testbed, snapshot)
     columns = {
-        field.name: _plain(getattr(figures, field.name))
+        field.name: getattr(figures, field.name)
         for field in fields(figures)
         if field.name != "window_ns"
     }
@@ -158,13 +148,9 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
                 "device": port.device,
                 "port": port.name,
                 "to": trial.testbed.peer_device(port).name,
-                **{name: values[number] for name, values in columns.items()},
+                **values,
             }
-            for number, port in enumerate(trial.testbed.switch_ports)
+            for port, values in zip(trial.testbed.switch_ports, plain_rows(**columns), strict=True)
         ],
         **devices_to_json(trial.testbed, snapshot),
     }
-
-
-def _plain(values: np.ndarray) -> list[float | None]:
-    return [None if math.isnan(value) else round(value, 6) for value in values.tolist()]

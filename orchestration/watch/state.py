@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,8 @@ from inventory.topology import Testbed
 from orchestration.model.errors import InputError
 from orchestration.model.trial import TrialSpec
 from orchestration.runner import journal as log
-from orchestration.runner.folder import JOURNAL_FILE, work_folder
+from orchestration.runner.folder import work_folder
+from orchestration.runner.journal import JOURNAL_FILE
 from orchestration.watch.tally import RunningTrial, Tally
 
 _LOCKS = Path("/proc/locks")
@@ -202,17 +203,7 @@ class _Tail:
             return [], False
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
-        return list(_entries(whole)), anew
-
-
-def _entries(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # truncated by a crash
-            continue
-        if isinstance(entry, dict) and "event" in entry:
-            yield entry
+        return list(log.entries(whole)), anew
 
 
 def _is_held(folder: Path) -> bool:

@@ -18,8 +18,7 @@ from inventory.rack import Lacking
 from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import read_trial
 from orchestration.backends.emulated.machine import missing_parts
-from orchestration.exchange.containerlab.folder import write_lab
-from orchestration.exchange.containerlab.lab import Lab
+from orchestration.exchange.containerlab.lab import Lab, write_lab
 from orchestration.studies.bench.rack import program
 from orchestration.virtual_rack import groups
 

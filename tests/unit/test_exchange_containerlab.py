@@ -17,8 +17,13 @@ from inventory.files import load_testbed
 from inventory.generators import Cable, leaf_spine, single_switch
 from inventory.topology import Testbed
 from orchestration.cli.main import app
-from orchestration.exchange.containerlab.folder import write_lab
-from orchestration.exchange.containerlab.lab import MANAGEMENT_PREFIX, SWITCH_KINDS, Lab, notes
+from orchestration.exchange.containerlab.lab import (
+    MANAGEMENT_PREFIX,
+    SWITCH_KINDS,
+    Lab,
+    notes,
+    write_lab,
+)
 from orchestration.exchange.containerlab.read import read_lab
 from orchestration.exchange.containerlab.testbed import Figures, to_testbed, write_testbed
 from orchestration.model.errors import InputError, NotReadyError

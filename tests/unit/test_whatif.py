@@ -183,7 +183,7 @@ def test_a_campaign_needs_the_name_of_one_trial(old, tmp_path):
     campaign = old["secn1"].folder.parent
     with pytest.raises(InputError, match="has 2 trials"):
         prepare(Question(campaign, "0ns", QUEUE, ("kmin=1KB",)), tmp_path)
-    with pytest.raises(InputError, match="no trial of .* is called 'pet-"):
+    with pytest.raises(InputError, match=r"no trial of .* is called 'pet-"):
         prepare(Question(campaign, "0ns", QUEUE, ("kmin=1KB",), trial="pet-*"), tmp_path)
 
 

@@ -1,4 +1,7 @@
-"""A testbed as a lab of containerlab: its topology file, and the rack that its nodes are. Pure.
+"""A testbed as a lab of containerlab: its topology file, the rack that its nodes are, its folder.
+
+NAME.clab.yml  inventory.yml  known_hosts  key{,.pub}  host_keys/DEVICE{,.pub}
+Containerfile  start.sh       testbed.yml, for a testbed that is not the package's
 
 Facts are of containerlab 0.79 (github.com/srl-labs/containerlab, commit 39ff2b7): the file's form
 of schemas/clab.schema.json, kinds of nodes/linux and nodes/sonic, links of links/link_veth.go.
@@ -6,18 +9,25 @@ of schemas/clab.schema.json, kinds of nodes/linux and nodes/sonic, links of link
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from inventory.addressing import DEFAULT_PREFIX
+from inventory.ansible import load_rack, write_rack
 from inventory.ansible_schema import GROUPS
 from inventory.ansible_text import flow
+from inventory.files import known_testbeds, testbed_text
 from inventory.rack import SONIC_QUEUE, Access, Rack
 from inventory.topology import Device, Port, Testbed
-from orchestration.model.errors import InputError, Problem
+from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
+from orchestration.exchange.source import new_folder
+from orchestration.model.errors import InputError, NotReadyError, Problem
 from orchestration.model.units import format_duration, format_rate
 
 SwitchKind = Literal["linux", "sonic-vs"]
@@ -36,6 +46,7 @@ _MAX_NODES = 1023
 # The ports of SONiC's virtual switch: eth1 is Ethernet0, eth2 Ethernet4 and so on to eth32
 # (lanemap.ini of Force10-S6000, the hardware that docker-sonic-vs stands for).
 _SONIC_PORTS, _LANES_PER_PORT = 32, 4
+_KNOWN_HOSTS, _TESTBED, _INVENTORY = "known_hosts", "testbed.yml", "inventory.yml"
 # Enough digits for any whole number of the base unit.
 _DIGITS = 12
 _HEAD = """\
@@ -201,3 +212,52 @@ def notes(lab: Lab) -> tuple[str, ...]:
             "and nothing is marked: its ASIC is a stand-in"
         )
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class WrittenLab:
+    """A lab's folder, its topology file and inventory, and in what the lab departs."""
+
+    folder: Path
+    topology: Path
+    inventory: Path
+    notes: tuple[str, ...]
+
+
+def write_lab(lab: Lab, named: str, folder: Path) -> WrittenLab:
+    """Write the lab into the new folder `folder`, which only its owner can read.
+
+    `named` is the testbed's name or path, as it was loaded by. Raises InputError for what
+    containerlab cannot hold and if the folder exists, and NotReadyError without ssh-keygen.
+    """
+    topology = lab.topology()
+    if shutil.which(PROGRAM) is None:
+        what = f"the nodes' SSH keys need {PROGRAM}: not installed"
+        raise NotReadyError(what, f"apt-get install {PACKAGE}")
+    packaged = named in known_testbeds()
+    place = folder.resolve()
+    names = f"{lab.testbed.name}.clab.yml", _INVENTORY
+    with new_folder(folder) as partial:
+        partial.chmod(0o700)
+        (partial / names[0]).write_text(topology, encoding="utf-8")
+        if not packaged:
+            (partial / _TESTBED).write_text(testbed_text(named), encoding="utf-8")
+        _write_keys(lab, partial)
+        rack = lab.rack(str(place / "key"), _KNOWN_HOSTS)
+        write_rack(rack, partial / names[1], named if packaged else _TESTBED)
+        load_rack(partial / names[1])
+        for item in (resources.files(__package__) / "node").iterdir():
+            (partial / item.name).write_bytes(item.read_bytes())
+    return WrittenLab(folder, folder / names[0], folder / names[1], notes(lab))
+
+
+def _write_keys(lab: Lab, folder: Path) -> None:
+    """Write the user's key, a host key for each node, and who has which host key."""
+    new_key(folder / "key", f"closloop {lab.testbed.name}")
+    host_keys = folder / "host_keys"
+    host_keys.mkdir()
+    known = []
+    for device, address in lab.address.items():
+        new_key(host_keys / device, device)
+        known.append(f"{address} {public_words(host_keys / device)}\n")
+    (folder / _KNOWN_HOSTS).write_text("".join(known), encoding="ascii")
