@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -79,12 +80,15 @@ class Signal:
         return self.name if self.scope == "queue" else f"{self.scope}.{self.name}"
 
 
+# Counts from the start of the fabric; and what is read for a tuner that asks only.
+_counter = partial(Signal, cumulative=True)
+_on_demand = partial(Signal, recorded=False, on_demand=True)
 SIGNALS: tuple[Signal, ...] = (
     Signal("qlen_bytes", "queue", "B", "length of the queue"),
-    Signal("tx_bytes", "queue", "B", "bytes sent, without framing", cumulative=True),
-    Signal("tx_packets", "queue", "packets", "packets sent", cumulative=True),
-    Signal("marked_packets", "queue", "packets", "packets marked CE", cumulative=True),
-    Signal("dropped_packets", "queue", "packets", "packets dropped", cumulative=True),
+    _counter("tx_bytes", "queue", "B", "bytes sent, without framing"),
+    _counter("tx_packets", "queue", "packets", "packets sent"),
+    _counter("marked_packets", "queue", "packets", "packets marked CE"),
+    _counter("dropped_packets", "queue", "packets", "packets dropped"),
     Signal(
         "qlen_mean_bytes",
         "queue",
@@ -93,61 +97,33 @@ SIGNALS: tuple[Signal, ...] = (
         dtype="float64",
         recorded=False,
     ),
-    Signal(
+    _on_demand(
         "incast_degree",
         "queue",
         "hosts",
         "largest number of senders that one receiver has through the queue (PET, section 4.2.1)",
-        recorded=False,
-        on_demand=True,
     ),
-    Signal(
+    _on_demand(
         "mice_flows",
         "queue",
         "flows",
         "flows of up to 1 MB so far, within the flow table's window (PET, section 4.2.1)",
-        recorded=False,
-        on_demand=True,
     ),
-    Signal(
+    _on_demand(
         "elephant_flows",
         "queue",
         "flows",
         "flows of more than 1 MB so far, within the flow table's window",
-        recorded=False,
-        on_demand=True,
     ),
-    Signal(
-        "pauses_received",
-        "priority",
-        "frames",
-        "pause frames that the peer sent",
-        cumulative=True,
-        needs="pfc",
+    _counter(
+        "pauses_received", "priority", "frames", "pause frames that the peer sent", needs="pfc"
     ),
-    Signal(
-        "paused_ns",
-        "priority",
-        "ns",
-        "time for which the peer had stopped the queue",
-        cumulative=True,
-        needs="pfc",
+    _counter(
+        "paused_ns", "priority", "ns", "time for which the peer had stopped the queue", needs="pfc"
     ),
-    Signal(
-        "pauses_sent",
-        "priority",
-        "frames",
-        "pause frames sent to the peer",
-        cumulative=True,
-        needs="pfc",
-    ),
-    Signal(
-        "pausing_ns",
-        "priority",
-        "ns",
-        "time for which the port had stopped its peer",
-        cumulative=True,
-        needs="pfc",
+    _counter("pauses_sent", "priority", "frames", "pause frames sent to the peer", needs="pfc"),
+    _counter(
+        "pausing_ns", "priority", "ns", "time for which the port had stopped its peer", needs="pfc"
     ),
     Signal(
         "held_bytes", "priority", "B", "bytes in the buffer that came in by the port", needs="pfc"
@@ -163,21 +139,19 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "headroom_bytes", "switch", "B", "bytes in the headroom of all ports", needs="shared-buffer"
     ),
-    Signal(
+    _counter(
         "flowlets",
         "switch",
         "flowlets",
         "flowlets that began where there is a choice of ports; under spray, packets",
-        cumulative=True,
         since=2,
         needs="load-balancing",
     ),
-    Signal(
+    _counter(
         "reroutes",
         "switch",
         "flowlets",
         "flowlets that left by another port than their flow's former one",
-        cumulative=True,
         since=2,
         needs="load-balancing",
     ),
@@ -189,50 +163,33 @@ SIGNALS: tuple[Signal, ...] = (
         since=2,
         needs="load-balancing",
     ),
-    Signal(
+    _counter(
         "flowlet_overflows",
         "switch",
         "packets",
         "packets that found no entry, and took their flow's ECMP path",
-        cumulative=True,
         since=2,
         needs="load-balancing",
     ),
-    Signal("retransmits", "host", "segments", "TCP segments sent again", cumulative=True),
-    Signal("timeouts", "host", "timeouts", "retransmission timeouts", cumulative=True),
-    Signal(
-        "out_of_order",
-        "host",
-        "segments",
-        "TCP segments that arrived before an earlier one",
-        cumulative=True,
-    ),
-    Signal(
+    _counter("retransmits", "host", "segments", "TCP segments sent again"),
+    _counter("timeouts", "host", "timeouts", "retransmission timeouts"),
+    _counter("out_of_order", "host", "segments", "TCP segments that arrived before an earlier one"),
+    _counter(
         "tx_bytes",
         "host",
         "B",
         "bytes sent, IP headers included; on emulated and real hosts a large segment of TCP has "
         "its headers once, and RoCE counts nothing",
-        cumulative=True,
     ),
-    Signal(
+    _counter(
         "cnps",
         "host",
         "packets",
         "congestion notifications that its RoCE flows got",
-        cumulative=True,
         since=2,
         needs="roce",
     ),
-    Signal(
-        "roce_resent",
-        "host",
-        "packets",
-        "RoCE packets sent again",
-        cumulative=True,
-        since=2,
-        needs="roce",
-    ),
+    _counter("roce_resent", "host", "packets", "RoCE packets sent again", since=2, needs="roce"),
     Signal(
         "rtt_ns",
         "host",
@@ -249,47 +206,32 @@ SIGNALS: tuple[Signal, ...] = (
         since=2,
         needs="roce",
     ),
-    Signal(
+    _counter(
         "received_packets",
         "host",
         "packets",
         "packets with data that arrived, sent again ones too",
-        cumulative=True,
         since=3,
     ),
-    Signal(
+    _counter(
         "out_of_order_packets",
         "host",
         "packets",
         "those of them that arrived while an earlier one was missing",
-        cumulative=True,
         since=3,
     ),
-    Signal(
+    _on_demand(
         "bytes",
         "pair",
         "B",
         "bytes that came in at an edge switch for another's hosts, IP headers included (DRLet, "
         "equation 2)",
         cumulative=True,
-        recorded=False,
-        on_demand=True,
     ),
-    Signal(
-        "acked_bytes", "flow", "B", "payload that was acknowledged", cumulative=True, needs="roce"
-    ),
-    Signal(
-        "resent_packets", "flow", "packets", "packets sent again", cumulative=True, needs="roce"
-    ),
-    Signal(
-        "rtts",
-        "flow",
-        "round trips",
-        "round trips that were measured",
-        cumulative=True,
-        needs="roce",
-    ),
-    Signal("rtt_sum_ns", "flow", "ns", "sum of these round trips", cumulative=True, needs="roce"),
+    _counter("acked_bytes", "flow", "B", "payload that was acknowledged", needs="roce"),
+    _counter("resent_packets", "flow", "packets", "packets sent again", needs="roce"),
+    _counter("rtts", "flow", "round trips", "round trips that were measured", needs="roce"),
+    _counter("rtt_sum_ns", "flow", "ns", "sum of these round trips", needs="roce"),
     Signal("rate_bps", "flow", "bit/s", "rate that congestion control allows it", needs="roce"),
 )
 
