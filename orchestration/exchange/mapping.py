@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from inventory.files import load_testbed
 from inventory.parts import Device, LinkSpec
@@ -32,34 +32,16 @@ from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
+from orchestration.model.units import DURATIONS, SIZES
 
-TIME_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-SIZE_UNITS = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-}
+TIME_UNITS, SIZE_UNITS = DURATIONS, SIZES
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
 _BUFFER_BYTES = 16_000_000
 _DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
-def _one_of(units: dict[str, int], noun: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in units:
-            known = ", ".join(units)
-            raise ValueError(f"{value!r} is no unit of {noun}: use one of {known}")
-        return value
-
-    return AfterValidator(check)
-
-
-TimeUnit = Annotated[str, _one_of(TIME_UNITS, "time")]
-SizeUnit = Annotated[str, _one_of(SIZE_UNITS, "size")]
+TimeUnit = Literal["s", "ms", "us", "ns"]
+SizeUnit = Literal["B", "KB", "MB", "GB", "KiB", "MiB", "GiB"]
 
 
 class TimeColumn(StrictModel):

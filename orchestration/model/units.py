@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
-_RATES = {"bps": 1, "Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
-_SIZES = {
+RATES = {"bps": 1, "Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
+SIZES = {
     "B": 1,
     "KB": 10**3,
     "MB": 10**6,
@@ -20,7 +20,7 @@ _SIZES = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_DURATIONS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+DURATIONS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _NUMBER_UNIT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -53,17 +53,17 @@ def _parse(text: object, units: Mapping[str, int], noun: str, example: str) -> i
 
 def parse_rate_bps(text: object) -> int:
     """Return the rate in bit/s; raise UnitError for anything but `<number><bps…Tbps>`."""
-    return _parse(text, _RATES, "rate", "25Gbps")
+    return _parse(text, RATES, "rate", "25Gbps")
 
 
 def parse_size_bytes(text: object) -> int:
     """Return the size in bytes; raise UnitError for anything but `<number><B…GiB>`."""
-    return _parse(text, _SIZES, "size", "64KB")
+    return _parse(text, SIZES, "size", "64KB")
 
 
 def parse_duration_ns(text: object) -> int:
     """Return the duration in nanoseconds; raise UnitError for anything but `<number><ns…s>`."""
-    return _parse(text, _DURATIONS, "duration", "100us")
+    return _parse(text, DURATIONS, "duration", "100us")
 
 
 def _format(value: float, units: Mapping[str, int], digits: int) -> str:
@@ -79,15 +79,31 @@ def _format(value: float, units: Mapping[str, int], digits: int) -> str:
 
 def format_rate(bps: float, digits: int = 2) -> str:
     """Return `25Gbps` for 25e9."""
-    return _format(bps, _RATES, digits)
+    return _format(bps, RATES, digits)
 
 
 def format_size(size_bytes: float, digits: int = 2) -> str:
     """Return `64KB` for 64e3 (decimal prefixes)."""
-    decimal = {unit: factor for unit, factor in _SIZES.items() if "i" not in unit}
+    decimal = {unit: factor for unit, factor in SIZES.items() if "i" not in unit}
     return _format(size_bytes, decimal, digits)
 
 
 def format_duration(ns: float, digits: int = 2) -> str:
     """Return `100us` for 100e3."""
-    return _format(ns, _DURATIONS, digits)
+    return _format(ns, DURATIONS, digits)
+
+
+def whole_rate(bps: int) -> str:
+    """Return `25Gbps` for 25,000,000,000: the largest unit without a remainder."""
+    return _whole(bps, RATES)
+
+
+def whole_duration(ns: int) -> str:
+    """Return `10ms` for 10,000,000: the largest unit without a remainder."""
+    return _whole(ns, DURATIONS)
+
+
+def _whole(value: int, units: Mapping[str, int]) -> str:
+    fits = [unit for unit, size in units.items() if value and value % size == 0]
+    unit = fits[-1] if fits else next(iter(units))
+    return f"{value // units[unit]}{unit}"

@@ -24,11 +24,10 @@ from orchestration.model.roce import (
     is_former_hpcc,
 )
 from orchestration.model.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
+from orchestration.model.units import whole_duration
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"
-_DURATIONS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_RATES = {"Tbps": 10**12, "Gbps": 10**9, "Mbps": 10**6, "Kbps": 10**3, "bps": 1}
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     for pattern in campaign.patterns:
         yield f"  - {mapping(pattern)}"
     yield f"repeats: {campaign.repeats}"
-    yield f"duration: {duration(campaign.duration_ns)}"
+    yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
-        yield f"{key}: {duration(value)}"
+        yield f"{key}: {whole_duration(value)}"
     modes = capabilities(campaign.backend).modes
     control = (campaign.host or HostSpec()).congestion_control
     several = sum(control in mode.controls for mode in modes) > 1
@@ -85,7 +84,7 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     if campaign.load_balancing != ECMP:
         yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
-        settings: dict[str, Any] = {"min_rto": duration(campaign.host.min_rto_ns)}
+        settings: dict[str, Any] = {"min_rto": whole_duration(campaign.host.min_rto_ns)}
         if campaign.host.loss_detection != HostSpec().loss_detection:
             settings["loss_detection"] = campaign.host.loss_detection
         # the default is left out: it would be refused where traffic classes have their own
@@ -116,13 +115,13 @@ def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
     common: dict[str, Any] = {"kind": spec.kind, "route_by": spec.route_by}
     # what a setting does not use, a campaign file may not have
     if spec.route_by == "conga":
-        common["dre_time"] = duration(spec.dre_time_ns)
-        common["metric_age"] = duration(spec.metric_age_ns)
+        common["dre_time"] = whole_duration(spec.dre_time_ns)
+        common["metric_age"] = whole_duration(spec.metric_age_ns)
     if spec.kind == "spray":
         return common
     timeouts = {
-        "edge": duration(spec.edge_timeout_ns),
-        "aggregation": duration(spec.aggregation_timeout_ns),
+        "edge": whole_duration(spec.edge_timeout_ns),
+        "aggregation": whole_duration(spec.aggregation_timeout_ns),
     }
     return {**common, "timeout": timeouts, "entries": spec.entries}
 
@@ -139,10 +138,10 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
         "payload": f"{roce.payload_bytes}B",
         "ack_every": roce.ack_every,
         "window": "bdp" if roce.window_bytes == BDP_WINDOW else f"{roce.window_bytes}B",
-        "timeout": duration(roce.timeout_ns),
+        "timeout": whole_duration(roce.timeout_ns),
         "recovery": roce.recovery,
-        "rtt_probe_interval": duration(roce.rtt_probe_interval_ns),
-        "decision_latency": duration(roce.decision_latency_ns),
+        "rtt_probe_interval": whole_duration(roce.rtt_probe_interval_ns),
+        "decision_latency": whole_duration(roce.decision_latency_ns),
         "decisions": roce.decisions,
         **({roce.control: own} if own else {}),
         "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
@@ -156,12 +155,12 @@ def _others(given: Mapping[str, int], name: str) -> list[str]:
 
 def _fault(fault: FaultSpec) -> dict[str, Any]:
     which: dict[str, Any] = {"share": fault.share} if fault.share else {"links": fault.links}
-    up = {} if fault.up_ns is None else {"up": duration(fault.up_ns)}
+    up = {} if fault.up_ns is None else {"up": whole_duration(fault.up_ns)}
     return {
         **which,
-        "down": duration(fault.down_ns),
+        "down": whole_duration(fault.down_ns),
         **up,
-        "convergence": duration(fault.convergence_ns),
+        "convergence": whole_duration(fault.convergence_ns),
     }
 
 
@@ -227,16 +226,6 @@ def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
     return TunerEntry({**entry.fields, "checkpoint": source.name}, entry.label)
 
 
-def duration(ns: int) -> str:
-    """Return `10ms` for 10,000,000: the largest unit without a remainder."""
-    return _exact(ns, _DURATIONS, "ns")
-
-
-def rate(bps: int) -> str:
-    """Return `25Gbps` for 25,000,000,000: the largest unit without a remainder."""
-    return _exact(bps, _RATES, "bps")
-
-
 def quoted(text: str) -> str:
     """Return text as a double-quoted YAML scalar."""
     return json.dumps(text, ensure_ascii=False)
@@ -246,10 +235,3 @@ def mapping(values: Mapping[str, object]) -> str:
     """Return a mapping of strings, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
     pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return "{" + ", ".join(pairs) + "}"
-
-
-def _exact(value: int, units: Mapping[str, int], smallest: str) -> str:
-    for unit, size in units.items():
-        if value and value % size == 0:
-            return f"{value // size}{unit}"
-    return f"{value}{smallest}"

@@ -15,8 +15,8 @@ from inventory.switch import SwitchSpec
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Link, Port, Testbed
 from orchestration.model.errors import InputError
-from orchestration.model.units import UnitError, parse_rate_bps
-from orchestration.replay.campaign_file import duration, mapping, quoted, rate
+from orchestration.model.units import UnitError, parse_rate_bps, whole_duration, whole_rate
+from orchestration.replay.campaign_file import mapping, quoted
 
 _REMEDY = "name a testbed file of your own with --testbed"
 
@@ -133,8 +133,8 @@ def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
         "xon_offset": f"{spec.xon_offset_bytes}B",
         "quanta": spec.quanta,
         "watchdog": {
-            "detect": duration(spec.detect_ns),
-            "restore": duration(spec.restore_ns),
+            "detect": whole_duration(spec.detect_ns),
+            "restore": whole_duration(spec.restore_ns),
             "action": spec.action,
         },
     }
@@ -143,5 +143,5 @@ def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
 
 def _link(link: Link, ports: tuple[Port, ...]) -> str:
     ends = {"a": ports[link.a].device, "b": ports[link.b].device}
-    figures = {"rate": rate(link.rate_bps), "delay": duration(link.delay_ns)}
+    figures = {"rate": whole_rate(link.rate_bps), "delay": whole_duration(link.delay_ns)}
     return mapping({**ends, **figures})

@@ -117,9 +117,9 @@ BAD = {
     "unit": (
         TABLE,
         MAPPING.replace("unit: us", "unit: usec"),
-        "map.yml:7: 'usec' is no unit of time",
+        "map.yml:7: 'unit' is 'usec'",
     ),
-    "size-unit": (TABLE, MAPPING.replace("KiB", "kb"), "map.yml:6: 'kb' is no unit of size"),
+    "size-unit": (TABLE, MAPPING.replace("KiB", "kb"), "map.yml:6: 'unit' is 'kb'"),
     "no-unit": (TABLE, MAPPING.replace(", unit: KiB", ""), "map.yml:6: missing field 'unit'"),
     "no-fabric": (TABLE, MAPPING.replace("testbed: graphcc\n", ""), "names no fabric, or two"),
     "field": (TABLE, MAPPING + "colour: red\n", "map.yml:11: unknown field 'colour'"),

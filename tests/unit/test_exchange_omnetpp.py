@@ -203,7 +203,7 @@ BAD = {
     "port": (VEC, MAPPING.replace('"leaf1:eth[0]"', '"leaf9:eth[0]"'), "the queue leaf1:eth"),
     "backwards": (VEC.replace("0.00002\n", "-0.00002\n"), MAPPING, "ends before it starts"),
     "no-unit": (VEC, MAPPING.replace("  time_unit: s\n", ""), "missing field 'time_unit'"),
-    "unit": (VEC, MAPPING.replace("time_unit: s", "time_unit: sec"), "'sec' is no unit of time"),
+    "unit": (VEC, MAPPING.replace("time_unit: s", "time_unit: sec"), "'time_unit' is 'sec'"),
 }
 
 
