@@ -64,33 +64,22 @@ def make(answers: Answers, place: Path) -> Made:
         raise InputError([problem])
     load_workload(answers.workload)
     load = answers.load or sizes.usual_load(fabric)
-    seen = _seen(answers.testbed, file)
     lossless = comparison.transport != DCTCP
     window_ns = sizes.window_ns(fabric)
     draft = Draft(
         name=name,
         file=str(file),
-        testbed=f"./{_beside(file).name}" if lossless else seen,
-        like=seen if lossless else "",
+        **_named(answers, lossless, file),
         fabric=fabric,
         comparison=comparison,
         chosen=choose(comparison, fabric, answers.tuners),
-        workload=_seen(answers.workload, file, (".csv",)),
         load=sizes.checked_load(load, fabric),
         incast=sizes.incast(fabric) if answers.incast else None,
         warm_up_ns=window_ns,
         duration_ns=2 * window_ns,
         drain_ns=sizes.drain_ns(fabric, answers.workload),
     )
-    # while it is checked it stands elsewhere, where the user's own files are seen by whole paths
-    whole = {one: os.path.abspath(one) for one in (answers.testbed, answers.workload)}
-    elsewhere = replace(
-        draft,
-        testbed=draft.testbed if lossless else _whole(answers.testbed, seen, whole),
-        like=_whole(answers.testbed, seen, whole) if lossless else "",
-        workload=_whole(answers.workload, draft.workload, whole),
-    )
-    settled_ns = _settled_ns(elsewhere, file, window_ns)
+    settled_ns = _settled_ns(draft, answers, file, window_ns)
     draft = replace(
         draft,
         warm_up_ns=settled_ns or window_ns,
@@ -98,6 +87,16 @@ def make(answers: Answers, place: Path) -> Made:
         settled=settled_ns > 0,
     )
     return Made(name, file, _texts(draft, file))
+
+
+def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, str]:
+    """Return the testbed and the workload as the campaign in a file names them."""
+    testbed = _seen(answers.testbed, file)
+    return {
+        "testbed": f"./{_beside(file).name}" if lossless else testbed,
+        "like": testbed if lossless else "",
+        "workload": _seen(answers.workload, file, (".csv",)),
+    }
 
 
 def comparison_named(name: str) -> Comparison:
@@ -158,11 +157,6 @@ def _place(place: Path) -> tuple[Path, str]:
     return (place if is_file else place / FILE), name
 
 
-def _whole(name: str, seen: str, whole: dict[str, str]) -> str:
-    """Return a name, or the whole path of what is `seen` from the campaign as a path."""
-    return name if seen == name and "/" not in name else whole[name]
-
-
 def _seen(name: str, file: Path, ends: Sequence[str] = _ENDS) -> str:
     """Return the name or path of a testbed or workload as a campaign file names it."""
     if "/" not in name and not name.endswith(tuple(ends)):
@@ -183,7 +177,7 @@ def _beside(file: Path) -> Path:
     return file.with_name(f"{file.stem}-testbed.yml")
 
 
-def _settled_ns(draft: Draft, file: Path, window_ns: int) -> int:
+def _settled_ns(draft: Draft, answers: Answers, file: Path, window_ns: int) -> int:
     """Return a warm-up after which the load can arrive, 0 if none is short enough.
 
     The campaign is loaded for it, so what its checks refuse comes out here.
@@ -191,22 +185,25 @@ def _settled_ns(draft: Draft, file: Path, window_ns: int) -> int:
     for warm_ups in range(1, _MOST_WARM_UPS + 1):
         warm_up_ns = warm_ups * window_ns
         tried = replace(draft, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
-        if _arrives(_texts(tried, file), file):
+        if _arrives(tried, answers, file):
             return warm_up_ns
     return 0
 
 
-def _arrives(texts: dict[Path, str], file: Path) -> bool:
+def _arrives(draft: Draft, answers: Answers, file: Path) -> bool:
     """Return whether what a campaign offers can arrive; it is loaded from another place."""
     with tempfile.TemporaryDirectory(prefix="closloop-init-") as place:
-        for path, text in texts.items():
-            (Path(place) / path.name).write_text(text, encoding="utf-8")
+        there = Path(place).resolve() / file.name
+        moved = replace(draft, **_named(answers, bool(draft.like), there))
+        for path, text in _texts(moved, there).items():
+            path.write_text(text, encoding="utf-8")
         try:
-            campaign = load_campaign(Path(place) / file.name)
+            campaign = load_campaign(there)
         except InputError as error:
             home = str(file.parent)
             problems = [
-                replace(one, where=one.where.replace(place, home)) for one in error.problems
+                replace(one, where=one.where.replace(str(there.parent), home))
+                for one in error.problems
             ]
             raise InputError(problems) from error
         found = arriving(campaign.trials, load_testbed, make_schedule)
