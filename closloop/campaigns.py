@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from orchestration.analysis.comparison.result import RunComparison
     from orchestration.campaign.plan import Plan
-    from orchestration.model.repeats import RepeatRule, Standing
-    from orchestration.model.trial import TrialSpec
-    from orchestration.runner.run import Summary
-    from orchestration.runner.worker import Failed, Finished, Progressed
+    from orchestration.runner.run import Listener, Summary
 
 RUNS = Path("runs")
 
@@ -73,34 +71,9 @@ def run(
     rack = None if inventory is None else wiring.RackAccess(Path(inventory), Secrets())
     engine = wiring.backend(loaded.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(loaded, engine)
-    return run_campaign(loaded, engine, Path(out), side_by_side, _Silent(), fresh=fresh)
-
-
-class _Silent:
-    """A listener that keeps to itself how a run goes."""
-
-    def planned(self, trials: int, finished: int, jobs: int) -> None:
-        """Say nothing."""
-
-    def started(self, trial: TrialSpec) -> None:
-        """Say nothing."""
-
-    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
-        """Say nothing."""
-
-    def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """Say nothing."""
-
-    def failed(self, trial: TrialSpec, failure: Failed) -> None:
-        """Say nothing."""
-
-    def looked(
-        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
-    ) -> None:
-        """Say nothing."""
-
-    def tick(self) -> None:
-        """Say nothing."""
+    events = ("planned", "started", "progressed", "finished", "failed", "looked", "tick")
+    silent = cast("Listener", SimpleNamespace(**dict.fromkeys(events, lambda *told: None)))
+    return run_campaign(loaded, engine, Path(out), side_by_side, silent, fresh=fresh)
 
 
 def compare(

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
@@ -89,7 +90,7 @@ def make(answers: Answers, place: Path) -> Made:
     return Made(name, file, _texts(draft, file))
 
 
-def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, str]:
+def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, Any]:
     """Return the testbed and the workload as the campaign in a file names them."""
     testbed = _seen(answers.testbed, file)
     return {
