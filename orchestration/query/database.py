@@ -50,8 +50,6 @@ class Runs:
         self._found = find_trials(Path(path) for path in paths)
         self._connection = self._connect()
         self._missing = set(TABLES)
-        self._files: list[str] = []
-        self._locked = False
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
         """Return a table over all trials, to filter, join or fetch: `.pl()`, `.df()`.
@@ -93,11 +91,27 @@ class Runs:
         self._connection.interrupt()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
+        """Open a database of the trials that can read their tables, and nothing else."""
         import duckdb
 
         connection = duckdb.connect()
         connection.execute(f"create schema {INTERNAL}")
         create_trials(connection, self._found)
+        set_to = {
+            "allowed_paths": [
+                str(trial.result.folder / spec.file)
+                for trial in self._found
+                for spec in TABLES.values()
+            ],
+            # Large sorts spill there. DuckDB creates the folder when needed, and removes it.
+            "temp_directory": f"{tempfile.gettempdir()}/closloop-sql-{uuid.uuid4().hex}",
+            "autoinstall_known_extensions": False,
+            "python_enable_replacements": False,
+            "enable_external_access": False,
+            "lock_configuration": True,
+        }
+        for name, value in set_to.items():
+            connection.execute(f"set {name} = $1", [value])
         return connection
 
     def _refuse_writing(self, query: str, kind: str) -> None:
@@ -116,41 +130,18 @@ class Runs:
             )
 
     def _open_views(self, query: str) -> None:
-        """Create the views that the query names, and lock everything else."""
+        """Create the views that the query names, if they are not there yet."""
         import duckdb
 
         try:
             named = {name.lower() for name in self._connection.get_table_names(query)}
         except duckdb.Error:
             named = set()
-        if not named:  # such as SHOW TABLES
-            named = set(TABLES)
-        if not self._missing & named and self._locked:
-            return
-        # Locked settings cannot be changed again, so a new connection opens old and new views.
-        wanted = (set(TABLES) - self._missing) | (named & set(TABLES))
-        if self._locked:
-            self._connection = self._connect()
-        self._files = []
         for name in TABLES:
-            if name in wanted:
-                self._files += create_view(self._connection, name, self._found)
-        self._missing = set(TABLES) - wanted
-        self._lock()
-
-    def _lock(self) -> None:
-        set_to = {
-            "allowed_paths": self._files,
-            # Large sorts spill there. DuckDB creates the folder when needed, and removes it.
-            "temp_directory": f"{tempfile.gettempdir()}/closloop-sql-{uuid.uuid4().hex}",
-            "autoinstall_known_extensions": False,
-            "python_enable_replacements": False,
-            "enable_external_access": False,
-            "lock_configuration": True,
-        }
-        for name, value in set_to.items():
-            self._connection.execute(f"set {name} = $1", [value])
-        self._locked = True
+            # all of them if none is named, as in SHOW TABLES
+            if name in self._missing and (name in named or not named):
+                create_view(self._connection, name, self._found)
+                self._missing.remove(name)
 
 
 def table(paths: str | Path | Iterable[str | Path], name: str) -> duckdb.DuckDBPyRelation:

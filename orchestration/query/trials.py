@@ -137,10 +137,8 @@ def _create(
     )
 
 
-def create_view(
-    connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[Found]
-) -> list[str]:
-    """Create the view of table `name` over all trials; return the files that it reads.
+def create_view(connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[Found]) -> None:
+    """Create the view of table `name` over all trials.
 
     Columns that files of older versions lack are NULL there.
     Raises InputError, with the file, if one is missing, damaged or of a newer closloop.
@@ -152,7 +150,9 @@ def create_view(
         check_file(path, name)
     whole = f"{INTERNAL}.{name}"
     connection.register("no_rows", no_rows_arrow(name))
-    connection.execute(f"create table {whole} as select *, null::VARCHAR as _file from no_rows")
+    connection.execute(
+        f"create or replace table {whole} as select *, null::VARCHAR as _file from no_rows"
+    )
     connection.unregister("no_rows")
     files = [str(path) for path in paths]
     of_files = (
@@ -164,7 +164,6 @@ def create_view(
         f"from ({' union all by name '.join(parts)}) join (select {', '.join(IDENTITY)}, "
         f"folder || '/{file}' as _file from trials) using (_file)"
     )
-    return files
 
 
 def _columns(name: str) -> str:
