@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -77,27 +77,21 @@ _THRESHOLD_NETWORKS = (
     Learned("graphcc", "ports exchange messages", _of("graphcc")),
 )
 
+_ECN_TCP = Comparison(
+    "ecn-tcp",
+    "ECN thresholds under TCP (DCTCP)",
+    DCTCP,
+    "secn1",
+    _THRESHOLDS,
+    _THRESHOLD_RULES,
+    _THRESHOLD_NETWORKS,
+)
+_ROCE = "ECN thresholds under RoCE (DCQCN, lossless by PFC)"
 COMPARISONS = {
     one.name: one
     for one in (
-        Comparison(
-            "ecn-tcp",
-            "ECN thresholds under TCP (DCTCP)",
-            DCTCP,
-            "secn1",
-            _THRESHOLDS,
-            _THRESHOLD_RULES,
-            _THRESHOLD_NETWORKS,
-        ),
-        Comparison(
-            "ecn-roce",
-            "ECN thresholds under RoCE (DCQCN, lossless by PFC)",
-            DCQCN,
-            "secn1",
-            _THRESHOLDS,
-            _THRESHOLD_RULES,
-            _THRESHOLD_NETWORKS,
-        ),
+        _ECN_TCP,
+        replace(_ECN_TCP, name="ecn-roce", title=_ROCE, transport=DCQCN),
         Comparison(
             "flowlets",
             "flowlet timeouts under TCP (DCTCP), where switches have several paths",
