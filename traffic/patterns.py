@@ -16,7 +16,7 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.model.brought import here
-from orchestration.model.records import Floats, Ints
+from orchestration.model.records import Ints
 from orchestration.model.trial import (
     AllToAllSpec,
     AlternatingSpec,
@@ -266,10 +266,6 @@ def _periodic(spec: IncastSpec | AllToAllSpec) -> Ints:
     return np.arange(spec.start_ns, spec.stop_ns, spec.period_ns, dtype=np.int64)
 
 
-def _host_rates_bps(testbed: Testbed) -> Floats:
-    return np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
-
-
 def _arrivals(
     spec: PoissonSpec | MessageMixSpec,
     sizes: Sizes,
@@ -279,7 +275,8 @@ def _arrivals(
     receiver: int | None = None,
 ) -> Flows:
     """Return arrivals in the spec's window that offer its load."""
-    rates = _host_rates_bps(testbed)
+    line_bps = [testbed.host_rate_bps(host) for host in testbed.hosts]
+    rates = np.array(line_bps, dtype=np.float64)
     capacity_bps = float(rates.sum() if receiver is None else rates[receiver])
     flows_per_ns = spec.load * capacity_bps / 8 / sizes.mean_bytes / 1e9
     window = cut_at(spec.start_ns, spec.stop_ns, warm_up_ns)

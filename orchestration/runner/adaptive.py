@@ -119,7 +119,8 @@ class Rounds:
         """
         rule = self._rule
         assert rule is not None
-        asked = [key for key in self._groups if not self._done(key)]
+        ended = {key for key, standing in self.standings.items() if standing.done}
+        asked = [key for key in self._groups if key not in ended]
         new = [
             trial.id
             for key in asked
@@ -140,9 +141,6 @@ class Rounds:
             self.standings[key] = standing_at(look, rule, factors, self._values(key))
             found.append(self.standings[key])
         return found
-
-    def _done(self, key: str) -> bool:
-        return key in self.standings and bool(self.standings[key].done)
 
     def _upto(self, key: str) -> int:
         """Return the repeats that are due of a condition."""

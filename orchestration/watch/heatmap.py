@@ -16,7 +16,6 @@ from orchestration.model.records import Floats
 FULL = 8
 UNKNOWN = -1
 _GAP = 2
-_Device = tuple[str, tuple[int, ...]]
 # Below this a queue or a link counts as empty.
 _NOTHING = 0.002
 
@@ -97,7 +96,7 @@ def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
     by_device = [
         MapRow(labels[tier], (Block("", tuple(Cell(ports) for _, ports in some)),))
         for tier in tiers
-        for some in _pieces(devices[tier], room)
+        for some in (devices[tier][at : at + room] for at in range(0, len(devices[tier]), room))
     ]
     kept = by_device[: max(1, lines // 2)]
     left_out = sum(len(row.blocks[0].cells) for row in by_device[len(kept) :])
@@ -126,7 +125,3 @@ def _wrapped(blocks: Sequence[Block], width: int) -> list[list[Block]]:
         used += block.width + (_GAP if rows[-1] else 0)
         rows[-1].append(block)
     return rows
-
-
-def _pieces(items: Sequence[_Device], size: int) -> list[Sequence[_Device]]:
-    return [items[at : at + size] for at in range(0, len(items), size)]

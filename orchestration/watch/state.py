@@ -160,7 +160,9 @@ class _Story:
         elif event == log.LOOKED:
             self.tally.trials, self.tally.earlier = entry["trials"], entry["finished"]
         elif event == log.TRIAL_STARTED:
-            self.tally.running[trial] = RunningTrial(_seconds(entry["at"]))
+            self.tally.running[trial] = RunningTrial(
+                datetime.fromisoformat(entry["at"]).timestamp()
+            )
         elif event == log.TRIAL_FINISHED:
             self._end(trial, entry)
             self.tally.finished += 1
@@ -217,10 +219,6 @@ def _is_held(folder: Path) -> bool:
     except OSError:
         return True
     return any(f":{inode} " in line and "FLOCK" in line for line in lines)
-
-
-def _seconds(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
 
 
 def _clock(at: str) -> str:
