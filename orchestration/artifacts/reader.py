@@ -49,7 +49,7 @@ class TrialResult:
         """The fabric that the trial ran on."""
         path = self.folder / TESTBED_FILE
         try:
-            return testbed_from_json(_read_json(path))
+            return testbed_from_json(read_json(path))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError.single(str(path), f"is not a testbed: {error!r}", _AGAIN) from error
 
@@ -95,7 +95,7 @@ class TrialResult:
 def read_trial(folder: Path) -> TrialResult:
     """Return the trial in a run folder. Raises InputError, naming the file, if it is not one."""
     path = folder / TRIAL_FILE
-    data = _read_json(path)
+    data = read_json(path)
     found = data.get("format")
     if isinstance(found, int) and found > TRIAL_FORMAT:
         raise InputError.single(
@@ -127,16 +127,17 @@ def finished_trials(campaign_folder: Path) -> list[Path]:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises InputError if there is none."""
     where = str(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError.single(where, "the file is missing", _AGAIN) from error
+        raise InputError.single(where, "the file is missing", remedy) from error
     except OSError as error:
-        raise InputError.single(where, f"cannot be read: {error.strerror}", _AGAIN) from error
+        raise InputError.single(where, f"cannot be read: {error.strerror}", remedy) from error
     except ValueError as error:
-        raise InputError.single(where, f"is damaged: {error}", _AGAIN) from error
+        raise InputError.single(where, f"is damaged: {error}", remedy) from error
     if not isinstance(data, dict):
-        raise InputError.single(where, "does not hold a JSON object", _AGAIN)
+        raise InputError.single(where, "does not hold a JSON object", remedy)
     return data

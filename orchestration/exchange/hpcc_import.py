@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from inventory.parts import Device, LinkSpec
 from inventory.routing import PathTable
 from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
+from orchestration.artifacts.reader import read_json
 from orchestration.artifacts.stamp import Reason
 from orchestration.exchange.hpcc_config import window_note
 from orchestration.exchange.hpcc_inputs import (
@@ -159,8 +159,8 @@ class Names:
 def _read_names(path: Path, topology: HpccTopology) -> Names:
     """Read the names that `closloop export hpcc` wrote next to its files."""
     remedy = "give the names.json that was exported with this topology file, or leave --names out"
+    data = read_json(path, remedy)
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found = Names(
             testbed=str(data["testbed"]),
             nodes=tuple((str(node["name"]), int(node["tier"])) for node in data["nodes"]),
@@ -175,8 +175,6 @@ def _read_names(path: Path, topology: HpccTopology) -> Names:
             duration_ns=int(data.get("duration_ns", 0)),
         )
         version = int(data.get("format", NAMES_FORMAT))
-    except OSError as error:
-        raise InputError.single(str(path), f"cannot be read: {error.strerror}", remedy) from error
     except (KeyError, TypeError, ValueError) as error:
         raise InputError.single(str(path), f"does not hold names: {error!r}", remedy) from error
     if version > NAMES_FORMAT:

@@ -5,7 +5,6 @@ Units are always given, never guessed. The YAML is as strict as that of a campai
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -30,6 +29,7 @@ from inventory.strictyaml import (
 )
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
+from orchestration.artifacts.reader import read_json
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 from orchestration.model.units import DURATIONS, SIZES
@@ -170,13 +170,10 @@ def testbed_of(name: str, beside: Path) -> Testbed:
     """
     path = beside.parent / name
     if name.endswith(".json"):
+        remedy = "give the testbed.json of a run"
         try:
-            return testbed_from_json(json.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            what = f"cannot be read: {error.strerror}"
-            raise InputError.single(str(path), what, "check the path") from error
+            return testbed_from_json(read_json(path, remedy))
         except (KeyError, TypeError, ValueError) as error:
-            remedy = "give the testbed.json of a run"
             raise InputError.single(str(path), f"is not a testbed: {error!r}", remedy) from error
     if "/" in name or name.endswith((".yml", ".yaml")):
         return load_testbed(f"{path.parent}/{path.name}")
