@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from orchestration.model.congestion import CONTROLS, PROGRAM
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
@@ -54,28 +54,35 @@ class DriverSpec:
 
 SOCKETS = DriverSpec()
 
-# Every pattern's `queue_class` names one of the testbed's traffic classes. "" is the first of them,
-# or the only queue of a port if there are none. A `driver` other than sockets runs on racks only.
-# `congestion_control` is "" for that of the class, or else the hosts'.
+
+@dataclass(frozen=True, kw_only=True)
+class _Pattern:
+    """What every pattern says of its flows.
+
+    `queue_class` names one of the testbed's traffic classes. "" is the first of them, or the only
+    queue of a port if there are none. A `driver` other than sockets runs on racks only.
+    `congestion_control` is "" for that of the class, or else the hosts'.
+    """
+
+    queue_class: str = ""
+    driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
 
 
 @dataclass(frozen=True)
-class PoissonSpec:
+class PoissonSpec(_Pattern):
     """Poisson arrivals of sizes from `workload` at `load` (0..1 of the hosts' line rate)."""
 
     workload: str
     load: float
     start_ns: int
     stop_ns: int
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
     draw: Draw = INDEPENDENT
-    kind: Literal["poisson"] = "poisson"
+    kind: ClassVar = "poisson"
 
 
 @dataclass(frozen=True)
-class IncastSpec:
+class IncastSpec(_Pattern):
     """Every `period_ns`, `fan_in` hosts send `size_bytes` each to one receiver, together.
 
     `receiver` is a host's name, or "" for a new seeded choice at each period.
@@ -87,28 +94,22 @@ class IncastSpec:
     start_ns: int
     stop_ns: int
     receiver: str = ""
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-    kind: Literal["incast"] = "incast"
+    kind: ClassVar = "incast"
 
 
 @dataclass(frozen=True)
-class AllToAllSpec:
+class AllToAllSpec(_Pattern):
     """Every `period_ns` each host sends `size_bytes` to every other host."""
 
     size_bytes: int
     period_ns: int
     start_ns: int
     stop_ns: int
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-    kind: Literal["all-to-all"] = "all-to-all"
+    kind: ClassVar = "all-to-all"
 
 
 @dataclass(frozen=True)
-class MessageMixSpec:
+class MessageMixSpec(_Pattern):
     """Poisson arrivals of messages whose sizes are drawn with equal probability (ACC, fig. 7).
 
     With `receiver`, a host's name, all others send to it, and `load` is a share of its line rate.
@@ -119,29 +120,23 @@ class MessageMixSpec:
     start_ns: int
     stop_ns: int
     receiver: str = ""
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
     draw: Draw = INDEPENDENT
-    kind: Literal["message-mix"] = "message-mix"
+    kind: ClassVar = "message-mix"
 
 
 @dataclass(frozen=True)
-class SingleFlowSpec:
+class SingleFlowSpec(_Pattern):
     """One flow between two named hosts."""
 
     src: str
     dst: str
     size_bytes: int
     start_ns: int
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-    kind: Literal["flow"] = "flow"
+    kind: ClassVar = "flow"
 
 
 @dataclass(frozen=True)
-class ConcurrentSpec:
+class ConcurrentSpec(_Pattern):
     """`flows` flows together: from many hosts to `receiver`, or without one from all hosts to all.
 
     They start together, at a time drawn from `within_ns` after `start_ns`, and each at most
@@ -156,14 +151,11 @@ class ConcurrentSpec:
     senders: int = 0
     within_ns: int = 0
     spread_ns: int = 0
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-    kind: Literal["concurrent"] = "concurrent"
+    kind: ClassVar = "concurrent"
 
 
 @dataclass(frozen=True)
-class AlternatingSpec:
+class AlternatingSpec(_Pattern):
     """`few` hosts send to `receiver`, then `many`, then few again: phases of drawn lengths.
 
     A phase lasts `phase_ns` on average, half of it at least and half as much again at most. The
@@ -184,14 +176,11 @@ class AlternatingSpec:
     short_load: float
     start_ns: int
     stop_ns: int
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-    kind: Literal["alternating"] = "alternating"
+    kind: ClassVar = "alternating"
 
 
 @dataclass(frozen=True)
-class ReplaySpec:
+class ReplaySpec(_Pattern):
     """The flows of a CSV file that start within the window, at their recorded times.
 
     If the name `file` contains `REPEAT`, each repeat has its own recording. With `recorded_class`,
@@ -202,10 +191,7 @@ class ReplaySpec:
     start_ns: int
     stop_ns: int
     recorded_class: str = ""
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-    kind: Literal["replay"] = "replay"
+    kind: ClassVar = "replay"
 
 
 PatternSpec = (
@@ -360,8 +346,11 @@ class TrialSpec:
         if self.host.roce is not None and not self.host.roce.decision_latency_ns:
             del data["host"]["roce"]["decision_latency_ns"], data["host"]["roce"]["decisions"]
         for pattern, spec in zip(data["traffic"], self.traffic, strict=True):
-            draw = ("draw",) if "draw" in pattern else ()
-            _leave_out(pattern, spec, ("driver", "congestion_control", *draw))
+            common = ("queue_class", "driver", "congestion_control", "draw")
+            # in the order that they have always had
+            pattern |= {name: pattern.pop(name) for name in common if name in pattern}
+            _leave_out(pattern, spec, [name for name in common[1:] if name in pattern])
+            pattern["kind"] = spec.kind
         return data
 
     @classmethod
@@ -465,4 +454,4 @@ def _pattern(data: dict[str, Any]) -> PatternSpec:
     if "driver" in values:
         options = tuple((name, value) for name, value in values["driver"]["options"])
         values["driver"] = DriverSpec(values["driver"]["name"], options)
-    return PATTERNS[data["kind"]](**values)
+    return PATTERNS[values.pop("kind")](**values)

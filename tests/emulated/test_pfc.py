@@ -206,7 +206,7 @@ def test_a_link_that_was_stopped_is_not_called_slow(folder):
 def test_the_same_seed_gives_the_same_tables_to_the_bit(folder):
     more = CLASSES + "switch: {buffer: 400KB, alpha: 1/8, pfc: [rdma]}"
     flows = tuple(
-        SingleFlowSpec(f"h{n + 1}", f"h{m}", 200_000, n * 100, ("rdma", "other")[n % 2])
+        SingleFlowSpec(f"h{n + 1}", f"h{m}", 200_000, n * 100, queue_class=("rdma", "other")[n % 2])
         for n in range(3, 12)
         for m in (1, 2)
     )
@@ -236,9 +236,9 @@ def test_tcp_shares_a_buffer_too(folder):
 def test_only_the_priority_that_is_paused_stops(folder):
     more = CLASSES + "switch: {buffer: 2MB, alpha: 1/8, pfc: [rdma]}"
     flows = (
-        *(SingleFlowSpec(f"h{n + 2}", "h1", 500_000, 0, "rdma") for n in range(20)),
-        SingleFlowSpec("h2", "h22", 1_000_000, 0, "other"),
-        SingleFlowSpec("h3", "h22", 1_000_000, 0, "rdma"),
+        *(SingleFlowSpec(f"h{n + 2}", "h1", 500_000, 0, queue_class="rdma") for n in range(20)),
+        SingleFlowSpec("h2", "h22", 1_000_000, 0, queue_class="other"),
+        SingleFlowSpec("h3", "h22", 1_000_000, 0, queue_class="rdma"),
     )
     run = trial(folder, more, flows)
     other, rdma = run.record.flows.end_ns[-2:]

@@ -220,11 +220,13 @@ def mixed(tmp_path, seed=1):
     return run_trial(
         str(path),
         (
-            PoissonSpec("WebSearch", 0.3, 0, 4 * MS, "rdma"),
-            PoissonSpec("WebSearch", 0.3, 0, 4 * MS, "tcp"),
-            IncastSpec(6, 64_000, 2 * MS, 0, 4 * MS, "h3", "rdma"),
+            PoissonSpec("WebSearch", 0.3, 0, 4 * MS, queue_class="rdma"),
+            PoissonSpec("WebSearch", 0.3, 0, 4 * MS, queue_class="tcp"),
+            IncastSpec(6, 64_000, 2 * MS, 0, 4 * MS, "h3", queue_class="rdma"),
             # TCP in the class of RoCE, whose packets it shares queues with
-            IncastSpec(4, 64_000, 2 * MS, 0, 4 * MS, "h3", "rdma", congestion_control="reno"),
+            IncastSpec(
+                4, 64_000, 2 * MS, 0, 4 * MS, "h3", queue_class="rdma", congestion_control="reno"
+            ),
         ),
         SECN1,
         duration_ns=4 * MS,

@@ -232,7 +232,7 @@ uplink: {rate: RATE, delay: 1us}
 def test_the_same_seed_gives_the_same_tables_to_the_bit(run):
     more = CLASSES + "switch: {buffer: 400KB, alpha: 1/8, pfc: [rdma]}"
     flows = tuple(
-        SingleFlowSpec(f"h{n + 1}", f"h{m}", 200_000, n * 100, ("rdma", "other")[n % 2])
+        SingleFlowSpec(f"h{n + 1}", f"h{m}", 200_000, n * 100, queue_class=("rdma", "other")[n % 2])
         for n in range(3, 12)
         for m in (1, 2)
     )
@@ -263,9 +263,9 @@ PFC = "switch: {buffer: 2MB, xoff: 30KB, pfc: [3]}"
 LOSSY = "switch: {buffer: 600KB, alpha: 1/2}"
 # h2 is stopped in one class, and acknowledges what it gets in both
 TWO_CLASSES = (
-    *(SingleFlowSpec(f"h{n + 2}", "h1", 500_000, 1_009 * n, "rdma") for n in range(12)),
-    SingleFlowSpec("h15", "h2", 900_000, 501, "rdma"),
-    SingleFlowSpec("h16", "h2", 900_000, 777, "other"),
+    *(SingleFlowSpec(f"h{n + 2}", "h1", 500_000, 1_009 * n, queue_class="rdma") for n in range(12)),
+    SingleFlowSpec("h15", "h2", 900_000, 501, queue_class="rdma"),
+    SingleFlowSpec("h16", "h2", 900_000, 777, queue_class="other"),
 )
 
 

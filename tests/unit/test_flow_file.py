@@ -165,7 +165,9 @@ def test_a_host_that_is_not_there_is_named_with_its_line(tmp_path):
 
 
 def test_the_spec_survives_json():
-    spec = trial([ReplaySpec("f-{repeat}.csv", 0, MS, "incast", "tcp")], parent="run/trial")
+    spec = trial(
+        [ReplaySpec("f-{repeat}.csv", 0, MS, "incast", queue_class="tcp")], parent="run/trial"
+    )
     assert TrialSpec.from_json(spec.to_json()) == spec
 
 

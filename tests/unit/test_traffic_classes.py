@@ -39,9 +39,9 @@ TESTBED = load_testbed("acc-fig8")
 QUEUES = len(TESTBED.queues)
 RDMA, TCP = 0, 1  # the queues towards h1
 TRAFFIC = (
-    SingleFlowSpec("h2", "h1", 1000, 0, "rdma"),
-    SingleFlowSpec("h3", "h1", 1000, 0, "tcp"),
-    SingleFlowSpec("h4", "h1", 1000, 0, "tcp"),
+    SingleFlowSpec("h2", "h1", 1000, 0, queue_class="rdma"),
+    SingleFlowSpec("h3", "h1", 1000, 0, queue_class="tcp"),
+    SingleFlowSpec("h4", "h1", 1000, 0, queue_class="tcp"),
     SingleFlowSpec("h5", "h1", 1000, 0),
 )
 TRIAL = TrialSpec("c", "acc-fig8", "emulated", TunerSpec("secn1"), TRAFFIC, 1, 1, MS, MS)
