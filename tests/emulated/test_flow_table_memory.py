@@ -82,8 +82,8 @@ def test_flows_are_counted_at_the_queue_of_their_class(tmp_path):
         "two", devices, links, mtu_bytes=1500, buffer_bytes=4_000_000, classes=classes
     )
     traffic = (
-        SingleFlowSpec("h1", "h3", 200_000, 0, "a"),
-        SingleFlowSpec("h2", "h3", 2_000_000, 0, "b"),
+        SingleFlowSpec("h1", "h3", 200_000, 0, queue_class="a"),
+        SingleFlowSpec("h2", "h3", 2_000_000, 0, queue_class="b"),
     )
     trial = TrialSpec("c", "two", "emulated", TunerSpec("secn1"), traffic, 1, 1, MS, 20 * MS)
     watcher = Watcher()

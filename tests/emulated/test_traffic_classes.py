@@ -35,7 +35,7 @@ classes:
 
 
 def flows(klass, senders, size_bytes):
-    return tuple(SingleFlowSpec(host, "h1", size_bytes, 0, klass) for host in senders)
+    return tuple(SingleFlowSpec(host, "h1", size_bytes, 0, queue_class=klass) for host in senders)
 
 
 def one_transport(folder: Path, name: str, buffer: str = "16MB") -> str:
@@ -114,7 +114,7 @@ def test_a_hosts_nic_serves_flows_of_all_classes_alike(tmp_path):
     """Whatever Linux' priorities are: weights are the switches'."""
     names = ("rdma", "tcp")
     traffic = tuple(
-        SingleFlowSpec("h2", to, 12_000_000, 0, name)
+        SingleFlowSpec("h2", to, 12_000_000, 0, queue_class=name)
         for name, to in zip(names, ("h1", "h3"), strict=True)
     )
     run = run_trial(one_transport(tmp_path, "cubic"), traffic, SETTING, duration_ns=2 * MS)
