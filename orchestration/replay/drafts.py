@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from inventory.topology import Testbed
-from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.schema import check_backend
 from orchestration.model.capabilities import capabilities
@@ -35,11 +33,12 @@ from orchestration.replay.campaign_file import (
     recorded_tuner,
     with_checkpoint,
 )
-from orchestration.replay.parents import Group, Recording, find_parents, group_parents
+from orchestration.replay.parents import Group, find_parents, group_parents
 from orchestration.replay.recordings import (
     class_order,
     keeps_numbers,
     schedule_of,
+    shared_schedule,
     write_actions,
 )
 from orchestration.replay.substitutions import (
@@ -165,7 +164,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         for repeat in group.repeats:
-            schedule = _shared_schedule(group, repeat)
+            schedule = shared_schedule(group, repeat)
             columns = {column: schedule[column] for column in flow_file.COLUMNS}
             write_csv(folder / of_repeat(flows, repeat), columns)
         kept = tuple(with_checkpoint(entry, folder) for entry in others)
@@ -224,34 +223,6 @@ def _chosen(group: Group, repeats: int | None) -> Group:
         )
     kept = recorded[:repeats]
     return Group(group.factors, tuple(r for r in group.recordings if r.repeat in kept))
-
-
-def _shared_schedule(group: Group, repeat: int) -> Columns:
-    """Return the flows of a repeat, which are the same for all of its tuners."""
-    found: Columns | None = None
-    digests: dict[str, Recording] = {}
-    for recording in group.of_repeat(repeat):
-        schedule = schedule_of(recording.trial)
-        digests.setdefault(_digest(schedule), recording)
-        found = found or schedule
-    if len(digests) > 1:
-        one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
-        raise InputError.single(
-            other,
-            f"its flows are not those of {one}, of the same repeat",
-            "choose one tuner's trials with --trials",
-        )
-    assert found is not None  # each repeat of a group has a recording
-    return found
-
-
-def _digest(schedule: Columns) -> str:
-    digest = hashlib.sha256()
-    for name in ("start_ns", "bytes"):
-        digest.update(schedule[name].tobytes())
-    for name in ("src", "dst", "class"):
-        digest.update("\n".join(schedule[name].tolist()).encode())
-    return digest.hexdigest()
 
 
 def _class_order(group: Group) -> tuple[str, ...]:

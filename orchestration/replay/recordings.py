@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, KNOBS, Knob
 from orchestration.model.records import Ints
 from orchestration.model.trial import of_repeat
+from orchestration.replay.parents import Group, Recording
 from traffic.schedule import class_names
 from tuners.recorded import columns_of, faults
 
@@ -121,6 +123,34 @@ def schedule_of(trial: TrialResult) -> Columns:
     if not len(table["start_ns"]):
         raise InputError.single(where, "the trial has no flows", "there is nothing to replay")
     return table
+
+
+def shared_schedule(group: Group, repeat: int) -> Columns:
+    """Return the flows of a repeat, which are the same for all of its tuners."""
+    found: Columns | None = None
+    digests: dict[str, Recording] = {}
+    for recording in group.of_repeat(repeat):
+        schedule = schedule_of(recording.trial)
+        digests.setdefault(_digest(schedule), recording)
+        found = found or schedule
+    if len(digests) > 1:
+        one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
+        raise InputError.single(
+            other,
+            f"its flows are not those of {one}, of the same repeat",
+            "choose one tuner's trials with --trials",
+        )
+    assert found is not None  # each repeat of a group has a recording
+    return found
+
+
+def _digest(schedule: Columns) -> str:
+    digest = hashlib.sha256()
+    for name in ("start_ns", "bytes"):
+        digest.update(schedule[name].tobytes())
+    for name in ("src", "dst", "class"):
+        digest.update("\n".join(schedule[name].tolist()).encode())
+    return digest.hexdigest()
 
 
 def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
