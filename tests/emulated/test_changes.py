@@ -150,15 +150,3 @@ def test_a_refused_change_raises_and_the_next_ones_work(said):
     assert [message["index"] for message in refused] == [1, 1, 1]
     assert all("No such device" in message["error"] for message in refused)
     assert of(said, "after")[0]["kmin"] == [7_000] * 3
-
-
-def test_the_decision_probe_measures_every_phase():
-    messages = []
-    tuners = {"a": {"name": "random"}, "b": {"name": "qaecn"}}
-    probe = {"kind": "decision", "tuners": tuners, "rounds": 4, "batch": 2}
-    result = run_probe("graphcc", probe, messages.append)
-    assert result["changed_queues"]["a"] == QUEUES
-    assert 0 < result["changed_queues"]["b"] <= QUEUES
-    batches = [(m["tuner"], m["phase"], m["batch"]) for m in messages if "batch" in m]
-    phases = ("decision", "observe", "act", "apply")
-    assert batches == [(t, phase, n) for t in tuners for phase in phases for n in range(3)]
