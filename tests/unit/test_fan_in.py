@@ -1,0 +1,54 @@
+"""What the arms of `fan-in` set, and what shares of its headroom are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestration.studies.bench.fan_in import KNOWN, Arm, Headroom, scenario, settings_of
+from traffic.alternating import phases
+from traffic.patterns import Streams
+from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
+
+MS = 1_000_000
+
+
+def test_the_oracle_changes_a_port_when_its_phase_begins():
+    episodes = scenario()
+    trial, testbed = dataclasses.replace(episodes[0], seed=5), episodes.testbed
+    few, many = (640, 1280, 0.05), (20, 40, 1.0)
+    queue = {testbed.peer_device(one).name: place for place, one in enumerate(testbed.queues)}
+    begins = {
+        (phase.start_ns, queue[spec.receiver]): many if phase.crowded else few
+        for place, spec in enumerate(trial.traffic)
+        for phase in phases(spec, Streams.spawn(trial.seed, place).times)
+    }
+    assert {one[1] for one in begins} == {queue[f"h{n}"] for n in range(1, 9)}
+    untouched = {(0, place): few for place in range(len(testbed.queues))}
+
+    def written(arm):
+        rows = list(settings_of(arm, trial, testbed))
+        assert rows == sorted(rows)
+        found = {row[:2]: row[2] for row in rows}
+        assert len(found) == len(rows)  # a queue has one setting at a time
+        return found
+
+    assert written(Arm(few, many)) == untouched | begins
+    late = {(t_ns and t_ns + MS, place): one for (t_ns, place), one in begins.items()}
+    assert written(Arm(few, many, late_ns=MS)) == untouched | late
+    assert written(Arm(few, few)) == untouched
+
+
+def test_a_share_is_of_the_way_from_the_best_static_setting_to_the_oracle():
+    known = Headroom(static=6.0, oracle=3.0, late=3.6, placebo=9.0)
+    assert (known.size, known.share(4.5), known.share(9.0)) == (0.5, 0.5, -1.0)
+
+
+@pytest.mark.parametrize("tuner", KNOWN)
+def test_references_are_settings_that_their_tuners_have(tuner):
+    templates = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
+    table = templates[tuner]()
+    columns = (table.kmin_bytes // 1_000, table.kmax_bytes // 1_000, table.pmax)
+    own = set(zip(*(column.tolist() for column in columns), strict=True))
+    assert {KNOWN[tuner].static, KNOWN[tuner].few, KNOWN[tuner].many} <= own
