@@ -5,23 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
-
 from collectors.sinks.influx import Server
-from collectors.sinks.spool import Place, spooled_runs
-from collectors.sinks.spooling import SpoolNote, SpoolObserver, leave_note
-from collectors.snapshot import EVERY_S, LiveObserver
+from collectors.sinks.spooling import SpoolNote, leave_note
+from collectors.snapshot import LiveObserver
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Ints, Observation
-from orchestration.model.signals import names
+from orchestration.model.records import Observation
 from orchestration.model.trial import IncastSpec
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
@@ -31,91 +25,15 @@ from orchestration.studies.bench.outcome import (
     bench_trial,
     websearch,
 )
-from orchestration.telemetry.points import spool_batches
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
 from traffic.schedule import make_schedule
 
-_READINGS = 20_000
-_WATCHED = bench_trial(websearch(200 * MILLISECOND), 200 * MILLISECOND)
-_MOST_SHARE = 0.01
-
-
-def watching_cost() -> Outcome:
-    """What readings and pictures of 40 and 1,000 queues cost, and their share of a fluid trial."""
-    figures = []
-    for queues in (40, 1000):
-        readings = _reading_s(queues, lambda: 0.0)
-        pictures = _reading_s(queues, _Hurried())
-        figures += [
-            Figure(f"a reading of {queues} queues", f"{readings * 1e6:.1f} us"),
-            Figure(f"a picture of {queues} queues", f"{pictures * 1e6:.0f} us"),
-        ]
-    share = _share_of_a_trial()
-    wanted = f"at most {_MOST_SHARE:.0%}"
-    what = "share of the trial's CPU time"
-    figures.append(Figure(what, f"{share:.2%}", wanted, share <= _MOST_SHARE))
-    title = "Watching: graphcc, WebSearch at 60 %, 200 ms on the fluid backend"
-    return Outcome(title, tuple(figures))
-
-
-class _Hurried:
-    """A clock that makes every reading due for display."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def __call__(self) -> float:
-        self._now_s += 2 * EVERY_S
-        return self._now_s
-
-
-def _reading_s(queues: int, clock: Callable[[], float]) -> float:
-    """Return the CPU seconds that the live view takes per reading."""
-    zero = np.zeros((len(names("queue")), queues), dtype=np.int64)
-    made = [_reading(number, zero) for number in range(_READINGS)]
-    with bench_folder() as folder:
-        observer = LiveObserver(folder, _WATCHED, lambda: 0, clock=clock)
-        begin_s = time.process_time()
-        for observation in made:
-            observer.observed(observation)
-        return (time.process_time() - begin_s) / _READINGS
-
-
-def _reading(number: int, columns: Ints) -> Observation:
-    """Return a reading; `columns` has one row per queue signal."""
-    zeros = np.zeros(columns.shape[1], dtype=np.int64)
-    values = dict(zip(names("queue"), columns, strict=True))
-    settings = {ECN.name: ECN.named(zeros, zeros, zeros.astype(np.float64))}
-    return Observation((number + 1) * 100_000, zeros, values, settings)
-
-
-def _share_of_a_trial() -> float:
-    """Return the live view's share of a trial's CPU time: its pictures, and all other readings."""
-    pictures_s, write = 0.0, LiveObserver._write
-
-    def timed(self: LiveObserver, observation: Observation) -> None:
-        nonlocal pictures_s
-        begin_s = time.process_time()
-        write(self, observation)
-        pictures_s += time.process_time() - begin_s
-
-    testbed = load_testbed("graphcc")
-    schedule = make_schedule(_WATCHED, testbed)
-    with bench_folder() as folder, patch.object(LiveObserver, "_write", timed):
-        begin_s = time.process_time()
-        record = FluidBackend().run(_WATCHED, testbed, schedule, folder, lambda *_: None)
-        all_s = time.process_time() - begin_s
-    readings_s = len(record.ports.t_ns) * _reading_s(len(testbed.queues), lambda: 0.0)
-    return (pictures_s + readings_s) / all_s
-
-
-_WANTED_PER_S = 100_000
-_MOST_GROWTH = 0.03
+_MOST_SHARE, _MOST_GROWTH = 0.01, 0.03
 _SPOOL_BYTES = 1 << 30
 _ROUNDS = 60
 _SETTLE_S = 4.0
-_SENT = bench_trial(
+_TRIAL = bench_trial(
     (
         *websearch(10 * MILLISECOND),
         IncastSpec(16, 512_000, 5 * MILLISECOND, 0, 10 * MILLISECOND),
@@ -125,85 +43,61 @@ _SENT = bench_trial(
 )
 
 
-def influx_sink() -> Outcome:
-    """Records a second that the InfluxDB sink takes, and what it costs with the server down."""
-    testbed = load_testbed("graphcc")
-    with bench_folder() as folder:
-        taken = _taken_per_s(testbed, folder)
-        made = _lines_per_s(folder)
-        without_s, with_s, share = _trials(folder, testbed)
+def observing() -> Outcome:
+    """What snapshots for viewers cost a trial, and the InfluxDB sink while its server is down."""
+    testbed = load_testbed(_TRIAL.testbed)
+    with bench_folder() as folder, _timed_snapshots() as snapshots_s:
+        begin_s = time.process_time()
+        without_s, with_s, sender = _trials(folder)
+        share = sum(snapshots_s) / (time.process_time() - begin_s)
     plain, sinking = min(without_s), min(with_s)
     growth = sinking / plain - 1
     figures = (
         Figure(
-            f"taken from the loop, {len(testbed.queues)} records a reading",
-            f"{taken:,.0f} records/s on one core",
-            f"{_WANTED_PER_S:,} records/s",
-            taken >= _WANTED_PER_S,
+            "snapshots for viewers: share of a trial's CPU time",
+            f"{share:.2%}",
+            f"at most {_MOST_SHARE:.0%}",
+            share <= _MOST_SHARE,
         ),
-        Figure("made into lines by the sender", f"{made:,.0f} records/s on one core"),
         Figure(
-            "a trial's wall time with the server down",
+            "a trial's wall time with the InfluxDB sink, its server down",
             f"{growth:+.1%} ({1e3 * plain:.0f} ms without the sink, {1e3 * sinking:.0f} ms with)",
             f"at most {_MOST_GROWTH:+.0%}",
             growth <= _MOST_GROWTH,
         ),
-        Figure("the sender meanwhile", f"{share:.1%} of a core, at a low priority"),
+        Figure("the sink's sender meanwhile", f"{sender:.1%} of a core, at a low priority"),
     )
     notes = (
-        "a record is one queue at one reading: five counters, two times, six tags",
         f"the trial: {len(testbed.queues)} queues each 100 us on the fluid model, the backend that "
         "takes the least time for a reading, some 0.5 ms; on the emulated fabric it is 20 ms, and "
         f"nothing is taken from the loop; the least of {len(with_s)} runs each way, in turns",
     )
-    data = {
-        "taken_per_s": taken,
-        "lines_per_s": made,
-        "without_s": without_s,
-        "with_s": with_s,
-        "sender_share": share,
-    }
-    return Outcome("The InfluxDB sink", figures, notes, data)
+    data = {"without_s": without_s, "with_s": with_s, "sender": sender, "snapshots": share}
+    return Outcome("Observing a trial: snapshots for viewers, and InfluxDB", figures, notes, data)
 
 
-def _taken_per_s(testbed: Testbed, folder: Path) -> float:
-    """Return how many records an observer spools per CPU second of this process."""
-    note = SpoolNote(str(folder / "spool"), _SPOOL_BYTES, "bench", "trial")
-    observer = SpoolObserver(note, testbed)
-    readings = _readings(testbed)
-    begin_s = time.process_time()
-    for reading in readings:
-        observer.observed(reading)
-    spent_s = time.process_time() - begin_s
-    observer.close()
-    return len(readings) * len(testbed.queues) / spent_s
+@contextmanager
+def _timed_snapshots() -> Iterator[list[float]]:
+    """Yield a list that gets the CPU seconds of each snapshot that is written meanwhile."""
+    taken_s: list[float] = []
+    write = LiveObserver._write
+
+    def timed(self: LiveObserver, observation: Observation) -> None:
+        begin_s = time.process_time()
+        write(self, observation)
+        taken_s.append(time.process_time() - begin_s)
+
+    with patch.object(LiveObserver, "_write", timed):
+        yield taken_s
 
 
-def _readings(testbed: Testbed) -> list[Observation]:
-    queues = len(testbed.queues)
-    draw = np.random.default_rng(1)
-    grown = np.cumsum(draw.integers(0, 300_000, (4, _READINGS, queues)), axis=1)
-    lengths = draw.integers(0, 400_000, (_READINGS, queues))
-    columns = np.concatenate((lengths[None], grown))
-    return [_reading(number, columns[:, number]) for number in range(_READINGS)]
-
-
-def _lines_per_s(folder: Path) -> float:
-    """Return how many lines are made from the spool per CPU second of this process."""
-    [run] = spooled_runs(folder / "spool")
-    about = run.about()
-    assert about is not None
-    begin_s = time.process_time()
-    lines = sum(len(batch.lines) for batch in spool_batches(run, about, Place()))
-    return lines / (time.process_time() - begin_s)
-
-
-def _trials(folder: Path, testbed: Testbed) -> tuple[list[float], list[float], float]:
+def _trials(folder: Path) -> tuple[list[float], list[float], float]:
     """Return wall times of a trial without and with the sink, while its server is down.
 
     The third value is the share of a core that the sender takes meanwhile, without its start.
     """
-    schedule = make_schedule(_SENT, testbed)
+    testbed = load_testbed(_TRIAL.testbed)
+    schedule = make_schedule(_TRIAL, testbed)
     campaign = folder / "sink"
     campaign.mkdir()
     times: tuple[list[float], list[float]] = ([], [])
@@ -216,10 +110,10 @@ def _trials(folder: Path, testbed: Testbed) -> tuple[list[float], list[float], f
                     work = folder / f"{number}-{sink}"
                     work.mkdir()
                     if sink:
-                        name = f"{_SENT.id}-{number}"
+                        name = f"{_TRIAL.id}-{number}"
                         leave_note(work, SpoolNote(str(home), _SPOOL_BYTES, "sink", name))
                     begin_s = time.perf_counter()
-                    FluidBackend().run(_SENT, testbed, schedule, work, lambda t_ns, end_ns: None)
+                    FluidBackend().run(_TRIAL, testbed, schedule, work, lambda t_ns, end_ns: None)
                     if number:  # the first round loads modules and fills caches
                         found.append(time.perf_counter() - begin_s)
                 if not number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,23 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from inventory.files import load_testbed
-from inventory.routing import PathTable
-from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.model.errors import TrialError
-from orchestration.model.red_law import RedLaw
-from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
+from orchestration.studies.bench.outcome import Figure, Outcome, bench_folder
 from orchestration.studies.bench.rack import (
     EIGHT_DEVICES,
-    ROOT,
     a_rack,
     closloop,
     provision_rack,
 )
-from orchestration.studies.bench.real_time_probe import KMAX_BYTES, KMIN_BYTES, PMAX
 from orchestration.virtual_rack.control import RackHandle
 
 _CAMPAIGN = """
@@ -53,23 +45,18 @@ _BUSY = 5
 # A machine counts as idle if no more of it went to programs that are not the rack's: what others do
 # can make a trial invalid, but none valid.
 _OTHERS = 0.25
-# Virtual time's tolerances, doubled: 94 % of line rate of a lone flow, 5 % of the base RTT.
-_GOODPUT, _RTT = 1 - 2 * (1 - 0.94), 2 * 0.05
-# Of a binomial's spread, on both sides; packets may be counted and marked in two readings.
-_CONFIDENCE, _BAND, _CUT_PACKETS = 0.99, 2.576, 2
-_LEAST_ON_RAMP = 60
-_PROBE = "orchestration.studies.bench.real_time_probe"
+# Virtual time's tolerance, doubled: 94 % of line rate.
+_GOODPUT = 1 - 2 * (1 - 0.94)
 
 
 def real_time() -> Outcome:
-    """Trials on an idle machine and with all cores spinning; rate, round trip, marks. Root."""
+    """Trials on an idle machine and with all cores spinning, and a lone flow's rate. Root."""
     with (
         bench_folder() as folder,
         a_rack(folder, EIGHT_DEVICES, on_host=True) as rack,
     ):
         provision_rack(rack, folder)
-        found = _probed(rack, folder)
-        figures = [*_lone_flow(rack, folder), *_round_trip(rack, folder, found), *_marks(found)]
+        lone = _lone_flow(rack, folder)
         stamps, data = _validity(rack, folder)
         scale, lacks = rack.layout.scale, rack.layout.lacks
     notes = [f"scale {scale}: times of trials are the clock's, divided by it"]
@@ -77,9 +64,9 @@ def real_time() -> Outcome:
         notes.append(f"the kernel lacks {', '.join(lacks)}")
     return Outcome(
         "Real time: four hosts, two leaves and two spines on this machine's kernel",
-        (*figures, *stamps),
+        (lone, *stamps),
         tuple(notes),
-        {"probe": found, **data},
+        data,
     )
 
 
@@ -177,79 +164,16 @@ def _run(
     return found
 
 
-def _lone_flow(rack: RackHandle, folder: Path) -> list[Figure]:
+def _lone_flow(rack: RackHandle, folder: Path) -> Figure:
     (trial,) = _run(rack, folder, "lone", _LONE, seed=1, repeats=1, duration="1ms", tuners=1)
     flows = trial.table("flows")
     took_ns = int(flows["fct_ns"][0])
     testbed = load_testbed(str(folder / "testbed.yml"))
     line_bps = testbed.host_rate_bps("h1")
     share = _LONE_BYTES * 8e9 / took_ns / line_bps
-    return [
-        Figure(
-            f"{_LONE_BYTES // 10**6} MB alone, goodput",
-            f"{share * line_bps / 1e9:.2f} Gbit/s, {share:.2%} of line rate",
-            f"{_GOODPUT:.0%}",
-            share >= _GOODPUT,
-        )
-    ]
-
-
-def _probed(rack: RackHandle, folder: Path) -> dict[str, Any]:
-    """Return the measurements of `real_time_probe`, which runs in the rack."""
-    with (folder / "found").open("w+b") as out:
-        code = rack.run([sys.executable, "-m", _PROBE, str(rack.inventory)], cwd=ROOT, stdout=out)
-        out.seek(0)
-        found: dict[str, Any] = json.loads(out.read() or "{}")
-    if code:
-        raise TrialError("the probe failed", "its error stands above")
-    return found
-
-
-def _round_trip(rack: RackHandle, folder: Path, found: dict[str, Any]) -> list[Figure]:
-    """Judge what the CPU adds to the round trip, which has the cables' delay where there is one."""
-    testbed: Testbed = load_testbed(str(folder / "testbed.yml"))
-    base_ns = PathTable(testbed).base_rtt_ns("h1", "h3")
-    delayed = not rack.layout.lacks_delay
-    measured_ns = float(np.median(found["rtt_ns"])) / rack.layout.scale
-    extra_ns = measured_ns - (base_ns if delayed else 0)
-    what = (
-        "ping h1 to h3, beyond the cables' delay"
-        if delayed
-        else ("ping h1 to h3, without the cables' delay, which this kernel cannot make")
+    return Figure(
+        f"{_LONE_BYTES // 10**6} MB alone, goodput",
+        f"{share * line_bps / 1e9:.2f} Gbit/s, {share:.2%} of line rate",
+        f"{_GOODPUT:.0%}",
+        share >= _GOODPUT,
     )
-    return [at_most(what, extra_ns / 1e3, _RTT * base_ns / 1e3, 3, " us")]
-
-
-def _marks(found: dict[str, Any]) -> list[Figure]:
-    """Compare the marks of each hold with the law, at the mean of the queue's two lengths."""
-    law = RedLaw(KMIN_BYTES, KMAX_BYTES, PMAX)
-    share_at = law.line if found["marks"]["line"] else law.share
-    on_ramp = inside = below = unmarked = marked = 0
-    expected = 0.0
-    for (queue, sent, marks), (queue_then, sent_then, marks_then) in found["marks"]["holds"]:
-        seen, packets = marks_then - marks, sent_then - sent
-        if max(queue, queue_then) < KMIN_BYTES:
-            below += seen
-        elif min(queue, queue_then) >= KMAX_BYTES:
-            unmarked += max(0, packets - seen - _CUT_PACKETS)
-        elif min(queue, queue_then) >= KMIN_BYTES and max(queue, queue_then) < KMAX_BYTES:
-            share = float(share_at(np.array([(queue + queue_then) // 2]))[0])
-            spread = float(np.sqrt(packets * share * (1 - share)))
-            on_ramp += 1
-            inside += abs(seen - share * packets) <= 2 * _BAND * spread + _CUT_PACKETS
-            marked, expected = marked + seen, expected + share * packets
-    least = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
-    return [
-        Figure(
-            "readings on RED's ramp inside twice the law's 99 % band",
-            f"{inside} of {on_ramp}",
-            f"at least {_LEAST_ON_RAMP} readings, {max(0, least):.0f} inside",
-            on_ramp >= _LEAST_ON_RAMP and inside >= least,
-        ),
-        Figure(
-            "marks on the ramp against the law's",
-            f"{marked:,}, {marked / max(1, expected) - 1:+.1%}",
-        ),
-        zero("marked below kmin", below),
-        zero("not marked above kmax", unmarked),
-    ]

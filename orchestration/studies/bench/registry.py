@@ -48,8 +48,8 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "fan-in-pet": fan_in.of_tuner("pet"),
     "sequential": sequential.sequential,
     "program": speed.start_up,
-    "compare-million": large_runs.compare_million,
-    "report-large": large_runs.report_large,
+    "large-runs": large_runs.large_runs,
+    "observing": observing.observing,
     "ssh-loop": rack.ssh_loop,
     "rack-real-time": rack.real_time_up,
     "rack-provision": rack.provisioning,
@@ -57,9 +57,6 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "real-rack-kills": real_kills.real_rack_kills,
     "rack-answer": rack.same_answer,
     "real-time": real_time.real_time,
-    "influx-sink": observing.influx_sink,
-    "watching": observing.watching_cost,
-    "sql": large_runs.sql_speed,
 }
 
 
