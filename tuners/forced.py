@@ -9,15 +9,14 @@ setting) stays overruled.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.knobs import KNOBS, Bounds, ImpossibleSetting
-from orchestration.model.ports import Tuner
 from orchestration.model.records import Action, Change, Observation, Setup
 from orchestration.model.trial import Scalar, TunerSpec
 from tuners.recorded import RecordedTuner
@@ -53,17 +52,14 @@ class ForcedTuner(RecordedTuner):
     The files are named as those of `RecordedTuner`.
     """
 
-    # Makes the tuner that is overruled; the registry, which knows all tuners, sets it.
-    make: ClassVar[Callable[[TunerSpec], Tuner]]
-
     tuner: str = ""
     parameters: str = "{}"
 
     def __post_init__(self) -> None:
+        from tuners.registry import create
+
         super().__post_init__()
-        self._inner = type(self).make(
-            inner_spec({"tuner": self.tuner, "parameters": self.parameters})
-        )
+        self._inner = create(inner_spec({"tuner": self.tuner, "parameters": self.parameters}))
         self.knobs = tuple(dict.fromkeys((*self._inner.knobs, *self.knobs)))
         self.observes = tuple(self._inner.observes)
         self.programs = tuple(self._inner.programs)

@@ -8,8 +8,9 @@ a campaign can name a user's own class: `my_tuner.py:MyTuner`, or an entry point
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
+from pkgutil import resolve_name
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -31,141 +32,27 @@ RECORDED = "recorded"
 FORCED = "forced"
 
 
-def _acc() -> type[Any]:
-    from tuners.ecn.acc import Acc
-
-    return Acc
-
-
-def _amt() -> type[Any]:
-    from tuners.ecn.amt import AmtEcn
-
-    return AmtEcn
-
-
-def _forced() -> type[Any]:
-    from tuners.forced import ForcedTuner
-
-    ForcedTuner.make = staticmethod(create)
-    return ForcedTuner
-
-
-def _graphcc() -> type[Any]:
-    from tuners.ecn.graphcc import Graphcc
-
-    return Graphcc
-
-
-def _pet() -> type[Any]:
-    from tuners.ecn.pet import Pet
-
-    return Pet
-
-
-def _qaecn() -> type[Any]:
-    from tuners.ecn.qaecn import QueueAwareEcn
-
-    return QueueAwareEcn
-
-
-def _random() -> type[Any]:
-    from tuners.ecn.placebo import RandomEcn
-
-    return RandomEcn
-
-
-def _recorded() -> type[Any]:
-    from tuners.recorded import RecordedTuner
-
-    return RecordedTuner
-
-
-def _secn1() -> type[Any]:
-    from tuners.ecn.static import Secn1
-
-    return Secn1
-
-
-def _secn2() -> type[Any]:
-    from tuners.ecn.static import Secn2
-
-    return Secn2
-
-
-def _static() -> type[Any]:
-    from tuners.ecn.static import StaticEcn
-
-    return StaticEcn
-
-
-def _step() -> type[Any]:
-    from tuners.ecn.step import StepEcn
-
-    return StepEcn
-
-
-def _best_timeout() -> type[Any]:
-    from tuners.flowlet.static import BestStaticTimeout
-
-    return BestStaticTimeout
-
-
-def _drlet() -> type[Any]:
-    from tuners.flowlet.drlet import Drlet
-
-    return Drlet
-
-
-def _drlet_local() -> type[Any]:
-    from tuners.flowlet.drlet_local import DrletLocal
-
-    return DrletLocal
-
-
-def _drw() -> type[Any]:
-    from tuners.flowlet.drw import Drw
-
-    return Drw
-
-
-def _letflow() -> type[Any]:
-    from tuners.flowlet.static import LetFlow
-
-    return LetFlow
-
-
-def _random_timeouts() -> type[Any]:
-    from tuners.flowlet.placebo import RandomTimeouts
-
-    return RandomTimeouts
-
-
-def _timeout() -> type[Any]:
-    from tuners.flowlet.static import StaticTimeout
-
-    return StaticTimeout
-
-
-TUNERS: dict[str, Callable[[], type[Any]]] = {
-    "acc": _acc,
-    "amt": _amt,
-    "best-timeout": _best_timeout,
-    "drlet": _drlet,
-    "drlet-local": _drlet_local,
-    "drw": _drw,
-    FORCED: _forced,
-    "graphcc": _graphcc,
-    "letflow": _letflow,
-    "pet": _pet,
-    "qaecn": _qaecn,
-    "random": _random,
-    "random-timeouts": _random_timeouts,
-    RECORDED: _recorded,
-    "secn1": _secn1,
-    "secn2": _secn2,
-    "static": _static,
-    "step": _step,
-    "timeout": _timeout,
+# Where each class is, which loads when it is needed.
+TUNERS: Mapping[str, str] = {
+    "acc": "tuners.ecn.acc:Acc",
+    "amt": "tuners.ecn.amt:AmtEcn",
+    "best-timeout": "tuners.flowlet.static:BestStaticTimeout",
+    "drlet": "tuners.flowlet.drlet:Drlet",
+    "drlet-local": "tuners.flowlet.drlet_local:DrletLocal",
+    "drw": "tuners.flowlet.drw:Drw",
+    FORCED: "tuners.forced:ForcedTuner",
+    "graphcc": "tuners.ecn.graphcc:Graphcc",
+    "letflow": "tuners.flowlet.static:LetFlow",
+    "pet": "tuners.ecn.pet:Pet",
+    "qaecn": "tuners.ecn.qaecn:QueueAwareEcn",
+    "random": "tuners.ecn.placebo:RandomEcn",
+    "random-timeouts": "tuners.flowlet.placebo:RandomTimeouts",
+    RECORDED: "tuners.recorded:RecordedTuner",
+    "secn1": "tuners.ecn.static:Secn1",
+    "secn2": "tuners.ecn.static:Secn2",
+    "static": "tuners.ecn.static:StaticEcn",
+    "step": "tuners.ecn.step:StepEcn",
+    "timeout": "tuners.flowlet.static:StaticTimeout",
 }
 
 
@@ -180,7 +67,8 @@ def tuner_class(name: str) -> type[Any]:
     Raises PluginError, a ValueError with `what: remedy`, if there is none.
     """
     if name in TUNERS:
-        return TUNERS[name]()
+        known: type[Any] = resolve_name(TUNERS[name])
+        return known
     if not plugins.is_file(name) and name not in plugins.offered(GROUP):
         near = get_close_matches(name, TUNERS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,42 +17,16 @@ from tuners.learning import Learner
 Parameters = Mapping[str, NDArray[Any]]
 
 
-def _acc() -> tuple[type, Any]:
-    from tuners.ecn.acc import AccLearner, AccSettings
-
-    return AccSettings, AccLearner
-
-
-def _pet() -> tuple[type, Any]:
-    from tuners.ecn.pet import PetLearner, PetSettings
-
-    return PetSettings, PetLearner
-
-
-def _graphcc() -> tuple[type, Any]:
-    from tuners.ecn.graphcc import GraphccLearner, GraphccSettings
-
-    return GraphccSettings, GraphccLearner
-
-
-def _drlet() -> tuple[type, Any]:
-    from tuners.flowlet.drlet import DrletLearner, DrletSettings
-
-    return DrletSettings, DrletLearner
-
-
-def _drlet_local() -> tuple[type, Any]:
-    from tuners.flowlet.drlet_local import DrletLocalLearner, DrletLocalSettings
-
-    return DrletLocalSettings, DrletLocalLearner
-
-
-_LEARNERS = {
-    "acc": _acc,
-    "drlet": _drlet,
-    "drlet-local": _drlet_local,
-    "graphcc": _graphcc,
-    "pet": _pet,
+# Where each learner's settings and class are, which load when they are needed.
+_LEARNERS: Mapping[str, tuple[str, str]] = {
+    "acc": ("tuners.ecn.acc:AccSettings", "tuners.ecn.acc:AccLearner"),
+    "drlet": ("tuners.flowlet.drlet:DrletSettings", "tuners.flowlet.drlet:DrletLearner"),
+    "drlet-local": (
+        "tuners.flowlet.drlet_local:DrletLocalSettings",
+        "tuners.flowlet.drlet_local:DrletLocalLearner",
+    ),
+    "graphcc": ("tuners.ecn.graphcc:GraphccSettings", "tuners.ecn.graphcc:GraphccLearner"),
+    "pet": ("tuners.ecn.pet:PetSettings", "tuners.ecn.pet:PetLearner"),
 }
 
 
@@ -69,8 +44,7 @@ def split_settings(
     """
     from tuners.registry import parameters
 
-    _check_name(tuner)
-    fields = {field.name: field for field in dataclasses.fields(_LEARNERS[tuner]()[0])}
+    fields = {field.name: field for field in dataclasses.fields(_classes(tuner)[0])}
     acts = [
         name
         for name in parameters(tuner)
@@ -104,8 +78,7 @@ def make_learner(
     parameters: Parameters | None = None,
 ) -> Learner:
     """Return a new learner, which starts from `parameters` if given, else from its seed."""
-    _check_name(tuner)
-    fields, learner = _LEARNERS[tuner]()
+    fields, learner = _classes(tuner)
     made: Learner = learner(seed, testbed, fields(**settings), parameters)
     return made
 
@@ -117,13 +90,15 @@ def with_exploration(
 
     A learner whose settings have no `explore_decay`, or for which it is given, keeps its own.
     """
-    _check_name(tuner)
-    has = any(field.name == "explore_decay" for field in dataclasses.fields(_LEARNERS[tuner]()[0]))
+    has = any(field.name == "explore_decay" for field in dataclasses.fields(_classes(tuner)[0]))
     return {"explore_decay": readings, **settings} if has else dict(settings)
 
 
-def _check_name(tuner: str) -> None:
+def _classes(tuner: str) -> tuple[Any, Any]:
+    """Return a learner's settings and class. Raises InputError for a tuner without one."""
     if tuner not in _LEARNERS:
         raise InputError.single(
             "tuner", f"{tuner!r} cannot be trained", f"those that can are {', '.join(names())}"
         )
+    settings, learner = _LEARNERS[tuner]
+    return resolve_name(settings), resolve_name(learner)
