@@ -1,15 +1,52 @@
-"""Experience replay: ring buffers of transitions with uniform sampling."""
+"""What a tuner keeps of its decisions, and ring buffers of transitions with uniform sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from orchestration.model.records import Ints
 
 Batch = dict[str, NDArray[np.generic]]
+
+
+class Kept:
+    """A trial's decisions: states, actions and rewards, one row each.
+
+    The reward in a row is that of the action in the row before. `kinds` are types of columns in the
+    trace; others keep theirs.
+    """
+
+    def __init__(self, **kinds: DTypeLike) -> None:
+        self._kinds = kinds
+        self._rows: list[dict[str, NDArray[Any]]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, **row: NDArray[Any]) -> None:
+        """Keep one decision, arrays (agents, …)."""
+        self._rows.append({name: values.copy() for name, values in row.items()})
+
+    def last(self) -> dict[str, NDArray[Any]] | None:
+        """Return the last decision, if there is one."""
+        return self._rows[-1] if self._rows else None
+
+    def forget(self) -> None:
+        """Forget all decisions but the last."""
+        del self._rows[:-1]
+
+    def trace(self) -> dict[str, NDArray[Any]]:
+        """Return all decisions as arrays (decisions, agents, …); empty if there are none."""
+        names = self._rows[0] if self._rows else ()
+        columns = {name: np.stack([row[name] for row in self._rows]) for name in names}
+        return {
+            name: values.astype(self._kinds.get(name, values.dtype))
+            for name, values in columns.items()
+        }
 
 
 class Replay:

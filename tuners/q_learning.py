@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from orchestration.model.records import Ints
 from orchestration.model.trial import Scalar
 from tuners.exact import exp
-from tuners.learning import State, TrainedNet
+from tuners.experience import Replay
+from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays
 
 _SENDING = 0.1  # of the port's rate
@@ -82,31 +84,6 @@ class Explorer:
         began = explore(self._rng, choice, agents[free], begins, values[free])
         self._exploring[agents] = held
         self._exploring[began] = True
-
-
-class Kept:
-    """States, actions and rewards of a trial, one row per decision.
-
-    The reward in a row is that of the action in the row before.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[NDArray[Any], Ints, NDArray[Any]]] = []
-
-    def add(self, x: NDArray[Any], action: Ints, reward: NDArray[Any]) -> None:
-        """Keep one decision: (agents, features), (agents,), (agents,)."""
-        self._rows.append((x, action.copy(), reward))
-
-    def last(self) -> tuple[NDArray[Any], Ints] | None:
-        """Return the last state and action, if there is one."""
-        return self._rows[-1][:2] if self._rows else None
-
-    def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return all decisions as arrays (decisions, agents, …); empty if there are none."""
-        if not self._rows:
-            return {}
-        x, action, reward = (np.stack(column) for column in zip(*self._rows, strict=True))
-        return {"x": x, "action": action.astype(np.int16), "reward": reward.astype(np.float32)}
 
 
 def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -182,37 +159,30 @@ def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     return np.logical_or(*seen)
 
 
-class QSettings(Protocol):
-    """Settings of all Q-learners; `explore_decay` is a time constant in decisions."""
+@dataclass(frozen=True)
+class QSettings:
+    """Settings of all Q-learners. Times are in decisions."""
 
-    @property
-    def explore_start(self) -> float:
-        """Initial probability of a random action."""
-
-    @property
-    def explore_end(self) -> float:
-        """Final probability of a random action, which is reached and stays."""
-
-    @property
-    def explore_decay(self) -> float:
-        """Time constant of the decay of exploration, in decisions."""
-
-    @property
-    def hold(self) -> float:
-        """Mean number of decisions for which an explored action is held."""
-
-    @property
-    def updates_per_decision(self) -> float:
-        """Number of gradient steps per decision."""
+    # Not in the papers. A mark costs a flow its rate at once, and shortens the queue later.
+    discount: float = 0.9
+    learning_rate: float = 1e-3
+    explore_start: float = 1.0
+    explore_end: float = 0.05
+    explore_decay: float = 4_000.0  # time constant; the end is reached after 12,000
+    hold: float = 8.0  # mean decisions for which an explored action lasts
+    updates_per_decision: float = 1.0
 
 
 class QLearner(ABC):
-    """The part of a learner that does not depend on its network and its memory."""
+    """The part of a learner that does not depend on its network; `memories` are kept by name."""
 
-    def __init__(self, settings: QSettings, net: TrainedNet, start: Arrays) -> None:
+    def __init__(
+        self, settings: QSettings, net: TrainedNet, start: Arrays, memories: Mapping[str, Replay]
+    ) -> None:
         self._exploring = settings
         self._net = net
         self._target = start
+        self._memories = memories
         self._updates = self._decisions = 0
         self._rewards = np.zeros(2)  # their sum, and how many
 
@@ -263,13 +233,20 @@ class QLearner(ABC):
         mean = self._rewards[0] / max(self._rewards[1], 1.0)
         return reward - float(mean) * (1.0 - weight) / (1.0 - discount)
 
-    def _counters(self) -> State:
-        return {
-            "counters": np.array([self._updates, self._decisions]),
-            "rewards": self._rewards.copy(),
-        }
+    def state(self) -> State:
+        """Return networks, optimiser, memories and counters."""
+        result = named("online", self._net.state()) | named("target", self._target)
+        for name, memory in self._memories.items():
+            result |= named(name, memory.state())
+        counters = np.array([self._updates, self._decisions])
+        return result | {"counters": counters, "rewards": self._rewards.copy()}
 
-    def _load_counters(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `state`."""
+        self._net.load(part("online", state))
+        self._target = part("target", state)
+        for name, memory in self._memories.items():
+            memory.load(part(name, state))
         self._updates, self._decisions = (int(value) for value in state["counters"])
         self._rewards = state["rewards"].astype(np.float64)
 

@@ -41,21 +41,20 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Observation, Setup
 from tuners.checkpoint import load, load_for
-from tuners.ecn.features import ACC_FEATURES, RATE, FeatureWindow, size_feature, width
+from tuners.ecn.features import ACC_FEATURES, RATE, size_feature, width
 from tuners.ecn.idle import IdleRule
-from tuners.ecn.learned import LearnedTuner
+from tuners.ecn.learned import HISTORY, LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.experience import Replay
-from tuners.learning import State, TrainedNet, named, part
+from tuners.learning import TrainedNet
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
-from tuners.q_learning import Explorer, Kept, QLearner, at_work, ddqn_target, held_returns
+from tuners.q_learning import Explorer, QLearner, QSettings, at_work, ddqn_target, held_returns
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-HISTORY = 3  # section 4.1: QS(t-2), QS(t-1), QS(t)
 FEATURES = (*ACC_FEATURES, RATE)
 PARTS = acc_templates().parts()
 _LEAST_KMIN = size_feature(acc_templates().kmin_bytes.min().astype(np.float64))
@@ -63,16 +62,14 @@ START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
 
 @dataclass(frozen=True)
-class AccSettings:
+class AccSettings(QSettings):
     """Settings of training. Times are in decisions."""
 
     # Wider, or without decay, it fits the noise (docs/decisions/0095-what-is-explored-lasts.md).
     hidden: tuple[int, ...] = (32, 32)
     weight_decay: float = 1.0
-    discount: float = 0.9  # not in the paper; as for PET and GraphCC here
     centred: bool = True  # values are of what is earned beyond the mean
     horizon: int = 24  # decisions that an action is followed while it is held
-    learning_rate: float = 1e-3
     batch: int = 48  # per switch
     least_batch: int = 256  # over all switches that share a network
     target_every: int = 200
@@ -80,11 +77,6 @@ class AccSettings:
     global_capacity: int = 200_000
     exchange_every: int = 250
     exchange: int = 200  # transitions each way, per switch
-    explore_start: float = 1.0
-    explore_end: float = 0.05
-    explore_decay: float = 4_000.0  # time constant; the end is reached after 12,000
-    hold: float = 8.0  # mean decisions for which an explored action lasts
-    updates_per_decision: float = 1.0
     relative: bool = False  # learns differences of values, not their level
     idle_rule: bool = True  # as the tuner's; without it, queues below 20 KB are learned from too
 
@@ -137,17 +129,12 @@ class Acc(LearnedTuner):
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from SECN1 and the checkpoint's network."""
-        self._meet(testbed)
-        queues = testbed.queues
-        self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, FEATURES)
+        self._begin(testbed, seed, FEATURES, action=np.int16, reward=np.float32)
         self._switch = switch_of(testbed)
         self._net = ready(own_parameters(self._checkpoint, testbed))
-        self._all = np.arange(len(queues), dtype=np.int64)
-        self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
+        self._choice = np.full(len(self._all), self._templates.nearest(*START_BYTES))
         self._idle = IdleRule(self._templates.kmin_bytes)
-        self._explorer = Explorer(self._rng, len(queues), self.hold)
-        self._kept = Kept()
+        self._explorer = Explorer(self._rng, len(self._all), self.hold)
         self._inferences = self._skipped = 0
         self._learner: AccLearner | None = None
         if self.online:
@@ -187,11 +174,8 @@ class Acc(LearnedTuner):
             self._choice[busy] = values.argmax(axis=1)
             self._explorer.apply(self._choice, before, busy, share, values)
         if self.collect or self.online:
-            self._kept.add(x, self._choice, reward)
-        changed = np.flatnonzero(self._choice != before)
-        if not len(changed):
-            return ()
-        return (self._templates.settings(changed, self._choice[changed]),)
+            self._kept.add(x=x, action=self._choice, reward=reward)
+        return self._templates.changed(before, self._choice)
 
     def _learn_online(
         self, learner: AccLearner, x: NDArray[np.float32], reward: NDArray[np.float64]
@@ -199,31 +183,15 @@ class Acc(LearnedTuner):
         last = self._kept.last()
         if last is None:
             return
-        before = {"x": last[0], "action": last[1], "reward": reward, "next_x": x}
+        before = {"x": last["x"], "action": last["action"], "reward": reward, "next_x": x}
         learner.add({name: row[None] for name, row in before.items()})
         learner.update()
         self._net = ready(learner.parameters())
 
-    @property
-    def discount(self) -> float:
-        """That of training."""
-        return self._settings.discount
-
-    def choices(self) -> Mapping[str, NDArray[Any]]:
-        """Return the settings that it chooses from, an array (actions,) for each column."""
-        return dict(vars(self._templates))
-
     def facts(self) -> Mapping[str, Any]:
         """Return how many inferences were made, and how many the idle rule saved."""
-        return {
-            "checkpoint": str(self._checkpoint.path.name),
-            "inferences": self._inferences,
-            "inferences_skipped": self._skipped,
-        }
-
-    def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return states (decisions, queues, features), actions and rewards (decisions, queues)."""
-        return self._kept.trace() if self.collect else {}
+        counts = {"inferences": self._inferences, "inferences_skipped": self._skipped}
+        return {**super().facts(), **counts}
 
 
 def _fresh(seed: int, settings: AccSettings = AccSettings()) -> Arrays:
@@ -260,9 +228,10 @@ class AccLearner(QLearner):
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         self._copies = len(start["q.0.weight"])
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
-        super().__init__(settings, net, dict(start))
         self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
         self._global = Replay(settings.global_capacity)
+        memories = {f"memory{n}": one for n, one in enumerate((*self._local, self._global))}
+        super().__init__(settings, net, dict(start), memories)
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
@@ -362,18 +331,3 @@ class AccLearner(QLearner):
                 self._global.add(memory.sample(rng, count))
         for memory in self._local:
             memory.add(self._global.sample(rng, count))
-
-    def state(self) -> State:
-        """Return networks, optimiser, memories and counters."""
-        result = named("online", self._net.state()) | named("target", self._target)
-        for place, memory in enumerate((*self._local, self._global)):
-            result |= named(f"memory{place}", memory.state())
-        return result | self._counters()
-
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from `state`."""
-        self._net.load(part("online", state))
-        self._target = part("target", state)
-        for place, memory in enumerate((*self._local, self._global)):
-            memory.load(part(f"memory{place}", state))
-        self._load_counters(state)

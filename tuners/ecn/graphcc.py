@@ -32,15 +32,22 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Observation, Setup
 from tuners.checkpoint import load_for
-from tuners.ecn.features import PORT_FEATURES, RATE, FeatureWindow
+from tuners.ecn.features import PORT_FEATURES, RATE
 from tuners.ecn.graph import Graph, graph
-from tuners.ecn.learned import LearnedTuner
+from tuners.ecn.learned import HISTORY, LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
-from tuners.learning import State, TrainedNet, named, part
+from tuners.learning import TrainedNet
 from tuners.nets import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product, ready
-from tuners.q_learning import Explorer, Kept, QLearner, at_work, ddqn_target, multi_step_returns
+from tuners.q_learning import (
+    Explorer,
+    QLearner,
+    QSettings,
+    at_work,
+    ddqn_target,
+    multi_step_returns,
+)
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -49,30 +56,21 @@ HIDDEN = 24
 ROUNDS = 2  # K
 FEATURES = (*PORT_FEATURES, RATE)
 PARTS = graphcc_templates().parts()
-HISTORY = 3  # this reading and p = 2 before it
 START = (32_000, 128_000, 0.01)  # until the first decision
 _FAR = 1e9
 
 
 @dataclass(frozen=True)
-class GraphccSettings:
+class GraphccSettings(QSettings):
     """Settings of training. A sample is the whole fabric at one time."""
 
     layer: int = 32  # width between the two layers of each module
-    # Not in the paper. A mark costs a flow its rate at once, and shortens the queue over decisions.
-    discount: float = 0.9
     horizon: int = 4  # decisions whose rewards a target sums
-    learning_rate: float = 1e-3
     weight_decay: float = 0.3
     batch: int = 16
     least_agents: int = 192  # in a batch: a small fabric contributes more samples
     target_every: int = 100
     capacity: int = 10_000
-    explore_start: float = 1.0
-    explore_end: float = 0.05
-    explore_decay: float = 4_000.0  # time constant, in decisions; the end is reached after 12,000
-    hold: float = 8.0  # mean decisions for which an explored action lasts
-    updates_per_decision: float = 1.0
 
 
 def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
@@ -170,17 +168,12 @@ class Graphcc(LearnedTuner):
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from 32 KB, 128 KB, 1 %."""
-        self._meet(testbed)
-        count = len(testbed.queues)
-        self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, FEATURES)
+        self._begin(testbed, seed, FEATURES, action=np.int16, reward=np.float32)
         self._graph = graph(testbed)
         self._net = ready(self._checkpoint.arrays)
         self._present = self._graph.present[..., None]
-        self._all = np.arange(count, dtype=np.int64)
-        self._choice = np.full(count, self._templates.nearest(*START))
-        self._explorer = Explorer(self._rng, count, self.hold)
-        self._kept = Kept()
+        self._choice = np.full(len(self._all), self._templates.nearest(*START))
+        self._explorer = Explorer(self._rng, len(self._all), self.hold)
         return Setup((self._templates.settings(self._all, self._choice),))
 
     def earned(self, after: Observation, utilisation: Floats) -> Floats:
@@ -198,28 +191,8 @@ class Graphcc(LearnedTuner):
             self._explorer.apply(self._choice, before, self._all, self.explore, values)
         if self.collect:
             reward = self.earned(observation, self._window.utilisation)
-            self._kept.add(x, self._choice, reward)
-        changed = np.flatnonzero(self._choice != before)
-        if not len(changed):
-            return ()
-        return (self._templates.settings(changed, self._choice[changed]),)
-
-    @property
-    def discount(self) -> float:
-        """That of training."""
-        return self._settings.discount
-
-    def choices(self) -> Mapping[str, NDArray[Any]]:
-        """Return the settings that it chooses from, an array (actions,) for each column."""
-        return dict(vars(self._templates))
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return the name of the checkpoint."""
-        return {"checkpoint": self._checkpoint.path.name}
-
-    def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return states (decisions, agents, features), actions and rewards (decisions, agents)."""
-        return self._kept.trace()
+            self._kept.add(x=x, action=self._choice, reward=reward)
+        return self._templates.changed(before, self._choice)
 
 
 class GraphccLearner(QLearner):
@@ -237,8 +210,8 @@ class GraphccLearner(QLearner):
         self._graph = graph(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
-        super().__init__(settings, net, dict(start))
         self._memory = Replay(settings.capacity)
+        super().__init__(settings, net, dict(start), {"memory": self._memory})
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
@@ -279,19 +252,3 @@ class GraphccLearner(QLearner):
         loss = self._net.step((busy * error**2).sum() / busy.sum().clip(min=1.0), max_norm=10.0)
         self._updated(settings.target_every)
         return loss
-
-    def state(self) -> State:
-        """Return networks, optimiser, memory and counters."""
-        return (
-            named("online", self._net.state())
-            | named("target", self._target)
-            | named("memory", self._memory.state())
-            | self._counters()
-        )
-
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from `state`."""
-        self._net.load(part("online", state))
-        self._target = part("target", state)
-        self._memory.load(part("memory", state))
-        self._load_counters(state)

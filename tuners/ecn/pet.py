@@ -40,8 +40,8 @@ from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
-from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, FeatureWindow, width
-from tuners.ecn.learned import LearnedTuner
+from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, width
+from tuners.ecn.learned import HISTORY, LearnedTuner
 from tuners.ecn.rewards import pet_reward, wrong_weights
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, exponential_bytes, pet_templates
@@ -53,7 +53,6 @@ from tuners.q_learning import at_work
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-HISTORY = 3  # k of equation 3; the paper gives no value
 HEADS = (LEVELS, LEVELS, len(PMAX))  # n of kmin, n of kmax, pmax
 _TINY = 1e-30  # no logarithm of 0
 _ACTIONS = LEVELS * LEVELS * len(PMAX)
@@ -128,6 +127,7 @@ class Pet(LearnedTuner):
         self._settings = settings_of(self.checkpoint)
         shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
         self._checkpoint = load_for(self.checkpoint, "pet", architecture(self._settings), shapes)
+        self._templates = pet_templates()
         flows = FLOW_TABLE if self._settings.states == "six" else ()
         self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
 
@@ -138,17 +138,10 @@ class Pet(LearnedTuner):
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start near SECN1, with the checkpoint's policy."""
-        self._meet(testbed)
-        queues = testbed.queues
-        self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, features(self._settings))
+        self._begin(testbed, seed, features(self._settings), heads=np.int16)
         self._switch = switch_of(testbed)
         self._net = ready(own_parameters(self._checkpoint, testbed))
-        self._all = np.arange(len(queues), dtype=np.int64)
-        self._heads = np.tile(np.array(START_HEADS), (len(queues), 1))
-        self._rows: dict[str, list[NDArray[Any]]] = {
-            name: [] for name in ("x", "heads", "log_probability", "reward", "drawn")
-        }
+        self._heads = np.tile(np.array(START_HEADS), (len(self._all), 1))
         self._learner: PetLearner | None = None
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
@@ -190,9 +183,13 @@ class Pet(LearnedTuner):
         else:
             self._heads, log_probability = likeliest(logits), np.zeros(len(logits))
         if self.collect or self.online:
-            kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward, drawn)
-            for name, row in zip(self._rows, kept, strict=True):
-                self._rows[name].append(row)
+            self._kept.add(
+                x=x,
+                heads=self._heads,
+                log_probability=log_probability,
+                reward=reward,
+                drawn=drawn,
+            )
             self._learn_online()
         after = thresholds(self._all, self._heads)
         differs = [after[name] != before[name] for name in ECN.column_names]
@@ -202,35 +199,11 @@ class Pet(LearnedTuner):
         return (thresholds(changed, self._heads[changed]),)
 
     def _learn_online(self) -> None:
-        if self._learner is None or len(self._rows["x"]) <= self._settings.rollout:
+        if self._learner is None or len(self._kept) <= self._settings.rollout:
             return
-        self._learner.learn(self._stacked())
+        self._learner.learn(self._kept.trace())
         self._net = ready(self._learner.parameters())
-        for rows in self._rows.values():
-            del rows[:-1]  # the next rollout starts from the last state
-
-    def _stacked(self) -> dict[str, NDArray[Any]]:
-        return {name: np.stack(rows) for name, rows in self._rows.items()}
-
-    @property
-    def discount(self) -> float:
-        """That of training."""
-        return self._settings.discount
-
-    def choices(self) -> Mapping[str, NDArray[Any]]:
-        """Return the settings that it chooses from, an array (actions,) for each column."""
-        return dict(vars(pet_templates()))
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return the name of the checkpoint."""
-        return {"checkpoint": self._checkpoint.path.name}
-
-    def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return states (decisions, queues, features), heads (…, 3), log probabilities, rewards."""
-        if not self.collect or not self._rows["x"]:
-            return {}
-        rows = self._stacked()
-        return rows | {"heads": rows["heads"].astype(np.int16)}
+        self._kept.forget()  # the next rollout starts from the last state
 
 
 def settings_of(checkpoint: str) -> PetSettings:

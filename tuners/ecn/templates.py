@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Change, Floats, Ints
+from orchestration.model.records import Action, Change, Floats, Ints
 
 KB = 1_000
 
@@ -53,6 +53,11 @@ class Templates:
         """Return the change that gives `queues` the templates `choice`, of the same shape."""
         columns = (self.kmin_bytes, self.kmax_bytes, self.pmax)
         return ECN.change(queues, *(column[choice] for column in columns))
+
+    def changed(self, before: Ints, now: Ints) -> Action:
+        """Return the change of the queues whose template (queues,) is another; () if none is."""
+        queues = np.flatnonzero(now != before)
+        return (self.settings(queues, now[queues]),) if len(queues) else ()
 
     def parts(self) -> Parts:
         """Return the settings taken apart."""

@@ -86,28 +86,6 @@ def load_aware(
     return tried
 
 
-class KeptSteps:
-    """States, actions and rewards of a trial, one row per decision.
-
-    The reward in a row is that of the action in the row before.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
-
-    def add(self, x: NDArray[Any], action: NDArray[Any], reward: NDArray[Any]) -> None:
-        """Keep one decision: (agents, features), (agents, actions), (agents,)."""
-        self._rows.append((x, action, reward))
-
-    def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return all decisions as arrays (decisions, agents, …); empty if there are none."""
-        if not self._rows:
-            return {}
-        columns = zip(*self._rows, strict=True)
-        arrays = (np.stack(column).astype(np.float32) for column in columns)
-        return dict(zip(("x", "action", "reward"), arrays, strict=True))
-
-
 class DdpgLearner(ABC):
     """Algorithm 1, lines 10 to 15, from the traces of episodes."""
 

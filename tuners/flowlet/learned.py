@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Ints, Observation, Setup
 from tuners.checkpoint import Checkpoint
+from tuners.experience import Kept
 from tuners.flowlet.best_static import best_static_ns, host_rate
-from tuners.flowlet.ddpg import KeptSteps, load_aware, part_of, policy
+from tuners.flowlet.ddpg import load_aware, part_of, policy
 from tuners.flowlet.settings import FlowletTuner, action_of, changed_only, timeout_of
 from tuners.flowlet.uplinks import Uplinks
 from tuners.nets import ready
@@ -58,7 +59,7 @@ class LearnedTimeouts(FlowletTuner):
         self._net = ready(part_of("actor", self._checkpoint.arrays))
         self._rate_bps = host_rate(testbed)
         self._host_bps = self._rate_bps * len(testbed.hosts)
-        self._kept = KeptSteps()
+        self._kept = Kept(x=np.float32, action=np.float32, reward=np.float32)
         self._step = 0
         self._last_ns = 0
         self.begin(testbed)
@@ -93,7 +94,7 @@ class LearnedTimeouts(FlowletTuner):
             base = np.broadcast_to(best, action.shape) if self.collect else action
             action = load_aware(self._rng, action, base, self._step, self.explore)
         if self.collect:
-            self._kept.add(x, action, self.earned())
+            self._kept.add(x=x, action=action, reward=self.earned())
         before_ns, self._now_ns = self._now_ns, timeout_of(action.reshape(-1))
         return changed_only(self._links.switches, before_ns, self._now_ns)
 
