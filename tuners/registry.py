@@ -46,12 +46,12 @@ TUNERS: Mapping[str, str] = {
     "pet": "tuners.ecn.pet:Pet",
     "qaecn": "tuners.ecn.qaecn:QueueAwareEcn",
     "random": "tuners.ecn.placebo:RandomEcn",
-    "random-timeouts": "tuners.flowlet.placebo:RandomTimeouts",
+    "random-timeouts": "tuners.flowlet.static:RandomTimeouts",
     RECORDED: "tuners.recorded:RecordedTuner",
     "secn1": "tuners.ecn.static:Secn1",
     "secn2": "tuners.ecn.static:Secn2",
     "static": "tuners.ecn.static:StaticEcn",
-    "step": "tuners.ecn.step:StepEcn",
+    "step": "tuners.ecn.static:StepEcn",
     "timeout": "tuners.flowlet.static:StaticTimeout",
 }
 

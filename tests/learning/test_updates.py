@@ -8,8 +8,7 @@ from inventory.files import load_testbed
 from tuners.ecn import graphcc, pet
 from tuners.ecn.acc import AccLearner, AccSettings
 from tuners.ecn.features import size_feature
-from tuners.ecn.graph import Graph, graph
-from tuners.ecn.graphcc import HIDDEN, PARTS, q_values
+from tuners.ecn.graphcc import HIDDEN, PARTS, Graph, graph, q_values
 from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
 from tuners.ecn.templates import acc_templates, graphcc_templates
 from tuners.nets import mlp

@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Floats, Observation, Setup
+from orchestration.model.records import Action, Floats, Ints, Observation, Setup
 from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, RATE
-from tuners.ecn.graph import Graph, graph
 from tuners.ecn.learned import HISTORY, LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.templates import graphcc_templates
@@ -58,6 +57,38 @@ FEATURES = (*PORT_FEATURES, RATE)
 PARTS = graphcc_templates().parts()
 START = (32_000, 128_000, 0.01)  # until the first decision
 _FAR = 1e9
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Agents are switch queues; this is the ingress neighbourhood of each (section 3.3).
+
+    Of an agent v that is every link that ends at the switch where v begins. Only switch ports are
+    agents and send messages; host ports do not. Neighbours are padded to the same number.
+
+    `neighbours` and `present` have shape (agents, most neighbours): indices of agents, and 1.0
+    for a neighbour, 0.0 for padding.
+    """
+
+    neighbours: Ints
+    present: NDArray[np.float32]
+
+
+def graph(testbed: Testbed) -> Graph:
+    """Return the graph of a testbed's queues. Edges join queues of one traffic class only."""
+    queues = testbed.queues
+    into: dict[tuple[str, int], list[int]] = {}
+    for index, queue in enumerate(queues):
+        place = (testbed.peer_device(queue).name, getattr(queue, "klass", 0))
+        into.setdefault(place, []).append(index)
+    lists = [into.get((queue.device, getattr(queue, "klass", 0)), []) for queue in queues]
+    most = max(1, *(len(found) for found in lists)) if lists else 1
+    neighbours = np.zeros((len(queues), most), dtype=np.int64)
+    present = np.zeros((len(queues), most), dtype=np.float32)
+    for index, found in enumerate(lists):
+        neighbours[index, : len(found)] = found
+        present[index, : len(found)] = 1.0
+    return Graph(neighbours, present)
 
 
 @dataclass(frozen=True)

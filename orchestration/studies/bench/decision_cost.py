@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
@@ -22,35 +22,24 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.policy import CONTEXT, HEADERS, PolicyError, policy_object
-from orchestration.analysis.packet_hops import packet_hops
 from orchestration.backends.emulated.policies import CHUNK, load_in_guest
 from orchestration.model.congestion import defaults
 from orchestration.model.errors import TrialError
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import HostSpec
 from orchestration.policies.compile import build_library
 from orchestration.policies.render_c import render_policy
 from orchestration.policies.trees import ONE, IntegerTrees, Settings, Tree
-from orchestration.studies.bench.outcome import (
-    MILLISECOND,
-    SECN1,
-    Figure,
-    Outcome,
-    at_most,
-    run_trial,
-    websearch,
-)
+from orchestration.studies.bench.outcome import Figure, Outcome, at_most
 
 # What the paper's tree has at most: Fuhrer et al., HPSR 2023, section VI-A.
 _TREES, _DEPTH, _HISTORY = 10, 4, 3
-_C_NS, _BPF_NS, _SPEED = 50.0, 400.0, 0.8
+_C_NS, _BPF_NS = 50.0, 400.0
 _ROUNDS_C, _ROUNDS_BPF, _REPEATS = 200_000, 16, 7
 _PARTS = ("the loop", "the model", "a whole decision")
 _LOOP = Path(__file__).with_name("decision_loop.c.in")
 
 
 def decision_cost() -> Outcome:
-    """One decision of RL-CC's models as C, as BPF and in CatBoost, and the speed of a trial."""
+    """One decision of RL-CC's models as C, as BPF and in CatBoost."""
     model = paper_sized()
     figures: list[Figure] = []
     notes = [
@@ -76,7 +65,6 @@ def decision_cost() -> Outcome:
             for part, value in found.items():
                 figures.append(_figure(f"{name} as {form}, {part}", value, limit, part))
     figures += _catboost_ns()
-    figures += _speeds(data)
     return Outcome("One decision of RL-CC's models", tuple(figures), tuple(notes), data)
 
 
@@ -200,19 +188,3 @@ def _catboost_ns() -> list[Figure]:
         value = statistics.median(times)
         figures.append(Figure(f"CatBoost's predictor, {what}", f"{value:,.0f} ns"))
     return figures
-
-
-def _speeds(data: dict[str, Any]) -> Sequence[Figure]:
-    """Return the speed of trials under the tree, as a share of that under DCQCN."""
-    lasts_ns = 5 * MILLISECOND
-    speeds: dict[str, list[float]] = {"dcqcn": [], "rlcc": []}
-    for _ in range(3):
-        for name, found in speeds.items():
-            host = HostSpec(name, roce=RoceSpec(control=name))
-            run = run_trial("graphcc", websearch(lasts_ns), SECN1, duration_ns=lasts_ns, host=host)
-            found.append(packet_hops(run.testbed, run.record.ports) / run.wall_s)
-    data["packet_hops_per_s"] = speeds
-    medians = {name: statistics.median(found) for name, found in speeds.items()}
-    share = medians["rlcc"] / medians["dcqcn"]
-    what = "a trial under the built-in tree: its packet-hops a second, of those under DCQCN"
-    return [Figure(what, f"{share:.2f}", f"{_SPEED:g}", share >= _SPEED)]

@@ -5,29 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from inventory.files import load_testbed
-from inventory.topology import Testbed
-from orchestration.artifacts.stamp import Stamp
+from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
-from orchestration.model.knobs import ECN
-from orchestration.model.records import (
-    DONE,
-    ChangeRecords,
-    Floats,
-    FlowRecords,
-    Ints,
-    Samples,
-    Schedule,
-    TrialRecord,
-)
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.model.condition import TUNER
+from orchestration.model.trial import TunerSpec
 from orchestration.query import Runs
 from orchestration.query.output import write_result
 from orchestration.studies.bench.outcome import (
+    MILLISECOND,
     Figure,
     Outcome,
     at_most,
@@ -35,14 +25,10 @@ from orchestration.studies.bench.outcome import (
     bench_trial,
     websearch,
 )
+from traffic.schedule import make_schedule
 
-_PACKET_BYTES = 1_514
-_PERIOD_NS = 100_000
-_LOADS, _REPEATS, _SAMPLES = (0.3, 0.5, 0.6, 0.7, 0.9), 10, 1_250
-# The last tuner acts at every tenth sample, so that its actions are drawn too.
-_TUNERS = ("secn1", "secn2", "amt", "acc")
-# All trials together have a million.
-_FLOWS = 5_000
+_LOADS, _REPEATS, _TUNERS = (0.3, 0.5, 0.6, 0.7, 0.9), 10, ("secn1", "secn2", "amt", "acc")
+_LASTS_NS = 125 * MILLISECOND
 _WANTED_S = 10.0
 _QUERIES = {
     "the sum of a column": "select sum(marked_packets) from ports",
@@ -68,13 +54,13 @@ print(time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 
 
 def large_runs() -> Outcome:
-    """`report`, `compare` and `sql` of 200 made-up trials, a million flows, ten million samples.
+    """`report`, `compare` and `sql` of 200 trials of the fluid model, ten million samples.
 
     The comparison is of the run with itself.
     """
     with bench_folder() as place:
         run = place / "large"
-        trials, samples = _write_campaign(run)
+        trials, flows, samples = _write_campaign(run)
         figures = _command(("report", str(run)), run / "report.html", 30, 3)
         page = place / "compare.html"
         figures += _command(("compare", str(run), str(run), "--out", str(page)), page, 40, 3)
@@ -88,7 +74,7 @@ def large_runs() -> Outcome:
         took_s = time.monotonic() - begin_s
         figures.append(Figure("all rows into one Parquet file", f"{took_s:.1f} s"))
     return Outcome(
-        f"{trials} trials, {trials * _FLOWS:,} flows and {samples:,} samples of ports, made up",
+        f"{trials} trials, {flows:,} flows and {samples:,} samples of ports",
         tuple(figures),
     )
 
@@ -109,111 +95,32 @@ def _command(arguments: tuple[str, ...], page: Path, most_s: float, most_gb: flo
     ]
 
 
-def _write_campaign(folder: Path) -> tuple[int, int]:
-    """Write the campaign into `folder`; return its number of trials and of port samples."""
-    duration_ns = _SAMPLES * _PERIOD_NS
+def _write_campaign(folder: Path) -> tuple[int, int, int]:
+    """Write the campaign into `folder`; return its numbers of trials, flows and port samples.
+
+    Each trial of the fluid model stands under every load.
+    """
     testbed = load_testbed("graphcc")
-    for load in _LOADS:
-        for repeat in range(1, _REPEATS + 1):
-            schedule = _schedule(
-                testbed, np.random.default_rng([repeat, int(100 * load)]), duration_ns
+    trials = flows = samples = 0
+    for repeat in range(1, _REPEATS + 1):
+        for tuner in _TUNERS:
+            trial = bench_trial(
+                websearch(_LASTS_NS),
+                _LASTS_NS,
+                tuner=TunerSpec(tuner),
+                campaign="large",
+                seed=repeat,
+                repeat=repeat,
+                drain_ns=0,
             )
-            for number, tuner in enumerate(_TUNERS):
-                trial = bench_trial(
-                    websearch(duration_ns),
-                    duration_ns,
-                    tuner=TunerSpec(tuner),
-                    campaign="large",
-                    seed=repeat,
-                    repeat=repeat,
-                    drain_ns=duration_ns,
-                    cell={"tuner": tuner, "load": load},
-                )
-                rng = np.random.default_rng([repeat, number])
-                waits = 1.1 + rng.gamma(0.7, 2.0 + 0.1 * number, _FLOWS)
-                acts = tuner == _TUNERS[-1]
-                _write(folder, testbed, schedule, trial, rng, waits, acts=acts)
-    trials = len(_LOADS) * _REPEATS * len(_TUNERS)
-    return trials, trials * _SAMPLES * len(testbed.queues)
-
-
-def _write(
-    folder: Path,
-    testbed: Testbed,
-    schedule: Schedule,
-    trial: TrialSpec,
-    rng: np.random.Generator,
-    waits: Floats,
-    *,
-    acts: bool,
-) -> None:
-    """Write a trial whose slowdowns are `waits`; queues and actions are random."""
-    t_ns = np.arange(1, trial.duration_ns // _PERIOD_NS + 1) * _PERIOD_NS
-    actions = _actions(rng, t_ns[::10] if acts else t_ns[:0], len(testbed.queues))
-    record = _record(testbed, schedule, rng, waits, t_ns, actions)
-    valid = Stamp(True, (), ())
-    write_trial(folder / trial.id, trial, testbed, schedule, record, valid, {})
-
-
-def _schedule(testbed: Testbed, rng: np.random.Generator, duration_ns: int) -> Schedule:
-    """Draw flows between random hosts; sizes are lognormal with a median of 36 KB."""
-    hosts = len(testbed.hosts)
-    src = rng.integers(0, hosts, _FLOWS)
-    return Schedule(
-        start_ns=np.sort(rng.integers(0, duration_ns, _FLOWS)),
-        src=src,
-        dst=(src + rng.integers(1, hosts, _FLOWS)) % hosts,
-        size_bytes=np.clip(np.exp(rng.normal(10.5, 2.2, _FLOWS)), 300, 3e7).astype(np.int64),
-        klass=np.zeros(_FLOWS, dtype=np.int64),
-        classes=("poisson",),
-    )
-
-
-def _record(
-    testbed: Testbed,
-    schedule: Schedule,
-    rng: np.random.Generator,
-    waits: Floats,
-    t_ns: Ints,
-    actions: ChangeRecords,
-) -> TrialRecord:
-    rows = (len(t_ns), len(testbed.queues))
-    line_ns = schedule.size_bytes * 8 / 25 + 20_000
-    tx_packets = np.cumsum(rng.integers(0, 90, rows), axis=0)
-    of_hosts = np.zeros((len(t_ns), len(testbed.hosts)), dtype=np.int64)
-    return TrialRecord(
-        flows=FlowRecords(
-            sent_ns=schedule.start_ns,
-            end_ns=schedule.start_ns + (line_ns * waits).astype(np.int64),
-            retransmits=np.zeros(len(schedule), dtype=np.int64),
-            status=np.full(len(schedule), DONE),
-        ),
-        samples={
-            "queue": Samples.of(
-                "queue",
-                t_ns,
-                rng.gamma(0.3, 50_000, rows).astype(np.int64),
-                tx_packets * _PACKET_BYTES,
-                tx_packets,
-                np.cumsum(rng.integers(0, 2, rows), axis=0),
-                np.zeros(rows, dtype=np.int64),
-            ),
-            "host": Samples.of("host", t_ns, of_hosts, of_hosts, of_hosts, of_hosts),
-        },
-        changes={ECN.name: actions},
-        events=(),
-        facts={"clock": "virtual", "wall_s": 60.0},
-    )
-
-
-def _actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ChangeRecords:
-    """Set every queue at the start, and again to random thresholds at each time of `at_ns`."""
-    times = np.repeat(np.concatenate(([0], at_ns)), queues)
-    kmax = 50_000 * rng.integers(1, 10, len(times))
-    return ChangeRecords(
-        times,
-        times + 20_000,
-        times + 30_000,
-        np.tile(np.arange(queues), len(times) // queues),
-        ECN.named(kmax // 4, kmax, np.full(len(times), 0.1)),
-    )
+            schedule = make_schedule(trial, testbed)
+            with bench_folder() as work:
+                record = FluidBackend().run(trial, testbed, schedule, work, lambda now, end: None)
+            verdict = stamp(trial, testbed, schedule, record)
+            for load in _LOADS:
+                one = replace(trial, cell={TUNER: tuner, "load": load})
+                write_trial(folder / one.id, one, testbed, schedule, record, verdict, {})
+                trials += 1
+                flows += len(schedule)
+                samples += record.ports.qlen_bytes.size
+    return trials, flows, samples

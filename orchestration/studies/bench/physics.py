@@ -22,7 +22,6 @@ from orchestration.studies.bench.outcome import (
     bench_folder,
     bench_trial,
     run_trial,
-    websearch,
 )
 from traffic.schedule import make_schedule
 
@@ -111,32 +110,6 @@ def lone_flow() -> Outcome:
             Figure(f"{name}: the same flow's slowdown", f"{took_ns / ideal_ns:.4f}"),
         ]
     return Outcome("A lone flow, Ethernet framing and slow start included", tuple(figures))
-
-
-def conservation() -> Outcome:
-    """What the switch ports sent against the flows' bytes, headers and retransmits."""
-    lasts_ns = 5 * MILLISECOND
-    run = run_trial("graphcc", websearch(lasts_ns), SECN1, duration_ns=lasts_ns)
-    sent, expected = last_hop_bytes(run)
-    gap = sent / expected - 1
-    return Outcome(
-        "Conservation: graphcc, WebSearch at 60 %, 5 ms",
-        (
-            Figure(
-                "bytes sent by ports to hosts, pure acknowledgements taken out",
-                f"{sent:,}",
-                f"{expected:,} within 1 %",
-                abs(gap) <= 0.01,
-            ),
-            Figure("difference", f"{gap:+.4%}"),
-            Figure("drops", f"{int(run.record.ports.dropped_packets[-1].sum())}"),
-            Figure("retransmits", f"{int(run.record.hosts.retransmits[-1].sum())}"),
-        ),
-        notes=(
-            "payload seen by a port = bytes - 66 x packets (Ethernet 14, IPv4 20, TCP 20, "
-            "timestamps 12): a pure acknowledgement counts 0, a data packet its payload",
-        ),
-    )
 
 
 def last_hop_bytes(run: Run) -> tuple[int, int]:

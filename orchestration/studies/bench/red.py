@@ -152,37 +152,6 @@ def threshold_change() -> Outcome:
     )
 
 
-def incast() -> Outcome:
-    """16-to-1 incast with SECN1 and with SECN2."""
-    figures = []
-    medians = {}
-    for name in ("secn1", "secn2"):
-        run, queue = _incast_on_h1(TunerSpec(name))
-        ports, actions = run.record.ports, run.record.changes[ECN.name]
-        busy = (ports.t_ns > MILLISECOND) & (ports.t_ns < run.record.flows.end_ns.min())
-        lengths = ports.qlen_bytes[busy, queue]
-        medians[name] = float(np.median(lengths))
-        kmin, kmax = (
-            int(values[actions.targets == queue][0])
-            for values in (actions.kmin_bytes, actions.kmax_bytes)
-        )
-        near = 0.5 * kmin <= medians[name] <= 1.25 * kmax
-        low, high = np.quantile(lengths, (0.05, 0.95)) / 1e3
-        figures += [
-            Figure(
-                f"{name}: queue after the first millisecond, median (5 to 95 %)",
-                f"{medians[name] / 1e3:.0f} KB ({low:.0f} to {high:.0f})",
-                f"near kmin {kmin // 1000} to kmax {kmax // 1000} KB",
-                near,
-            ),
-            zero(f"{name}: drops", int(ports.dropped_packets[-1].sum())),
-        ]
-    higher = medians["secn2"] > medians["secn1"]
-    ratio = medians["secn2"] / medians["secn1"]
-    figures.append(Figure("secn2's queue over secn1's", f"{ratio:.2f}", "above 1", higher))
-    return Outcome("16-to-1 incast of 2 MB each, one 25G port", tuple(figures))
-
-
 def _incast_on_h1(tuner: TunerSpec) -> tuple[Run, int]:
     """Run an incast of 16 senders on `h1`; return it and the number of the queue towards `h1`."""
     incast = IncastSpec(16, 2_000_000, 100 * MILLISECOND, 0, MILLISECOND, receiver="h1")

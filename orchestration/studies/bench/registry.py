@@ -30,10 +30,8 @@ from orchestration.studies.bench.outcome import Outcome
 BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "rtt": physics.round_trips,
     "lone-flow": physics.lone_flow,
-    "conservation": physics.conservation,
     "marking": red.marking_curve,
     "thresholds": red.threshold_change,
-    "incast": red.incast,
     "repeatable": repeatable.repeated_trial,
     "offered-load": offered_load.offered_load,
     "data-path": speed.data_path_speed,

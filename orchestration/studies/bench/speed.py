@@ -111,6 +111,9 @@ _SIDES: Mapping[str, _Side] = {
     ),
     _ROCE: _Side(DCQCN, least_million=3.5),
     "DCQCN, flow table": _Side(DCQCN, flow_table=True, beside=_ROCE, most_cost=1.05),
+    "RL-CC's tree": _Side(
+        HostSpec("rlcc", roce=RoceSpec(control="rlcc")), beside=_ROCE, most_cost=1.25
+    ),
     _COARSE: _Side(DCQCN, period_ns=_RARE_NS, least_million=5.0),
     "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms": _Side(
         DCQCN,

@@ -21,7 +21,6 @@ from orchestration.analysis.statistics import (
     CONFIDENCE,
     Estimate,
     PairedDifference,
-    paired_difference,
 )
 from orchestration.analysis.tails import LEAST_BEYOND, beyond, pooled_tail, tail_difference
 from orchestration.model.records import Floats
@@ -203,9 +202,3 @@ class Condition:
 def base_of(difference: PairedDifference) -> float:
     """Return the mean that a difference is from; NaN if there is none."""
     return difference.mean / difference.relative if difference.relative else math.nan
-
-
-def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
-    """Return the values of one minus those of the other, over their common seeds."""
-    seeds = sorted(set(mine) & set(others))
-    return paired_difference([others[seed] for seed in seeds], [mine[seed] for seed in seeds])
