@@ -8,7 +8,6 @@ setting) stays overruled.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 
 from orchestration.model.knobs import KNOBS, Bounds, ImpossibleSetting
 from orchestration.model.records import Action, Change, Observation, Setup
-from orchestration.model.trial import Scalar, TunerSpec
 from tuners.recorded import RecordedTuner
+from tuners.registry import create, inner_spec
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -28,21 +27,6 @@ if TYPE_CHECKING:
 _ROUNDED = 2.0**-30
 # The values of one target, by column.
 _Setting = dict[str, Any]
-
-
-def inner_spec(params: Mapping[str, Scalar]) -> TunerSpec:
-    """Return the tuner that is overruled, from the parameters of `forced`.
-
-    Raises ValueError, as `what: remedy`, for parameters that are no JSON object.
-    """
-    text = str(params.get("parameters") or "{}")
-    try:
-        own = json.loads(text)
-    except ValueError:
-        own = None
-    if not isinstance(own, dict):
-        raise ValueError(f"parameters {text!r} are no JSON object: write it like {{}}")
-    return TunerSpec(str(params.get("tuner", "")), own)
 
 
 @dataclass(eq=False)
@@ -56,8 +40,6 @@ class ForcedTuner(RecordedTuner):
     parameters: str = "{}"
 
     def __post_init__(self) -> None:
-        from tuners.registry import create
-
         super().__post_init__()
         self._inner = create(inner_spec({"tuner": self.tuner, "parameters": self.parameters}))
         self.knobs = tuple(dict.fromkeys((*self._inner.knobs, *self.knobs)))

@@ -8,6 +8,7 @@ a campaign can name a user's own class: `my_tuner.py:MyTuner`, or an entry point
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pkgutil import resolve_name
@@ -124,10 +125,23 @@ def decider(name: str, params: Mapping[str, Scalar]) -> tuple[str, Mapping[str, 
     """Return the tuner that decides, and its parameters: the one that is overruled, if one is."""
     if name != FORCED:
         return name, params
-    from tuners.forced import inner_spec
-
     inner = inner_spec(params)
     return inner.name, inner.params
+
+
+def inner_spec(params: Mapping[str, Scalar]) -> TunerSpec:
+    """Return the tuner that is overruled, from the parameters of `forced`.
+
+    Raises ValueError, as `what: remedy`, for parameters that are no JSON object.
+    """
+    text = str(params.get("parameters") or "{}")
+    try:
+        own = json.loads(text)
+    except ValueError:
+        own = None
+    if not isinstance(own, dict):
+        raise ValueError(f"parameters {text!r} are no JSON object: write it like {{}}")
+    return TunerSpec(str(params.get("tuner", "")), own)
 
 
 def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:

@@ -111,7 +111,6 @@ def _write_campaign(folder: Path) -> tuple[int, int, int]:
                 campaign="large",
                 seed=repeat,
                 repeat=repeat,
-                drain_ns=0,
             )
             schedule = make_schedule(trial, testbed)
             with bench_folder() as work:
