@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from orchestration.render.heat_map import HeatCell, HeatMap
-from orchestration.render.numbers import NOTHING
+from orchestration.render.numbers import NOTHING, percent
 from orchestration.studies.headroom.map import WORTH, HeadroomMap, Place
 from orchestration.studies.headroom.page import ALL, metric_label
 from orchestration.studies.papers.headroom import LEAST
@@ -53,4 +53,4 @@ def headroom_cell(share: tuple[float, float, float], *, sure: bool = False) -> H
     if not math.isfinite(value):
         return HeatCell(NOTHING)
     doubtful = not (math.isfinite(low) and (low > 0 or high < 0))
-    return HeatCell(f"{100 * value:+.0f}%", value, sure, doubtful)
+    return HeatCell(percent(value, 0), value, sure, doubtful)
