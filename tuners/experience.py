@@ -1,4 +1,4 @@
-"""What a tuner keeps of its decisions, and ring buffers of transitions with uniform sampling."""
+"""What learning starts from: a trial's decisions, and ring buffers of transitions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from orchestration.model.records import Ints
 Batch = dict[str, NDArray[np.generic]]
 
 
-class Kept:
-    """A trial's decisions: states, actions and rewards, one row each.
+class Decisions:
+    """A trial's decisions, one row each: states, actions, rewards, and what else is named.
 
-    The reward in a row is that of the action in the row before. `kinds` are types of columns in the
-    trace; others keep theirs.
+    The reward in a row is that of the action in the row before. `kinds` are the types in `trace`.
     """
 
     def __init__(self, **kinds: DTypeLike) -> None:
@@ -28,24 +27,24 @@ class Kept:
         return len(self._rows)
 
     def add(self, **row: NDArray[Any]) -> None:
-        """Keep one decision, arrays (agents, …)."""
-        self._rows.append({name: values.copy() for name, values in row.items()})
+        """Keep one decision, arrays (agents, …), which nobody may change afterwards."""
+        self._rows.append(row)
 
-    def last(self) -> dict[str, NDArray[Any]] | None:
-        """Return the last decision, if there is one."""
-        return self._rows[-1] if self._rows else None
+    def last(self) -> dict[str, NDArray[Any]]:
+        """Return the last decision; empty before the first."""
+        return self._rows[-1] if self._rows else {}
 
     def forget(self) -> None:
-        """Forget all decisions but the last."""
+        """Forget all but the last decision."""
         del self._rows[:-1]
 
     def trace(self) -> dict[str, NDArray[Any]]:
         """Return all decisions as arrays (decisions, agents, …); empty if there are none."""
-        names = self._rows[0] if self._rows else ()
-        columns = {name: np.stack([row[name] for row in self._rows]) for name in names}
+        if not self._rows:
+            return {}
         return {
-            name: values.astype(self._kinds.get(name, values.dtype))
-            for name, values in columns.items()
+            name: np.stack([row[name] for row in self._rows]).astype(kind)
+            for name, kind in self._kinds.items()
         }
 
 
@@ -77,13 +76,10 @@ class Replay:
         self._size = min(self._size + keep, self.capacity)
         return places
 
-    def take(self, places: Ints) -> Batch:
-        """Return the transitions at the indices `places`."""
-        return {name: values[places] for name, values in self._fields.items()}
-
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         """Draw `count` transitions uniformly, with replacement."""
-        return self.take(rng.integers(0, self._size, count))
+        places = rng.integers(0, self._size, count)
+        return {name: values[places] for name, values in self._fields.items()}
 
     def field(self, name: str) -> NDArray[np.generic]:
         """Return one field of all transitions held."""

@@ -1,8 +1,9 @@
-"""The protocol of learners, and networks that torch trains, with checks for NaN."""
+"""The protocol of learners, what they share, and networks that torch trains, checked for NaN."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.trial import Scalar
+from tuners.experience import Replay
 from tuners.nets import Arrays
 
 State = dict[str, NDArray[Any]]
@@ -163,6 +165,104 @@ class TrainedNet:
                 self._adam.state[tensor] = moments
 
 
+class NetworkLearner(ABC):
+    """What learners share: networks, a target, memories and counters, all kept to go on with.
+
+    `nets` and `memories` are by their names in `state`.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        nets: Mapping[str, TrainedNet],
+        memories: Mapping[str, Replay] | None = None,
+    ) -> None:
+        self._seed, self._nets, self._memories = seed, nets, memories or {}
+        self._target: dict[str, Any] = {}
+        self._updates = self._decisions = 0
+
+    @abstractmethod
+    def architecture(self) -> dict[str, Any]:
+        """Return the architecture of this learner's checkpoints."""
+
+    def parameters(self) -> Arrays:
+        """Return the means of the networks over their last updates."""
+        return {name: one for net in self._nets.values() for name, one in net.mean().items()}
+
+    def _tensors(self) -> dict[str, Any]:
+        return {name: one for net in self._nets.values() for name, one in net.tensors.items()}
+
+    def _copy(self) -> dict[str, Any]:
+        """Return the networks as they are now, for a target."""
+        return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+
+    def _kept(self) -> dict[str, TrainedNet | Replay]:
+        return {**self._nets, **self._memories}
+
+    def _counters(self) -> State:
+        return {"counters": np.array([self._updates, self._decisions])}
+
+    def _load_counters(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._updates, self._decisions = (int(number) for number in state["counters"])
+
+    def state(self) -> State:
+        """Return networks, optimisers, target, memories and counters."""
+        target = {name: tensor.numpy().copy() for name, tensor in self._target.items()}
+        result = self._counters() | named("target", target)
+        for name, one in self._kept().items():
+            result |= named(name, one.state())
+        return result
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `state`."""
+        torch = load_torch()
+        self._target = {name: torch.tensor(one) for name, one in part("target", state).items()}
+        for name, one in self._kept().items():
+            one.load(part(name, state))
+        self._load_counters(state)
+
+
+class ReplayLearner(NetworkLearner):
+    """A learner that draws from what it remembers of all episodes."""
+
+    _FIRST_REWARD = 0  # the first decision whose reward counts in the curve
+    _settings: Any
+
+    @abstractmethod
+    def acting(self) -> dict[str, Scalar]:
+        """Return how much to explore next."""
+
+    @abstractmethod
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store transitions (see `transitions`)."""
+
+    @abstractmethod
+    def update(self) -> float:
+        """Draw a batch, move the networks once, and return the loss."""
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Store an episode, and update the networks for each of its decisions."""
+        steps = len(trace["x"]) - 1
+        if steps < 1:
+            return {}
+        explored = float(self.acting()["explore"])
+        self.add(transitions(trace))
+        count = max(1, round(steps * self._settings.updates_per_decision))
+        losses = [self.update() for _ in range(count)]
+        return {
+            "loss": float(np.mean(losses)),
+            "reward": float(trace["reward"][self._FIRST_REWARD :].mean()),
+            "explore": explored,
+        }
+
+
+def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return a trace as (s, a, r, s'), arrays of (decisions - 1, agents, …)."""
+    x = trace["x"].astype(np.float32)
+    reward = trace["reward"][1:].astype(np.float32)
+    return {"x": x[:-1], "action": trace["action"][:-1], "reward": reward, "next_x": x[1:]}
+
+
 def named(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
     """Return `state` with `prefix.` before every name."""
     return {f"{prefix}.{name}": values for name, values in state.items()}
@@ -172,3 +272,8 @@ def part(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
     """Undo `named`: the entries of one prefix, without it."""
     start = prefix + "."
     return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
+
+
+def part_of(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the parameters of one network, with their full names."""
+    return {key: one for key, one in parameters.items() if key.startswith(f"{name}.")}

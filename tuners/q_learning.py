@@ -1,8 +1,8 @@
-"""Q-learning, shared by several tuners: targets, exploration, and traces to learn from."""
+"""Q-learning, shared by several tuners: targets, exploration, returns and updates."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,7 @@ from orchestration.model.records import Ints
 from orchestration.model.trial import Scalar
 from tuners.exact import exp
 from tuners.experience import Replay
-from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays
+from tuners.learning import ReplayLearner, State, TrainedNet
 
 _SENDING = 0.1  # of the port's rate
 
@@ -86,26 +85,15 @@ class Explorer:
         self._exploring[began] = True
 
 
-def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return a trace as (s, a, r, s'), arrays of (decisions - 1, agents, …)."""
-    x = trace["x"].astype(np.float32)
-    return {
-        "x": x[:-1],
-        "action": trace["action"][:-1].astype(np.int64),
-        "reward": trace["reward"][1:].astype(np.float32),
-        "next_x": x[1:],
-    }
-
-
 def held_returns(
     rows: Mapping[str, NDArray[Any]], discount: float, horizon: int
 ) -> dict[str, NDArray[Any]]:
     """Return transitions that last as long as an agent's action does, at most `horizon` decisions.
 
-    `rows` are those of `transitions`. `reward` becomes the discounted sum of the rewards while the
-    action was held, `next_x` the state in which it ended, and `weight` (steps, agents) is the power
-    of `discount` by which the value of that state counts. An action that is held is an option, and
-    this is its return (Sutton, Precup and Singh, 1999, equation 9).
+    `rows` are those of `tuners.learning.transitions`. `reward` becomes the discounted sum of the
+    rewards while the action was held, `next_x` the state in which it ended, and `weight` (steps,
+    agents) is the power of `discount` by which the value of that state counts. An action that is
+    held is an option, and this is its return (Sutton, Precup and Singh, 1999, equation 9).
     """
     action = rows["action"]
     steps = len(action)
@@ -133,8 +121,8 @@ def multi_step_returns(
 ) -> dict[str, NDArray[Any]]:
     """Return transitions of `horizon` decisions; the last ones of a trace, which are fewer, go.
 
-    `rows` are those of `transitions`. `reward` becomes the discounted sum of so many rewards, and
-    `next_x` the state after them.
+    `rows` are those of `tuners.learning.transitions`. `reward` becomes the discounted sum of so
+    many rewards, and `next_x` the state after them.
     """
     steps = len(rows["x"]) - horizon + 1
     if steps < 1:
@@ -149,7 +137,7 @@ def multi_step_returns(
 
 
 def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return which transitions (see `transitions`) are worth learning from.
+    """Return which transitions (see `tuners.learning.transitions`) are worth learning from.
 
     A queue is idle if it was empty at both readings and its port sent almost nothing: no setting
     would have changed its reward. Such transitions are frequent, and learning from them would give
@@ -163,8 +151,7 @@ def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
 class QSettings:
     """Settings of all Q-learners. Times are in decisions."""
 
-    # Not in the papers. A mark costs a flow its rate at once, and shortens the queue later.
-    discount: float = 0.9
+    discount: float = 0.9  # in neither paper; as for PET here
     learning_rate: float = 1e-3
     explore_start: float = 1.0
     explore_end: float = 0.05
@@ -173,51 +160,53 @@ class QSettings:
     updates_per_decision: float = 1.0
 
 
-class QLearner(ABC):
-    """The part of a learner that does not depend on its network; `memories` are kept by name."""
+class QLearner(ReplayLearner):
+    """Double Q-learning, whatever the network and the memory."""
 
     def __init__(
-        self, settings: QSettings, net: TrainedNet, start: Arrays, memories: Mapping[str, Replay]
+        self, seed: int, settings: QSettings, net: TrainedNet, memories: Mapping[str, Replay]
     ) -> None:
-        self._exploring = settings
-        self._net = net
-        self._target = start
-        self._memories = memories
-        self._updates = self._decisions = 0
+        super().__init__(seed, {"online": net}, memories)
+        self._settings, self._net = settings, net
+        self._target = self._copy()
         self._rewards = np.zeros(2)  # their sum, and how many
 
     @abstractmethod
-    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Store transitions (see `transitions`)."""
-
-    @abstractmethod
-    def update(self) -> float:
-        """Draw a batch, move the network towards its target, and return the loss."""
-
-    def parameters(self) -> Arrays:
-        """Return the mean of the evaluation network over its last updates."""
-        return self._net.mean()
+    def values(self, parameters: Mapping[str, Any], x: Any) -> Any:
+        """Return the values of all actions (…, actions) in states; tensors."""
 
     def acting(self) -> dict[str, Scalar]:
-        """Return how much to explore next."""
-        s = self._exploring
+        """Return how much to explore next, and how long an explored action lasts."""
+        s = self._settings
         share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
         return {"explore": share, "hold": s.hold}
 
-    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Store an episode, and update the network for each of its decisions."""
-        steps = len(trace["x"]) - 1
-        if steps < 1:
-            return {}
-        explored = float(self.acting()["explore"])
-        self.add(transitions(trace))
-        count = max(1, round(steps * self._exploring.updates_per_decision))
-        losses = [self.update() for _ in range(count)]
-        return {
-            "loss": float(np.mean(losses)),
-            "reward": float(trace["reward"].mean()),
-            "explore": explored,
-        }
+    def _errors(self, rows: Mapping[str, Any], weight: Any) -> Any:
+        """Return by how much the values of a batch's actions are below their targets (…).
+
+        `weight` is the discount of the value of the next state. An agent that is `idle` there, if
+        the rows say so, keeps its action.
+        """
+        import torch
+
+        chosen = rows["action"][..., None]
+        with torch.no_grad():
+            reward = self._centred(rows["reward"], weight, self._settings.discount)
+            later = self.values(self._target, rows["next_x"])
+            now = self.values(self._net.tensors, rows["next_x"])
+            y = ddqn_target(reward, now, later, weight)
+            if "idle" in rows:
+                same = later.gather(-1, chosen).squeeze(-1)
+                y = torch.where(rows["idle"] > 0, reward + weight * same, y)
+        return y - self.values(self._net.tensors, rows["x"]).gather(-1, chosen).squeeze(-1)
+
+    def _step(self, loss: Any, target_every: int) -> float:
+        """Move the network; copy it to the target after every `target_every` updates."""
+        value = self._net.step(loss, max_norm=10.0)
+        self._updates += 1
+        if self._updates % target_every == 0:
+            self._target = self._copy()
+        return value
 
     def _note_rewards(self, rewards: NDArray[Any]) -> None:
         """Count rewards of single decisions, any shape, in the mean that `_centred` subtracts."""
@@ -233,25 +222,9 @@ class QLearner(ABC):
         mean = self._rewards[0] / max(self._rewards[1], 1.0)
         return reward - float(mean) * (1.0 - weight) / (1.0 - discount)
 
-    def state(self) -> State:
-        """Return networks, optimiser, memories and counters."""
-        result = named("online", self._net.state()) | named("target", self._target)
-        for name, memory in self._memories.items():
-            result |= named(name, memory.state())
-        counters = np.array([self._updates, self._decisions])
-        return result | {"counters": counters, "rewards": self._rewards.copy()}
+    def _counters(self) -> State:
+        return super()._counters() | {"rewards": self._rewards.copy()}
 
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from `state`."""
-        self._net.load(part("online", state))
-        self._target = part("target", state)
-        for name, memory in self._memories.items():
-            memory.load(part(name, state))
-        self._updates, self._decisions = (int(value) for value in state["counters"])
+    def _load_counters(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super()._load_counters(state)
         self._rewards = state["rewards"].astype(np.float64)
-
-    def _updated(self, target_every: int) -> None:
-        """Count an update, and copy the network to the target after every `target_every`."""
-        self._updates += 1
-        if self._updates % target_every == 0:
-            self._target = self._net.arrays()

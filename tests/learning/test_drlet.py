@@ -81,10 +81,8 @@ def test_exploration_is_noisy_and_within_bounds():
 
 class Learner(DdpgLearner):
     def __init__(self, seed=1, **settings):
-        super().__init__(seed, (1, 1), (16,), dataclasses.replace(DdpgSettings(), **settings))
-
-    def architecture(self):
-        return {}
+        settings = dataclasses.replace(DdpgSettings(), **settings)
+        super().__init__(seed, (1, 1), settings, {"hidden": [16]})
 
 
 def episode(learner, seed, steps=40):

@@ -106,9 +106,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_network(
 ):
     folder = tmp_path / "nan"
     good = run(scenario, folder, episodes=2).read_bytes()
-    from tuners.ecn import acc
+    from tuners import q_learning
 
-    monkeypatch.setattr(acc, "ddqn_target", lambda reward, *rest: reward * np.nan)
+    monkeypatch.setattr(q_learning, "ddqn_target", lambda reward, *rest: reward * np.nan)
     with pytest.raises(TrialError, match="the loss is nan") as caught:
         run(scenario, folder, episodes=4)
     assert "last good checkpoint is kept" in caught.value.remedy

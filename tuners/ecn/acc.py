@@ -16,7 +16,7 @@ Where it departs from the paper, and why:
 - The port's rate is among the inputs: `tuners.ecn.features`.
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
 - A queue is idle (section 4.2) below 20 KB, the lowest kmin of all, and not below its own, which
-  a high kmin would make idle for ever: `tuners.ecn.idle`. Idle queues are not learned from. A
+  a high kmin would make idle for ever: `_LEAST_BYTES`. Idle queues are not learned from. A
   network that is to act without the idle rule decides below 20 KB too, and must learn there:
   `--set idle_rule=false` learns from every queue but those of idle ports (`at_work`).
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
@@ -32,32 +32,38 @@ Where it departs from the paper, and why:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Floats, Observation, Setup
+from orchestration.model.records import Floats, Ints, Observation, Setup
 from tuners.checkpoint import load, load_for
 from tuners.ecn.features import ACC_FEATURES, RATE, size_feature, width
-from tuners.ecn.idle import IdleRule
-from tuners.ecn.learned import HISTORY, LearnedTuner
-from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
-from tuners.ecn.switches import own_parameters, switch_of
+from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner
+from tuners.ecn.rewards import queue_utilisation_reward
+from tuners.ecn.switches import switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.experience import Replay
 from tuners.learning import TrainedNet
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
-from tuners.q_learning import Explorer, QLearner, QSettings, at_work, ddqn_target, held_returns
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
+from tuners.q_learning import QLearner, QSettings, at_work, held_returns
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 FEATURES = (*ACC_FEATURES, RATE)
 PARTS = acc_templates().parts()
-_LEAST_KMIN = size_feature(acc_templates().kmin_bytes.min().astype(np.float64))
+# A queue not above the lowest kmin that can be set is idle (section 4.2), and gets no decision. The
+# paper says "Kmin" and not which. By that in force, a queue whose kmin is above all that its
+# senders' windows hold would be idle for ever, whatever it then costs: with random settings of 20
+# KB to 10 MB most queues were. There the rule saved a tenth of the CPU's work, so it cannot have
+# been so. Its other condition, a reward that has not changed for three slots, is cancelled above
+# kmin at once, and plays no part.
+_LEAST_BYTES = int(acc_templates().kmin_bytes.min())
+_LEAST_KMIN = size_feature(np.array(float(_LEAST_BYTES)))
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
 
@@ -94,7 +100,7 @@ def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
 
 
 @dataclass(eq=False)
-class Acc(LearnedTuner):
+class Acc(TemplateTuner):
     """Acts by a trained network; with `online`, continues to learn from its observations.
 
     `explore` is the probability of a random template. `idle_rule` is that of section 4.2: a queue
@@ -103,6 +109,10 @@ class Acc(LearnedTuner):
     WebSearch, 0.7 and 0.3 for DataMining (PET, section 5.2: "ACC's recommended values"). With
     `collect`, all decisions are kept for a learner, and no queue is idle.
     """
+
+    ACTIONS = TemplateActions(acc_templates(), START_BYTES, _LEAST_BYTES)
+    TEMPLATES = ACTIONS.templates
+    WEIGHTS = ("omega_1", "omega_2")
 
     checkpoint: str = "acc-dctcp-1"
     explore: float = 0.0
@@ -117,81 +127,49 @@ class Acc(LearnedTuner):
         card = load(self.checkpoint).card
         widths = card.get("architecture", {}).get("hidden", AccSettings.hidden)
         settings = AccSettings(hidden=tuple(int(width) for width in widths))
-        self._settings = settings
+        self._settings, self._features = settings, FEATURES
         shapes = {name: (-1, *values.shape[1:]) for name, values in _fresh(0, settings).items()}
         self._checkpoint = load_for(self.checkpoint, "acc", architecture(settings), shapes)
-        self._templates = acc_templates()
-
-    def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the parameters."""
-        yield from super().faults()
-        yield from wrong_weights(omega_1=self.omega_1, omega_2=self.omega_2)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from SECN1 and the checkpoint's network."""
-        self._begin(testbed, seed, FEATURES, action=np.int16, reward=np.float32)
         self._switch = switch_of(testbed)
-        self._net = ready(own_parameters(self._checkpoint, testbed))
-        self._choice = np.full(len(self._all), self._templates.nearest(*START_BYTES))
-        self._idle = IdleRule(self._templates.kmin_bytes)
-        self._explorer = Explorer(self._rng, len(self._all), self.hold)
         self._inferences = self._skipped = 0
-        self._learner: AccLearner | None = None
-        if self.online:
-            own = own_parameters(self._checkpoint, testbed, per_switch=True)
-            # online learning starts with little exploration, which soon ends
-            settings = dataclasses.replace(
-                self._settings,
-                relative=self._settings.centred,
-                explore_start=max(self.explore, 0.1),
-                explore_end=0.02,
-                explore_decay=50.0,
-            )
-            self._learner = AccLearner(seed, testbed, settings, own)
-            self._net = ready(own)
-        return Setup((self._templates.settings(self._all, self._choice),))
+        return super().reset(testbed, seed)
+
+    def learner(self, seed: int, testbed: Testbed, parameters: Arrays) -> AccLearner:
+        """Return the learner that goes on, with little exploration, which soon ends."""
+        settings = dataclasses.replace(
+            self._settings,
+            relative=self._settings.centred,
+            explore_start=max(self.explore, 0.1),
+            explore_end=0.02,
+            explore_decay=50.0,
+        )
+        return AccLearner(seed, testbed, settings, parameters)
 
     def earned(self, after: Observation, utilisation: Floats) -> Floats:
         """Return omega_1 * utilisation + omega_2 * D(L) of each queue (queues,)."""
         length = after["qlen_bytes"].astype(np.float64)
         return queue_utilisation_reward(length, utilisation, self.omega_2, self.omega_1)
 
-    def act(self, observation: Observation) -> Action:
-        """Choose a template for each busy queue: its network's best, or a random one."""
-        x = self._window.push(observation)
-        reward = self.earned(observation, self._window.utilisation)
-        share = self.explore
-        if self._learner is not None:
-            self._learn_online(self._learner, x, reward)
-            share = float(self._learner.acting()["explore"])
-        busy = self._idle.busy(observation) if self.idle_rule else self._all
-        self._inferences += len(busy)
-        self._skipped += len(self._all) - len(busy)
-        before = self._choice.copy()
-        if len(busy):
-            outputs = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
-            values = PARTS.sums(outputs)
-            self._choice[busy] = values.argmax(axis=1)
-            self._explorer.apply(self._choice, before, busy, share, values)
-        if self.collect or self.online:
-            self._kept.add(x=x, action=self._choice, reward=reward)
-        return self._templates.changed(before, self._choice)
+    def deciding(self, observation: Observation) -> Ints:
+        """Return the busy queues, or without the idle rule all."""
+        queues = self.ACTIONS.busy(observation) if self.idle_rule else self._all
+        self._inferences += len(queues)
+        self._skipped += len(self._all) - len(queues)
+        return queues
 
-    def _learn_online(
-        self, learner: AccLearner, x: NDArray[np.float32], reward: NDArray[np.float64]
-    ) -> None:
-        last = self._kept.last()
-        if last is None:
-            return
-        before = {"x": last["x"], "action": last["action"], "reward": reward, "next_x": x}
-        learner.add({name: row[None] for name, row in before.items()})
-        learner.update()
-        self._net = ready(learner.parameters())
+    def values(self, x: NDArray[Any], queues: Ints) -> NDArray[Any]:
+        """Return the values of all settings, by the network of each queue's switch."""
+        outputs = mlp_by_group(self._net, "q", x[queues], self._switch[queues])
+        values: NDArray[Any] = PARTS.sums(outputs)
+        return values
 
     def facts(self) -> Mapping[str, Any]:
         """Return how many inferences were made, and how many the idle rule saved."""
-        counts = {"inferences": self._inferences, "inferences_skipped": self._skipped}
-        return {**super().facts(), **counts}
+        saved = {"inferences": self._inferences, "inferences_skipped": self._skipped}
+        return {**super().facts(), **saved}
 
 
 def _fresh(seed: int, settings: AccSettings = AccSettings()) -> Arrays:
@@ -222,16 +200,15 @@ class AccLearner(QLearner):
         settings: AccSettings = AccSettings(),
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._settings = settings
-        self._seed = seed
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         self._copies = len(start["q.0.weight"])
-        net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
         self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
         self._global = Replay(settings.global_capacity)
         memories = {f"memory{n}": one for n, one in enumerate((*self._local, self._global))}
-        super().__init__(settings, net, dict(start), memories)
+        net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
+        super().__init__(seed, settings, net, memories)
+        self._settings: AccSettings = settings
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
@@ -253,17 +230,18 @@ class AccLearner(QLearner):
             idle = np.zeros_like(learned)
         rows = {**rows, "idle": idle}
         self._note_rewards(earned[learned])
-        kinds = {
-            "x": np.float32,
-            "action": np.int64,
-            "reward": np.float32,
-            "next_x": np.float32,
-            "idle": np.float32,
-            "weight": np.float32,
-        }
         for switch, memory in enumerate(self._local):
             own = learned & (self._switch == switch)
-            memory.add({name: rows[name][own].astype(kind) for name, kind in kinds.items()})
+            memory.add(
+                {
+                    name: values[own].astype(np.int64 if name == "action" else np.float32)
+                    for name, values in rows.items()
+                }
+            )
+
+    def values(self, parameters: Mapping[str, Any], x: Any) -> Any:
+        """Return the values of all settings (…, actions) in states; tensors."""
+        return PARTS.sums(mlp(parameters, "q", x))
 
     def update(self) -> float:
         """Make one step of algorithm 1 (lines 6 to 9) and return the loss.
@@ -292,30 +270,20 @@ class AccLearner(QLearner):
         }
         if self._copies == 1:
             rows = {name: values[None] for name, values in rows.items()}
-        online = self._net.tensors
-        target = {name: torch.from_numpy(values) for name, values in self._target.items()}
-        values_of = PARTS.sums
-        with torch.no_grad():
-            later = values_of(mlp(target, "q", rows["next_x"]))
-            reward = rows["reward"]
-            if settings.centred:
-                reward = self._centred(reward, rows["weight"], settings.discount)
-            y = ddqn_target(
-                reward, values_of(mlp(online, "q", rows["next_x"])), later, rows["weight"]
-            )
-            # A queue that became idle keeps its setting.
-            same = later.gather(-1, rows["action"][..., None]).squeeze(-1)
-            y = torch.where(rows["idle"] > 0, reward + rows["weight"] * same, y)
-        values = values_of(mlp(online, "q", rows["x"]))
-        error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
+        error = self._errors(rows, rows["weight"])
         if settings.relative:
             error = error - error.detach().mean(-1, keepdim=True)
         mine = torch.from_numpy(weight.astype(np.float32))[:, None]
-        loss = self._net.step((mine * error**2).mean() / mine.mean(), max_norm=10.0)  # equation 4
-        self._updated(settings.target_every)
+        loss = (mine * error**2).mean() / mine.mean()  # equation 4
+        value = self._step(loss, settings.target_every)
         if self._updates % settings.exchange_every == 0:
             self._exchange(rng)
-        return loss
+        return value
+
+    def _centred(self, reward: Any, weight: Any, discount: float) -> Any:
+        if not self._settings.centred:
+            return reward
+        return super()._centred(reward, weight, discount)
 
     def _exchange(self, rng: np.random.Generator) -> None:
         """Let each switch give a sample to the global memory and take one from it (section 3).

@@ -23,30 +23,23 @@ Where it departs from the paper, and why:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Floats, Ints, Observation, Setup
+from orchestration.model.records import Floats, Ints, Observation, Setup
 from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, RATE
-from tuners.ecn.learned import HISTORY, LearnedTuner
-from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
+from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner
+from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
-from tuners.learning import TrainedNet
-from tuners.nets import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product, ready
-from tuners.q_learning import (
-    Explorer,
-    QLearner,
-    QSettings,
-    at_work,
-    ddqn_target,
-    multi_step_returns,
-)
+from tuners.learning import TrainedNet, load_torch
+from tuners.nets import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product
+from tuners.q_learning import QLearner, QSettings, at_work, multi_step_returns
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -61,13 +54,13 @@ _FAR = 1e9
 
 @dataclass(frozen=True)
 class Graph:
-    """Agents are switch queues; this is the ingress neighbourhood of each (section 3.3).
+    """Which agents, the switch queues, may send traffic into which: each one's neighbours.
 
-    Of an agent v that is every link that ends at the switch where v begins. Only switch ports are
-    agents and send messages; host ports do not. Neighbours are padded to the same number.
+    Section 3.3: the ingress neighbourhood of an agent v is every link that ends at the switch where
+    v begins. Only switch ports are agents and send messages; host ports do not.
 
-    `neighbours` and `present` have shape (agents, most neighbours): indices of agents, and 1.0
-    for a neighbour, 0.0 for padding.
+    `neighbours` and `present` have shape (agents, most neighbours), padded: indices of agents, and
+    1.0 for a neighbour, 0.0 for padding.
     """
 
     neighbours: Ints
@@ -96,6 +89,7 @@ class GraphccSettings(QSettings):
     """Settings of training. A sample is the whole fabric at one time."""
 
     layer: int = 32  # width between the two layers of each module
+    # A mark costs a flow its rate at once, and shortens the queue over decisions.
     horizon: int = 4  # decisions whose rewards a target sums
     weight_decay: float = 0.3
     batch: int = 16
@@ -167,13 +161,17 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
 
 
 @dataclass(eq=False)
-class Graphcc(LearnedTuner):
+class Graphcc(TemplateTuner):
     """Acts by a trained network that fits any fabric. It does not learn once deployed.
 
     `explore` is the probability of a random setting. `w_1` and `w_2` weigh queue and utilisation in
     the reward (section 3.3: 0.7 and 0.3), which matters for learning only. With `collect`, all
     decisions are kept for a learner.
     """
+
+    ACTIONS = TemplateActions(graphcc_templates(), START)
+    TEMPLATES = ACTIONS.templates
+    WEIGHTS = ("w_1", "w_2")
 
     checkpoint: str = "graphcc-dctcp-1"
     explore: float = 0.0
@@ -183,47 +181,26 @@ class Graphcc(LearnedTuner):
     collect: bool = False
 
     def __post_init__(self) -> None:
-        self._settings = GraphccSettings()
+        self._settings, self._features = GraphccSettings(), FEATURES
         shapes = {name: values.shape for name, values in _fresh(0, self._settings).items()}
         about = architecture(self._settings)
         self._checkpoint = load_for(self.checkpoint, "graphcc", about, shapes)
-        self._templates = graphcc_templates()
-
-    def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the parameters."""
-        yield from super().faults()
-        yield from wrong_weights(w_1=self.w_1, w_2=self.w_2)
-
-    def check_testbed(self, testbed: Testbed | None) -> None:
-        """Accept every testbed: the network is the same on all."""
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from 32 KB, 128 KB, 1 %."""
-        self._begin(testbed, seed, FEATURES, action=np.int16, reward=np.float32)
         self._graph = graph(testbed)
-        self._net = ready(self._checkpoint.arrays)
         self._present = self._graph.present[..., None]
-        self._choice = np.full(len(self._all), self._templates.nearest(*START))
-        self._explorer = Explorer(self._rng, len(self._all), self.hold)
-        return Setup((self._templates.settings(self._all, self._choice),))
+        return super().reset(testbed, seed)
 
     def earned(self, after: Observation, utilisation: Floats) -> Floats:
         """Return w_1 * f(queue) + w_2 * utilisation of each port's queue (queues,)."""
         length = after["qlen_bytes"].astype(np.float64)
         return queue_utilisation_reward(length, utilisation, self.w_1, self.w_2)
 
-    def act(self, observation: Observation) -> Action:
-        """Let the agents exchange messages, then choose the setting of highest value for each."""
-        x = self._window.push(observation)
-        before = self._choice
-        values = q_values(self._net, x, self._graph, self._present)
-        self._choice = values.argmax(axis=1)
-        if self.explore > 0:
-            self._explorer.apply(self._choice, before, self._all, self.explore, values)
-        if self.collect:
-            reward = self.earned(observation, self._window.utilisation)
-            self._kept.add(x=x, action=self._choice, reward=reward)
-        return self._templates.changed(before, self._choice)
+    def values(self, x: NDArray[Any], queues: Ints) -> NDArray[Any]:
+        """Let the agents exchange messages; return the values of all settings."""
+        values: NDArray[Any] = q_values(self._net, x, self._graph, self._present)
+        return values
 
 
 class GraphccLearner(QLearner):
@@ -236,13 +213,13 @@ class GraphccLearner(QLearner):
         settings: GraphccSettings = GraphccSettings(),
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._settings = settings
-        self._seed = seed
         self._graph = graph(testbed)
+        self._memory = Replay(settings.capacity)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
-        self._memory = Replay(settings.capacity)
-        super().__init__(settings, net, dict(start), {"memory": self._memory})
+        super().__init__(seed, settings, net, {"memory": self._memory})
+        self._settings: GraphccSettings = settings
+        self._present = load_torch().from_numpy(self._graph.present[..., None])
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
@@ -254,7 +231,12 @@ class GraphccLearner(QLearner):
         busy = at_work(rows).astype(np.float32)
         self._note_rewards(rows["reward"][busy > 0])
         rows = multi_step_returns(rows, self._settings.discount, self._settings.horizon)
+        rows["action"] = rows["action"].astype(np.int64)
         self._memory.add({**rows, "busy": busy[: len(rows["x"])]})
+
+    def values(self, parameters: Mapping[str, Any], x: Any) -> Any:
+        """Return the values of all settings (…, actions) of every agent; tensors."""
+        return q_values(parameters, x, self._graph, self._present)
 
     def update(self) -> float:
         """Draw a batch, move the network towards the double-Q target, and return the loss."""
@@ -262,24 +244,9 @@ class GraphccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        batch = self._memory.sample(
-            rng, max(settings.batch, settings.least_agents // len(self._graph.neighbours))
-        )
+        size = max(settings.batch, settings.least_agents // len(self._graph.neighbours))
+        batch = self._memory.sample(rng, size)
         rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
-        online = self._net.tensors
-        target = {name: torch.from_numpy(values) for name, values in self._target.items()}
-        fabric, present = self._graph, torch.from_numpy(self._graph.present[..., None])
-        with torch.no_grad():
-            weight = settings.discount**settings.horizon
-            y = ddqn_target(
-                self._centred(rows["reward"], weight, settings.discount),
-                q_values(online, rows["next_x"], fabric, present),
-                q_values(target, rows["next_x"], fabric, present),
-                weight,
-            )
-        values = q_values(online, rows["x"], fabric, present)
-        error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
-        busy = rows["busy"]
-        loss = self._net.step((busy * error**2).sum() / busy.sum().clip(min=1.0), max_norm=10.0)
-        self._updated(settings.target_every)
-        return loss
+        error, busy = self._errors(rows, settings.discount**settings.horizon), rows["busy"]
+        loss = (busy * error**2).sum() / busy.sum().clip(min=1.0)
+        return self._step(loss, settings.target_every)

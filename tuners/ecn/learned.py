@@ -1,55 +1,119 @@
-"""The base of tuners with a trained network: checkpoint, reward, and checks of their parameters."""
+"""The base of tuners with a trained network, and of those that choose from a table of settings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Observation
+from orchestration.model.records import Action, Change, Floats, Ints, Observation, Setup
 from tuners.base import BaseTuner, not_a_probability
 from tuners.checkpoint import Checkpoint
 from tuners.ecn.features import FeatureWindow
-from tuners.ecn.rewards import utilisation
+from tuners.ecn.rewards import utilisation, wrong_weights
 from tuners.ecn.switches import own_parameters
 from tuners.ecn.templates import Templates
-from tuners.experience import Kept
+from tuners.experience import Decisions
+from tuners.nets import Arrays, ready
+from tuners.q_learning import Explorer
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
+HISTORY = 3  # readings that a network sees: ACC's (section 4.1), GraphCC's, and here PET's
 
-HISTORY = 3  # readings that all of them see: ACC, section 4.1; PET's k; GraphCC's p = 2 and this
+
+class Actions(ABC):
+    """What a learned tuner can do to queues. Its placebo does the same at random."""
+
+    # A queue that is not longer than this is idle, and keeps its setting; None: no queue is.
+    idle_bytes: int | None = None
+
+    @abstractmethod
+    def start(self, queues: Ints) -> Change:
+        """Return the settings that queues start with."""
+
+    @abstractmethod
+    def draw(self, draws: np.random.Generator, queues: Ints) -> Change:
+        """Return settings of queues, each of the choices with equal probability."""
+
+    def busy(self, observation: Observation) -> Ints:
+        """Return the queues that are not idle."""
+        return np.flatnonzero(observation["qlen_bytes"] > (self.idle_bytes or -1))
+
+
+class TemplateActions(Actions):
+    """Settings of a table. Queues start with the one nearest to `start` (kmin, kmax, pmax)."""
+
+    def __init__(
+        self,
+        templates: Templates,
+        start: tuple[float, float, float],
+        idle_bytes: int | None = None,
+    ) -> None:
+        self.templates, self.idle_bytes = templates, idle_bytes
+        self.first = templates.nearest(*start)
+
+    def start(self, queues: Ints) -> Change:
+        """Return the settings that queues start with."""
+        return self.templates.settings(queues, np.full(len(queues), self.first))
+
+    def draw(self, draws: np.random.Generator, queues: Ints) -> Change:
+        """Return settings of queues, each of the choices with equal probability."""
+        choice = draws.integers(len(self.templates), size=len(queues))
+        return self.templates.settings(queues, choice)
 
 
 class LearnedTuner(BaseTuner, ABC):
-    """A tuner that acts by the network of a checkpoint.
+    """A tuner that acts by the network of a checkpoint; with `online`, it continues to learn.
 
-    Creating one raises CheckpointError if its checkpoint cannot be used.
+    Creating one raises CheckpointError if its checkpoint cannot be used. A subclass is a dataclass
+    with these fields, and has the constants in capitals.
     """
 
+    ACTIONS: ClassVar[Actions]
+    TEMPLATES: ClassVar[Templates]  # all settings that it chooses from
+    WEIGHTS: ClassVar[tuple[str, str]]  # the parameters that weigh its reward's two terms
+
     explore: float
-    online: bool = False
+    hold: float
     collect: bool
+    online: bool = False
     _checkpoint: Checkpoint
-    _settings: Any  # of its learner, with `discount`
-    _templates: Templates
-    _rate_bps: Floats  # of every queue's port
+    _settings: Any  # of its learner
+    _features: tuple[str, ...]
+    _kept: Decisions
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
         yield from not_a_probability("explore", self.explore)
         if self.online and find_spec("torch") is None:
             yield "the tuner learns online with torch: pip install 'closloop[learn]'"
+        yield from wrong_weights(**{name: getattr(self, name) for name in self.WEIGHTS})
 
     def check_testbed(self, testbed: Testbed | None) -> None:
         """Refuse a testbed whose switches do not match the networks of the checkpoint."""
         if testbed is not None:
             own_parameters(self._checkpoint, testbed)
+
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Start from the checkpoint's network, and from the tuner's own first settings."""
+        self._meet(testbed)
+        self._rng = np.random.default_rng([seed, 1])
+        self._window = FeatureWindow(testbed, HISTORY, self._features)
+        self._all = np.arange(len(testbed.queues), dtype=np.int64)
+        own = own_parameters(self._checkpoint, testbed, per_switch=self.online)
+        self._net = ready(own)
+        self._learner: Any = self.learner(seed, testbed, own) if self.online else None
+        return Setup((self.ACTIONS.start(self._all),))
+
+    def learner(self, seed: int, testbed: Testbed, parameters: Arrays) -> Any:
+        """Return the learner that goes on from a checkpoint's parameters, one copy a switch."""
+        raise NotImplementedError
 
     def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
         """Return what each queue earned between two observations, shape (queues,).
@@ -64,36 +128,75 @@ class LearnedTuner(BaseTuner, ABC):
     def earned(self, after: Observation, utilisation: Floats) -> Floats:
         """Return the reward of each queue (queues,), given its port's utilisation until `after`."""
 
+    def _meet(self, testbed: Testbed) -> None:
+        """Note what `reward` needs of a testbed."""
+        self._rate_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
+
     @property
     def discount(self) -> float:
         """That of training."""
-        return float(self._settings.discount)
+        discount: float = self._settings.discount
+        return discount
 
     def choices(self) -> Mapping[str, NDArray[Any]]:
         """Return the settings that it chooses from, an array (actions,) for each column."""
-        return dict(vars(self._templates))
+        return dict(vars(self.TEMPLATES))
 
     def facts(self) -> Mapping[str, Any]:
         """Return the name of the checkpoint."""
         return {"checkpoint": self._checkpoint.path.name}
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return what was kept of all decisions: see `tuners.experience.Kept`."""
+        """Return all decisions, arrays (decisions, queues, …) by name; none without `collect`."""
         return self._kept.trace() if self.collect else {}
 
-    def _meet(self, testbed: Testbed) -> None:
-        """Note what `reward` needs of a testbed."""
-        self._rate_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
 
-    def _begin(
-        self, testbed: Testbed, seed: int, features: tuple[str, ...], **kinds: DTypeLike
-    ) -> None:
-        """Forget the trial before, and see the last `HISTORY` readings of these features.
+class TemplateTuner(LearnedTuner):
+    """Gives each queue the setting of highest value in a table, or explores."""
 
-        `kinds` are types of columns in the trace.
-        """
-        self._meet(testbed)
-        self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, features)
-        self._all = np.arange(len(testbed.queues), dtype=np.int64)
-        self._kept = Kept(**kinds)
+    ACTIONS: ClassVar[TemplateActions]
+
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Start from the checkpoint's network, and from the tuner's own first settings."""
+        setup = super().reset(testbed, seed)
+        self._choice = np.full(len(self._all), self.ACTIONS.first)
+        self._explorer = Explorer(self._rng, len(self._all), self.hold)
+        self._kept = Decisions(x=np.float32, action=np.int16, reward=np.float32)
+        return setup
+
+    def deciding(self, observation: Observation) -> Ints:
+        """Return the queues that get a decision."""
+        return self._all
+
+    @abstractmethod
+    def values(self, x: NDArray[Any], queues: Ints) -> NDArray[Any]:
+        """Return the values of all settings (len(queues), actions), given all queues' inputs."""
+
+    def act(self, observation: Observation) -> Action:
+        """Choose a setting for each queue that gets a decision."""
+        x = self._window.push(observation)
+        reward = self.earned(observation, self._window.utilisation)
+        share = self.explore
+        if self._learner is not None:
+            self._learn_online(x, reward)
+            share = float(self._learner.acting()["explore"])
+        queues = self.deciding(observation)
+        before, self._choice = self._choice, self._choice.copy()
+        if len(queues):
+            values = self.values(x, queues)
+            self._choice[queues] = values.argmax(axis=1)
+            self._explorer.apply(self._choice, before, queues, share, values)
+        if self.collect or self.online:
+            self._kept.add(x=x, action=self._choice, reward=reward)
+        changed = np.flatnonzero(self._choice != before)
+        if not len(changed):
+            return ()
+        return (self.TEMPLATES.settings(changed, self._choice[changed]),)
+
+    def _learn_online(self, x: NDArray[Any], reward: Floats) -> None:
+        last = self._kept.last()
+        if last:
+            rows = {**last, "reward": reward, "next_x": x}
+            self._learner.add({name: row[None] for name, row in rows.items()})
+            self._learner.update()
+            self._net = ready(self._learner.parameters())

@@ -27,7 +27,7 @@ needs an `action_period` of several `sample_period`s, or the mean is of one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +35,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Change, Floats, Observation, Setup
+from orchestration.model.records import Action, Change, Floats, Ints, Observation, Setup
 from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
-from tuners.checkpoint import load_for
+from tuners.checkpoint import CheckpointError, load, load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, width
-from tuners.ecn.learned import HISTORY, LearnedTuner
-from tuners.ecn.rewards import pet_reward, wrong_weights
-from tuners.ecn.switches import own_parameters, switch_of
-from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, exponential_bytes, pet_templates
+from tuners.ecn.learned import HISTORY, Actions, LearnedTuner
+from tuners.ecn.rewards import pet_reward
+from tuners.ecn.switches import switch_of
+from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, acc_templates, exponential_bytes
 from tuners.exact import exp, log
-from tuners.learning import State, TrainedNet, named, part
+from tuners.experience import Decisions
+from tuners.learning import NetworkLearner, State, TrainedNet, part_of
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
 from tuners.q_learning import at_work
 
@@ -105,6 +106,18 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
     )
 
 
+class HeadActions(Actions):
+    """Settings by three heads; the pair of thresholds is put in order afterwards."""
+
+    def start(self, queues: Ints) -> Change:
+        """Return the settings that queues start with."""
+        return thresholds(queues, np.tile(np.array(START_HEADS), (len(queues), 1)))
+
+    def draw(self, draws: np.random.Generator, queues: Ints) -> Change:
+        """Return settings of queues, every head drawn by itself."""
+        return thresholds(queues, draws.integers(HEADS, size=(len(queues), len(HEADS))))
+
+
 @dataclass(eq=False)
 class Pet(LearnedTuner):
     """Takes the likeliest action of a trained policy; with `online`, continues to learn.
@@ -114,6 +127,10 @@ class Pet(LearnedTuner):
     probability of a uniform action; above 0, or with `collect`, actions are drawn from the policy,
     and a drawn one goes on with probability 1 - 1 / `hold`.
     """
+
+    ACTIONS = HeadActions()
+    TEMPLATES = acc_templates()  # whose settings its heads choose from
+    WEIGHTS = ("beta_1", "beta_2")
 
     checkpoint: str = "pet-dctcp-1"
     explore: float = 0.0
@@ -125,29 +142,24 @@ class Pet(LearnedTuner):
 
     def __post_init__(self) -> None:
         self._settings = settings_of(self.checkpoint)
+        self._features = features(self._settings)
         shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
         self._checkpoint = load_for(self.checkpoint, "pet", architecture(self._settings), shapes)
-        self._templates = pet_templates()
         flows = FLOW_TABLE if self._settings.states == "six" else ()
         self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
 
-    def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the parameters."""
-        yield from super().faults()
-        yield from wrong_weights(beta_1=self.beta_1, beta_2=self.beta_2)
-
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start near SECN1, with the checkpoint's policy."""
-        self._begin(testbed, seed, features(self._settings), heads=np.int16)
         self._switch = switch_of(testbed)
-        self._net = ready(own_parameters(self._checkpoint, testbed))
-        self._heads = np.tile(np.array(START_HEADS), (len(self._all), 1))
-        self._learner: PetLearner | None = None
-        if self.online:
-            own = own_parameters(self._checkpoint, testbed, per_switch=True)
-            self._learner = PetLearner(seed, testbed, self._settings, own)
-            self._net = ready(own)
-        return Setup((thresholds(self._all, self._heads),))
+        self._heads = np.tile(np.array(START_HEADS), (len(testbed.queues), 1))
+        self._kept = Decisions(
+            x=np.float32, heads=np.int16, log_probability=np.float64, reward=np.float64, drawn=bool
+        )
+        return super().reset(testbed, seed)
+
+    def learner(self, seed: int, testbed: Testbed, parameters: Arrays) -> PetLearner:
+        """Return the learner that goes on."""
+        return PetLearner(seed, testbed, self._settings, parameters)
 
     def _meet(self, testbed: Testbed) -> None:
         super()._meet(testbed)
@@ -208,8 +220,6 @@ class Pet(LearnedTuner):
 
 def settings_of(checkpoint: str) -> PetSettings:
     """Return the settings with a checkpoint's inputs. Raises CheckpointError for other inputs."""
-    from tuners.checkpoint import CheckpointError, load
-
     found = load(checkpoint).card.get("architecture", {}).get("features")
     for states, names in FEATURES.items():
         if found == list(names):
@@ -325,7 +335,7 @@ def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
     return -(ratio * advantage).minimum(bounded * advantage).mean()
 
 
-class PetLearner:
+class PetLearner(NetworkLearner):
     """Algorithm 1, with one policy for all switches (offline) or one per switch (online)."""
 
     def __init__(
@@ -335,8 +345,6 @@ class PetLearner:
         settings: PetSettings = PetSettings(),
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._settings = settings
-        self._seed = seed
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         self._copies, inputs = start["actor.0.weight"].shape[:2]
@@ -344,12 +352,9 @@ class PetLearner:
         states = next(name for name in FEATURES if width(FEATURES[name], HISTORY) == inputs)
         self._settings = dataclasses.replace(settings, states=states)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        self._nets = {
-            name: TrainedNet({k: v for k, v in start.items() if k.startswith(name)}, rate)
-            for name, rate in rates.items()
-        }
-        self._steps = 0  # calls of `learn`
-        self._updates = 0  # of the optimiser: t of equation 13
+        nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
+        super().__init__(seed, nets)
+        self._steps = 0  # calls of `learn`; `_updates` are the optimiser's: t of equation 13
 
     def parameters(self) -> Arrays:
         """Return the parameters of actor and critic."""
@@ -439,15 +444,8 @@ class PetLearner:
         value = mlp(critic.tensors, "critic", rows["x"]).squeeze(-1)
         return loss, critic.step(((value - rows["target"]) ** 2).mean(), norm)  # equation 12
 
-    def state(self) -> State:
-        """Return networks, optimisers and the count of updates."""
-        result: State = {"steps": np.array([self._steps, self._updates])}
-        for name, net in self._nets.items():
-            result |= named(name, net.state())
-        return result
+    def _counters(self) -> State:
+        return {"steps": np.array([self._steps, self._updates])}
 
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from `state`."""
-        for name, net in self._nets.items():
-            net.load(part(name, state))
+    def _load_counters(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._steps, self._updates = (int(value) for value in state["steps"])

@@ -8,77 +8,20 @@ chooses from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Change, Ints, Observation, Setup
+from orchestration.model.records import Action, Observation, Setup
 from tuners.base import BaseTuner
-from tuners.ecn.idle import IdleRule
-from tuners.ecn.templates import Templates, acc_templates, graphcc_templates
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
+    from tuners.ecn.learned import Actions
 
-Draw = Callable[[np.random.Generator, Ints], Change]
-
-
-@dataclass(frozen=True)
-class OwnActions:
-    """What a learned tuner can do: `start` and `draw` return settings of the queues given.
-
-    `draw` takes each of the tuner's choices with equal probability. A queue that `idle` calls idle
-    keeps its setting.
-    """
-
-    start: Callable[[Ints], Change]
-    draw: Draw
-    idle: IdleRule | None = None
-
-
-def _of_templates(
-    templates: Templates, start: tuple[float, float, float], idle: IdleRule | None = None
-) -> OwnActions:
-    first = templates.nearest(*start)
-
-    def begin(queues: Ints) -> Change:
-        return templates.settings(queues, np.full(len(queues), first))
-
-    def draw(draws: np.random.Generator, queues: Ints) -> Change:
-        return templates.settings(queues, draws.integers(len(templates), size=len(queues)))
-
-    return OwnActions(begin, draw, idle)
-
-
-def _acc() -> OwnActions:
-    from tuners.ecn.acc import START_BYTES
-
-    templates = acc_templates()
-    return _of_templates(templates, START_BYTES, IdleRule(templates.kmin_bytes))
-
-
-def _graphcc() -> OwnActions:
-    from tuners.ecn.graphcc import START
-
-    return _of_templates(graphcc_templates(), START)
-
-
-def _pet() -> OwnActions:
-    from tuners.ecn.pet import HEADS, START_HEADS, thresholds
-
-    def begin(queues: Ints) -> Change:
-        return thresholds(queues, np.tile(np.array(START_HEADS), (len(queues), 1)))
-
-    def draw(draws: np.random.Generator, queues: Ints) -> Change:
-        # every head by itself; the pair of thresholds is put in order afterwards, as PET's is
-        return thresholds(queues, draws.integers(HEADS, size=(len(queues), len(HEADS))))
-
-    return OwnActions(begin, draw)
-
-
-OF = {"acc": _acc, "graphcc": _graphcc, "pet": _pet}
+OF = ("acc", "graphcc", "pet")
 
 
 @dataclass(eq=False)
@@ -94,8 +37,11 @@ class RandomEcn(BaseTuner):
     def __post_init__(self) -> None:
         if self.templates:
             self.of = self.templates
-        idle = OF[self.of]().idle if self.of in OF else None
-        self.observes = ("qlen_bytes",) if idle else ()
+        if self.of in OF:
+            from tuners.registry import tuner_class
+
+            self._own: Actions = tuner_class(self.of).ACTIONS
+            self.observes = ("qlen_bytes",) if self._own.idle_bytes else ()
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
@@ -104,13 +50,11 @@ class RandomEcn(BaseTuner):
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Seed the draws, and return what the learned tuner starts from."""
-        self._own = OF[self.of]()
         self._draws = np.random.default_rng(seed)
         self._queues = np.arange(len(testbed.queues), dtype=np.int64)
         return Setup((self._own.start(self._queues),))
 
     def act(self, observation: Observation) -> Action:
         """Draw an action for every queue that the learned tuner would decide on."""
-        idle = self._own.idle
-        queues = self._queues if idle is None else idle.busy(observation)
+        queues = self._own.busy(observation) if self._own.idle_bytes else self._queues
         return (self._own.draw(self._draws, queues),) if len(queues) else ()

@@ -23,12 +23,13 @@ def switch_of(testbed: Testbed) -> Ints:
 def own_parameters(checkpoint: Checkpoint, testbed: Testbed, *, per_switch: bool = False) -> Arrays:
     """Return a checkpoint's parameters for `testbed`.
 
-    A first axis of length 1 means that all switches share one network; `per_switch` gives each a
-    copy of it. Raises CheckpointError if the checkpoint has one network per switch, but for other
-    switches.
+    All switches share a network whose arrays have two axes, or a first one of length 1;
+    `per_switch` gives each a copy of it. Raises CheckpointError if the checkpoint has one network
+    per switch, but for other switches.
     """
     arrays = checkpoint.arrays
-    copies = len(next(iter(arrays.values())))
+    first = next(iter(arrays.values()))
+    copies = len(first) if first.ndim > 2 else 1
     count = len(testbed.switches)
     if copies == 1:
         if not per_switch:

@@ -126,8 +126,3 @@ def acc_templates() -> Templates:
     """
     edges = exponential_bytes(ALPHA_KB, LEVELS)
     return product(edges, edges, PMAX, equal=False)
-
-
-def pet_templates() -> Templates:
-    """Return PET's settings as a table: those of ACC. Its heads choose n, n and pmax apart."""
-    return acc_templates()

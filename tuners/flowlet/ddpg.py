@@ -7,7 +7,6 @@ each is a sample of its own. Actors decide with NumPy, learners differentiate wi
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from orchestration.model.trial import Scalar
 from tuners.exact import exp
 from tuners.experience import Replay
-from tuners.learning import State, TrainedNet, named, part
+from tuners.learning import ReplayLearner, TrainedNet, part_of
 from tuners.nets import Arrays, concatenate, init_mlp, mlp
 from tuners.q_learning import exploration
 
@@ -86,38 +85,32 @@ def load_aware(
     return tried
 
 
-class DdpgLearner(ABC):
+class DdpgLearner(ReplayLearner):
     """Algorithm 1, lines 10 to 15, from the traces of episodes."""
+
+    _FIRST_REWARD = 1  # the reward before is of no action
 
     def __init__(
         self,
         seed: int,
         widths: tuple[int, int],
-        hidden: tuple[int, ...],
         settings: DdpgSettings,
+        architecture: Mapping[str, Any],
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         """Begin with `parameters`, or from the seed. `widths` are those of state and action."""
-        self._settings, self._seed = settings, seed
+        self._settings, self._architecture = settings, dict(architecture)
+        hidden = tuple(architecture["hidden"])
         start = dict(parameters) if parameters is not None else fresh(seed, *widths, hidden)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        self._nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
-        self._target: dict[str, Any] = {
-            name: tensor.detach().clone() for name, tensor in self._tensors().items()
-        }
+        nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
         self._memory = Replay(settings.capacity)
-        self._updates = self._decisions = 0
+        super().__init__(seed, nets, {"memory": self._memory})
+        self._target = self._copy()
 
-    @abstractmethod
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
-
-    def _tensors(self) -> dict[str, Any]:
-        return {**self._nets["actor"].tensors, **self._nets["critic"].tensors}
-
-    def parameters(self) -> Arrays:
-        """Return the means of actor and critic over their last updates."""
-        return self._nets["actor"].mean() | self._nets["critic"].mean()
+        return self._architecture
 
     def acting(self) -> dict[str, Scalar]:
         """Return the noise of the next episode."""
@@ -125,27 +118,10 @@ class DdpgLearner(ABC):
         noise = exploration(s.noise_start, s.noise_end, s.noise_decay, self._decisions)
         return {"explore": noise}
 
-    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Store an episode, and update the networks for each of its decisions."""
-        steps = len(trace["x"]) - 1
-        if steps < 1:
-            return {}
-        explored = float(self.acting()["explore"])
-        rows = {
-            "x": trace["x"][:-1],
-            "action": trace["action"][:-1],
-            "reward": trace["reward"][1:],
-            "next_x": trace["x"][1:],
-        }
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store transitions of all agents, arrays of shape (steps, agents, …)."""
         self._memory.add({name: np.concatenate(list(each)) for name, each in rows.items()})
-        self._decisions += steps
-        count = max(1, round(steps * self._settings.updates_per_decision))
-        losses = [self.update() for _ in range(count)]
-        return {
-            "loss": float(np.mean(losses)),
-            "reward": float(trace["reward"][1:].mean()),
-            "explore": explored,
-        }
+        self._decisions += len(rows["x"])
 
     def update(self) -> float:
         """Draw a batch, move critic, actor and targets once; return the critic's loss."""
@@ -169,31 +145,7 @@ class DdpgLearner(ABC):
         self._updates += 1
         return loss
 
-    def state(self) -> State:
-        """Return networks, optimisers, memory and counters."""
-        result = named("memory", self._memory.state())
-        for name, net in self._nets.items():
-            result |= named(name, net.state())
-        target = {name: tensor.numpy().copy() for name, tensor in self._target.items()}
-        counters = {"counters": np.array([self._updates, self._decisions])}
-        return result | named("target", target) | counters
-
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from `state`."""
-        import torch
-
-        for name, net in self._nets.items():
-            net.load(part(name, state))
-        self._target = {name: torch.tensor(one) for name, one in part("target", state).items()}
-        self._memory.load(part("memory", state))
-        self._updates, self._decisions = (int(number) for number in state["counters"])
-
 
 def ddpg_target(parameters: Mapping[str, Any], reward: Any, next_x: Any, discount: float) -> Any:
     """Return y = r + discount * Q'(s', mu'(s')) (algorithm 1, line 12), of the target networks."""
     return reward + discount * value(parameters, next_x, policy(parameters, next_x))
-
-
-def part_of(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return the parameters of one network, with their full names."""
-    return {key: one for key, one in parameters.items() if key.startswith(f"{name}.")}

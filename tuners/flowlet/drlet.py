@@ -21,7 +21,6 @@ from tuners.checkpoint import CheckpointError, load_for
 from tuners.checkpoint import load as load_checkpoint
 from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
 from tuners.flowlet.learned import LearnedTimeouts
-from tuners.flowlet.reward import reward
 from tuners.flowlet.uplinks import Uplinks
 
 if TYPE_CHECKING:
@@ -88,23 +87,17 @@ class Drlet(LearnedTimeouts):
     def begin(self, testbed: Testbed) -> None:
         """Forget the trial before."""
         self._pairs: Floats = np.zeros(self._sizes[0])
-        self._utilisation: Floats = np.zeros(0)
         self._sent = self._before = 0.0
 
     def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats]:
         """Return the state (1, pairs) in units of a host's rate, and the load."""
         total = observation[PAIRS].astype(np.float64)
         traffic, self._pairs = total - self._pairs, total
-        self._utilisation = self._links.utilisation(observation)[self._links.between]
+        # of all links between switches
+        self._variance = [self._links.utilisation(observation)[self._links.between].var()]
         self._before, self._sent = self._sent, float(traffic.sum())
         x = (8.0 * traffic / (self._rate_bps * span_s))[None]
         return x, np.array([8.0 * self._sent / (self._host_bps * span_s)])
-
-    def earned(self) -> Floats:
-        """Return the reward (1,), of all links between switches and all traffic."""
-        variance = [self._utilisation.var()]
-        made: Floats = reward(variance, self._sent, self._before, self.alpha, self.beta)
-        return made
 
 
 def _hidden(known: Mapping[str, Any]) -> tuple[int, ...]:
@@ -121,10 +114,5 @@ class DrletLearner(DdpgLearner):
         settings: DrletSettings = DrletSettings(),
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._architecture = architecture(*sizes(testbed), settings.hidden)
-        hidden = _hidden(self._architecture)
-        super().__init__(seed, sizes(testbed), hidden, settings, parameters)
-
-    def architecture(self) -> dict[str, Any]:
-        """Return the architecture of this learner's checkpoints."""
-        return self._architecture
+        about = architecture(*sizes(testbed), settings.hidden)
+        super().__init__(seed, sizes(testbed), settings, about, parameters)

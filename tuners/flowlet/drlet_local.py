@@ -21,7 +21,6 @@ from tuners.checkpoint import load_for
 from tuners.ecn.features import size_feature
 from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
 from tuners.flowlet.learned import LearnedTimeouts
-from tuners.flowlet.reward import reward
 from tuners.flowlet.settings import PACKET_BYTES, action_of
 
 if TYPE_CHECKING:
@@ -118,11 +117,6 @@ class DrletLocal(LearnedTimeouts):
         ]
         return np.stack(columns, axis=1), load
 
-    def earned(self) -> Floats:
-        """Return each switch's reward, of its own links upwards."""
-        made: Floats = reward(self._variance, self._sent, self._before, self.alpha, self.beta)
-        return made
-
     def _down_mean(self, values: Floats) -> Floats:
         switch, ports = self._down
         most = int(self._links.switch.max(initial=-1)) + 1
@@ -142,9 +136,5 @@ class DrletLocalLearner(DdpgLearner):
         settings: DrletLocalSettings = DrletLocalSettings(),
         parameters: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._hidden = settings.hidden
-        super().__init__(seed, (len(FEATURES), 1), settings.hidden, settings, parameters)
-
-    def architecture(self) -> dict[str, Any]:
-        """Return the architecture of this learner's checkpoints."""
-        return architecture(self._hidden)
+        about = architecture(settings.hidden)
+        super().__init__(seed, (len(FEATURES), 1), settings, about, parameters)

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Ints, Observation, Setup
 from tuners.checkpoint import Checkpoint
-from tuners.experience import Kept
+from tuners.experience import Decisions
 from tuners.flowlet.best_static import best_static_ns, host_rate
-from tuners.flowlet.ddpg import load_aware, part_of, policy
+from tuners.flowlet.ddpg import load_aware, policy
+from tuners.flowlet.reward import reward
 from tuners.flowlet.settings import FlowletTuner, action_of, changed_only, timeout_of
 from tuners.flowlet.uplinks import Uplinks
+from tuners.learning import part_of
 from tuners.nets import ready
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ class LearnedTimeouts(FlowletTuner):
     beta: float
     collect: bool
     _checkpoint: Checkpoint
+    # Of the period that was read last: the variance of links' utilisation, and the traffic in it
+    # and in the one before.
+    _variance: Any
+    _sent: Any
+    _before: Any
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
@@ -59,7 +66,7 @@ class LearnedTimeouts(FlowletTuner):
         self._net = ready(part_of("actor", self._checkpoint.arrays))
         self._rate_bps = host_rate(testbed)
         self._host_bps = self._rate_bps * len(testbed.hosts)
-        self._kept = Kept(x=np.float32, action=np.float32, reward=np.float32)
+        self._kept = Decisions(x=np.float32, action=np.float32, reward=np.float32)
         self._step = 0
         self._last_ns = 0
         self.begin(testbed)
@@ -78,9 +85,10 @@ class LearnedTimeouts(FlowletTuner):
         They are of the period that ends now, which took `span_s`.
         """
 
-    @abstractmethod
     def earned(self) -> Floats:
         """Return the rewards (agents,) of the period that was read last."""
+        made: Floats = reward(self._variance, self._sent, self._before, self.alpha, self.beta)
+        return made
 
     def act(self, observation: Observation) -> Action:
         """Choose the timeouts of all switches that have several paths upwards."""

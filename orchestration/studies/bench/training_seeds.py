@@ -32,7 +32,7 @@ from orchestration.training.train import train
 from orchestration.wiring import backend
 from traffic.schedule import make_schedule
 from tuners.ecn.rewards import queue_score
-from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
+from tuners.ecn.templates import acc_templates, graphcc_templates
 
 _TESTBED = """\
 kind: single-switch
@@ -70,7 +70,7 @@ drain: 2ms
 _ON = "fluid"
 _BOTTLENECK = 0  # the queue to h1
 _SETTLED = slice(5, 40)
-_TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
+_TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": acc_templates}
 TUNERS = tuple(_TEMPLATES)
 SEEDS = range(1, 11)
 BAR = 0.6  # of the way from random settings to the best static one
