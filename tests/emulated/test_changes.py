@@ -17,8 +17,7 @@ PROGRAM = """
 import os, traceback
 from pathlib import Path
 import numpy as np
-from orchestration.device import qdiscs
-from orchestration.backends.emulated.linux_queues import ThresholdChanges
+from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
@@ -29,10 +28,10 @@ from orchestration.backends.emulated.traffic import NoTraffic
 from orchestration.model.knobs import ECN
 
 
-def count_sends(changes):
+def count_sends(linux):
     sent = []
-    send = changes.send
-    changes.send = lambda queues, *rest: (sent.append(queues.tolist()), send(queues, *rest))
+    send = linux.set
+    linux.set = lambda queues, *rest: (sent.append(queues.tolist()), send(queues, *rest))
     return sent
 
 
@@ -40,7 +39,7 @@ def main():
     job = read_job(Path(os.environ["CLOSLOOP_JOB"]))
     fabric = Fabric(job)
     rig = EmulatedRig(job, fabric, NoTraffic())
-    sent = count_sends(rig._queues._changes)
+    sent = count_sends(rig._queues)
     rng = np.random.default_rng(1)
     total = len(job.plan.queue_places)
     wanted = {name: np.zeros(total, dtype=np.int64) for name in ("kmin_bytes", "kmax_bytes")}
@@ -70,29 +69,23 @@ def main():
         np.arange(total) == 3)).all()))
 
     switches = sorted({place for place, _ in job.plan.queue_places})
-    sockets = [fabric.sockets[place] for place in switches[:2]]
-    ifindex = [index for place, index in job.plan.queue_places if place == switches[0]]
-    other = [index for place, index in job.plan.queue_places if place == switches[1]]
-    leaf, parent = qdiscs.leaf_handle(0), qdiscs.leaf_parent(0, 1)
-
-    def requests(*places):
-        return [(at, qdiscs.red_change(index, leaf, parent, 0, 0, 0)) for at, index in places]
-
-    changes = ThresholdChanges(
-        sockets, requests((0, ifindex[0]), (0, 9_999), (0, ifindex[1]), (1, other[0]), (1, 9_998))
-    )
-    ones = lambda count: (np.full(count, 7_000), np.full(count, 8_000), np.full(count, 1 << 20))
+    one, other = ([n for n, (place, _) in enumerate(job.plan.queue_places) if place == switch]
+                  for switch in switches[:2])
+    mine = [*one[:3], *other[:2]]
+    places = list(job.plan.queue_places)
+    places[mine[1]] = switches[0], 9_999
+    places[mine[4]] = switches[1], 9_998
+    changes = LinuxQueues(job.testbed, places, fabric.sockets)
+    ones = lambda count: (np.full(count, 7_000), np.full(count, 8_000), np.full(count, 0.1))
     for queues in ([0, 1, 2], [2, 1], [3, 0, 4]):
         try:
-            changes.send(np.array(queues), *ones(len(queues)))
+            changes.set(np.array(mine)[queues], *ones(len(queues)))
             say(test="refused", queues=queues, error="")
         except NetlinkError as error:
             say(test="refused", queues=queues, error=str(error), index=error.index)
-    changes.send(np.array([0, 2, 3]), *ones(3))
+    changes.set(np.array(mine)[[0, 2, 3]], *ones(3))
     seen = rig.observe()
-    at = [job.plan.queue_places.index((switches[s], i)) for s, i in (
-        (0, ifindex[0]), (0, ifindex[1]), (1, other[0]))]
-    say(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][at].tolist())
+    say(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][np.array(mine)[[0, 2, 3]]].tolist())
 
 
 prepare_process()

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collectors.readers.netlink import SocketExchange
-from collectors.readers.tc import DUMP_QDISCS, PlainReader, ReaderError
+from collectors.readers.tc import PlainReader, ReaderError
 from inventory.files import load_testbed
 from orchestration.analysis.counters import check_rates
 from orchestration.backends.emulated import machine, real_time
@@ -239,9 +238,9 @@ class OneDump:
         self.queues = queues
 
     def send(self, request):
-        pass
+        (self.number,) = struct.unpack_from("=I", request, 8)
 
-    def recv_into(self, buffer):
+    def recvmsg_into(self, buffers):
         data = b""
         for ifindex, sent, packets, backlog in self.queues:
             stats = attribute(1, struct.pack("=QII", sent, packets, 0))
@@ -250,23 +249,23 @@ class OneDump:
             body += (
                 attribute(1, b"bfifo\0") + attribute(2, struct.pack("=I", 9)) + attribute(7, stats)
             )
-            data += struct.pack("=IHHII", 16 + len(body), 36, 2, 1, 0) + body
-        data += struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
-        buffer[: len(data)] = data
-        return len(data)
+            data += struct.pack("=IHHII", 16 + len(body), 36, 2, self.number, 0) + body
+        data += struct.pack("=IHHIIi", 20, 3, 2, self.number, 0, 0)
+        buffers[0][: len(data)] = data
+        return len(data), [], 0, None
 
 
 def test_plain_queues_are_read_without_marks_which_are_the_programs():
     places = [(0, 6, qdiscs.LEAF_HANDLE), (0, 5, qdiscs.LEAF_HANDLE)]
     netlink = OneDump((5, 2**33 + 1, 7, 100), (6, 50, 8, 200))
-    reading = PlainReader(SocketExchange([netlink], DUMP_QDISCS), places).read()
+    reading = PlainReader([netlink], places).read()
     assert {name: values.tolist() for name, values in reading.items()} == {
         "qlen_bytes": [200, 100],
         "tx_bytes": [50, 2**33 + 1],
         "tx_packets": [8, 7],
         "dropped_packets": [4, 4],
     }
-    missing = PlainReader(SocketExchange([netlink], DUMP_QDISCS), [(0, 4, qdiscs.LEAF_HANDLE)])
+    missing = PlainReader([netlink], [(0, 4, qdiscs.LEAF_HANDLE)])
     with pytest.raises(ReaderError, match="no bfifo queue"):
         missing.read()
 

@@ -14,8 +14,7 @@ import numpy as np
 from collectors.bpf.elf import read_program
 from collectors.bpf.load import GPL, LoadedProgram
 from collectors.readers.mark_agent import Marker, offsets
-from collectors.readers.netlink import RingExchange
-from collectors.readers.tc import DUMP_QDISCS, PlainReader, QueueReading
+from collectors.readers.tc import PlainReader, QueueReading
 from inventory.topology import Testbed
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.device import qdiscs
@@ -37,10 +36,9 @@ class MarkedQueues:
         switches = sorted({place for place, _ in places})
         mine: list[socket.socket] = [fabric.sockets[place] for place in switches]
         slot = {place: number for number, place in enumerate(switches)}
-        self._exchange = RingExchange(mine, DUMP_QDISCS)
         leaf = qdiscs.leaf_handle(0)
         self._reader = PlainReader(
-            self._exchange, [(slot[place], ifindex, leaf) for place, ifindex in places]
+            mine, [(slot[place], ifindex, leaf) for place, ifindex in places]
         )
         code, found = read_program(program.read_bytes()), offsets()
         self._markers = []
@@ -48,11 +46,6 @@ class MarkedQueues:
             fabric.enter(place)
             loaded = LoadedProgram(code, "closloop_red", GPL)
             self._markers.append(Marker(loaded, ifindex, found, queue.buffer_bytes))
-
-    @property
-    def calls(self) -> int:
-        """Return the system calls that the last reading took."""
-        return self._exchange.calls
 
     def read(self) -> QueueReading:
         """Read all queues with one dump per switch, then the marks, from shared memory."""

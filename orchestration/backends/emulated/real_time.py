@@ -9,7 +9,6 @@ from collectors.bpf.btf import VMLINUX
 from collectors.bpf.compile import RED_LAW, compiled
 from collectors.bpf.congestion import OLDEST
 from collectors.bpf.load import kernel_release
-from collectors.readers.netlink import Ring, RingError
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.dctcp_program import DCTCP
@@ -36,13 +35,6 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
             "use --jobs 1, or leave it out",
         )
     lacks = missing_parts("a trial")
-    try:
-        Ring(1).close()
-    except RingError as error:
-        raise NotReadyError(
-            f"all queues are read with one system call, and this machine has no io_uring: {error}",
-            f"sysctl kernel.io_uring_disabled=0; or {_VIRTUAL}",
-        ) from error
     controls = {
         trial.host.control_of(own)
         for trial in trials

@@ -68,10 +68,6 @@ _TIME_0_MULTIPLE_NS = 100_000_000
 class Queues(Protocol):
     """All queues of the fabric, in the order of `Testbed.queues`."""
 
-    @property
-    def calls(self) -> int:
-        """Return the system calls that the last reading took."""
-
     def read(self) -> QueueReading:
         """Read all queues."""
 
@@ -341,11 +337,6 @@ class EmulatedRig:
         self._known = self._queues.read()
         return self._known
 
-    @property
-    def calls_per_reading(self) -> int:
-        """Return the system calls that the last reading of all queues took."""
-        return self._queues.calls
-
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._traffic.flows_done()
@@ -373,7 +364,6 @@ class EmulatedRig:
                 "offloads_on": self._fabric.offloads_on,
                 "offloads_checked": sum(len(item.interfaces) for item in self._job.plan.namespaces),
                 "end_ns": self.now_ns(),
-                "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
                 **found,
                 **chosen,

@@ -138,8 +138,6 @@ class QueueFile:
     The queues are the first `count` of the file.
     """
 
-    calls = 1
-
     def __init__(self, count: int) -> None:
         """Open it."""
         self._fd = os.open(QUEUES, os.O_RDWR)
