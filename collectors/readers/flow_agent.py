@@ -17,96 +17,18 @@ import base64
 import mmap
 import os
 import platform
-from array import array
-from math import ceil
 from typing import Any
 
 from collectors.bpf import tcx
 from collectors.bpf.elf import Program
 from collectors.bpf.load import LoadError, data_map, kernel_release, load
-from collectors.readers.flow_layout import (
-    ENTRY_BYTES,
-    HEAD_BYTES,
-    NOT_COUNTED,
-    REMOVED_SHARE,
-    SLOT,
-    SLOT_BYTES,
-    TAKEN_OVER,
-    THRESHOLD_SHARE,
-    USED,
-    WINDOW,
-    WINDOW_SLOTS,
-)
+from collectors.readers.flow_layout import Entries
 from collectors.readers.red_agent import NET, of_an_asic
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.netlink import interface_index
 
 NAME = b"flow_table"
 _NEWER = "use a kernel of 6.6 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT"
-
-
-class Entries:
-    """Reads and removes the entries of a table's memory."""
-
-    def __init__(self, memory: Any) -> None:
-        self._memory = memory
-        self.count = (len(memory) - HEAD_BYTES) // (SLOT_BYTES + ENTRY_BYTES)
-        self._start = HEAD_BYTES + SLOT_BYTES * self.count
-        self.slot = WINDOW_SLOTS
-        self._put(WINDOW, WINDOW_SLOTS)
-        # so that a free entry, which has slot 0, looks expired
-        self._put(SLOT, self.slot)
-
-    def read(self, *, ends_slot: bool, on_schedule: bool) -> dict[str, Any]:
-        """Return the flows of the window, remove expired ones if due, and begin the next slot."""
-        before = self.slot - WINDOW_SLOTS
-        slots = array("I")
-        slots.frombytes(self._memory[HEAD_BYTES : self._start])
-        seen = [place for place, slot in enumerate(slots) if slot > before]
-        rows = b"".join(map(self._entry, seen))
-        used = self._word(USED)
-        by_threshold = not on_schedule and used > THRESHOLD_SHARE * self.count
-        removed = 0
-        if on_schedule or by_threshold:
-            removed = self._remove(slots, before, 1.0 if on_schedule else REMOVED_SHARE)
-        if ends_slot:
-            self.slot += 1
-            self._put(SLOT, self.slot)
-        return {
-            "rows": base64.b64encode(rows).decode(),
-            "used": used,
-            "removed": removed,
-            "by_threshold": by_threshold,
-            "taken_over": self._long(TAKEN_OVER),
-            "not_counted": self._long(NOT_COUNTED),
-        }
-
-    def _remove(self, slots: Any, before: int, share: float) -> int:
-        """Remove this share of the expired entries, oldest first."""
-        old = [place for place, slot in enumerate(slots) if slot <= before]
-        expired = [place for place in old if any(self._entry(place)[:8])]
-        expired.sort(key=slots.__getitem__)
-        gone = expired[: ceil(share * len(expired))]
-        for place in gone:
-            at = self._start + ENTRY_BYTES * place
-            self._memory[at : at + ENTRY_BYTES] = bytes(ENTRY_BYTES)
-            at = HEAD_BYTES + SLOT_BYTES * place
-            self._memory[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
-        self._put(USED, self._word(USED) - len(gone))
-        return len(gone)
-
-    def _entry(self, place: int) -> bytes:
-        at = self._start + ENTRY_BYTES * place
-        return bytes(self._memory[at : at + ENTRY_BYTES])
-
-    def _word(self, number: int) -> int:
-        return int.from_bytes(self._memory[4 * number : 4 * number + 4], "little")
-
-    def _long(self, number: int) -> int:
-        return int.from_bytes(self._memory[8 * number : 8 * number + 8], "little")
-
-    def _put(self, number: int, value: int) -> None:
-        self._memory[4 * number : 4 * number + 4] = value.to_bytes(4, "little")
 
 
 class FlowTable:
@@ -148,9 +70,10 @@ class FlowTable:
         """Return the flows of the window."""
         if self._entries is None:
             raise OperationError("no flow table is kept here", "begin that first")
-        return self._entries.read(
+        said = self._entries.read(
             ends_slot=bool(request["ends_slot"]), on_schedule=bool(request["on_schedule"])
         )
+        return {**said, "rows": base64.b64encode(said["rows"]).decode()}
 
     def end(self, _: dict[str, Any]) -> None:
         """Keep no table any more."""

@@ -1,19 +1,18 @@
 """Flow tables: the recent flows of each queue, and the figures of PET's state computed from them.
 
 A table belongs to a switch. Its memory is shared with the BPF program on the switch's ports
-(collectors/bpf/flow_table.bpf.c, whose layout is repeated here). That program adds and updates
-entries; this module reads and removes them. Neither needs a system call. Removal follows the two
-clean-ups of PET (section 4.5.1): all expired entries on schedule, and the oldest part of them when
-more than a share of the memory is in use.
+(collectors/bpf/flow_table.bpf.c), which adds and updates entries. `Entries` reads and removes
+them, in guests as on devices. Neither needs a system call. Removal follows the two clean-ups of PET
+(section 4.5.1): all expired entries on schedule, and the oldest part of them when more than a share
+of the memory is in use.
 
 Time is counted in slots of one decision each. An entry expires when its flow has not been seen for
-`window` slots (PET's k, equation 3).
+`WINDOW_SLOTS` slots (PET's k, equation 3).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +23,9 @@ from collectors.readers.flow_layout import (
     CLEANUP_EVERY_SLOTS,
     ENTRY_BYTES,
     HEAD_BYTES,
-    NOT_COUNTED,
-    REMOVED_SHARE,
-    SLOT,
     SLOT_BYTES,
-    TAKEN_OVER,
-    THRESHOLD_SHARE,
-    USED,
-    WINDOW,
     WINDOW_SLOTS,
+    Entries,
 )
 from orchestration.model.records import Ints
 
@@ -70,12 +63,86 @@ def per_queue(
     return FlowReading(degree, np.bincount(queue, minlength=queues) - elephants, elephants)
 
 
+class FlowCounts:
+    """Counts the flows that the tables of all switches have, and says when they are cleaned up.
+
+    `hosts` maps each address (four bytes) to the number of its host; flows of others do not count.
+    A slot ends after `readings_per_slot` readings. `numbers` has each switch's `queue_numbers`.
+    """
+
+    def __init__(self, hosts: Mapping[bytes, int], queues: int, readings_per_slot: int) -> None:
+        known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
+        self._addresses = np.array([address for address, _ in known], dtype=np.int64)
+        self._host_of = np.array([host for _, host in known], dtype=np.int64)
+        self._counts = queues, len(set(hosts.values()))
+        self._readings_per_slot = readings_per_slot
+        self._readings = self._of_others = 0
+        self.numbers: dict[str, Ints] = {}
+        self._facts = {
+            "most_entries_used": 0,
+            "scheduled_cleanups": 0,
+            "removed_on_schedule": 0,
+            "threshold_cleanups": 0,
+            "removed_at_threshold": 0,
+        }
+        self._totals: dict[str, tuple[int, int]] = {}
+
+    def read(self, ask: Callable[[dict[str, bool]], Mapping[str, dict[str, Any]]]) -> FlowReading:
+        """Count the flows of the last slots.
+
+        `ask` passes its argument to `Entries.read` of every switch, and returns the answers.
+        """
+        self._readings += 1
+        slots, left = divmod(self._readings, self._readings_per_slot)
+        on_schedule = left == 0 and slots % CLEANUP_EVERY_SLOTS == 0
+        self._facts["scheduled_cleanups"] += on_schedule
+        answers = ask({"ends_slot": left == 0, "on_schedule": on_schedule})
+        found = [self._flows(switch, said) for switch, said in answers.items()]
+        queue, receiver, sender, size = map(np.concatenate, zip(*found, strict=True))
+        return per_queue(queue, receiver, sender, size, *self._counts)
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts about the tables for the trial's record, JSON-ready."""
+        return {
+            "window_slots": WINDOW_SLOTS,
+            **self._facts,
+            "expired_taken_over": sum(taken for taken, _ in self._totals.values()),
+            "packets_not_counted": sum(missed for _, missed in self._totals.values()),
+        }
+
+    @property
+    def flows_of_others(self) -> int:
+        """The most flows of one switch and reading that were not between hosts."""
+        return self._of_others
+
+    def _flows(self, switch: str, said: Mapping[str, Any]) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return a switch's flows between hosts: queue, receiver, sender and bytes of each."""
+        facts, by_threshold = self._facts, bool(said["by_threshold"])
+        facts["most_entries_used"] = max(facts["most_entries_used"], int(said["used"]))
+        facts["threshold_cleanups"] += by_threshold
+        kind = "removed_at_threshold" if by_threshold else "removed_on_schedule"
+        facts[kind] += int(said["removed"])
+        self._totals[switch] = int(said["taken_over"]), int(said["not_counted"])
+        rows = np.frombuffer(said["rows"], dtype=np.uint64).reshape(-1, _ENTRY_WORDS)
+        to, to_known = self._hosts(rows[:, _ENDS] >> np.uint64(32))
+        by, by_known = self._hosts(rows[:, _ENDS] & np.uint64(0xFFFFFFFF))
+        ours = to_known & by_known
+        self._of_others = max(self._of_others, int((~ours).sum()))
+        queues = self.numbers[switch][queue_keys(rows[ours])]
+        return queues, to[ours], by[ours], rows[ours, _BYTES].astype(np.int64)
+
+    def _hosts(self, words: NDArray[np.uint64]) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the numbers of hosts by address, and which of these are hosts' at all."""
+        addresses = words.astype(np.int64)
+        at = np.minimum(np.searchsorted(self._addresses, addresses), len(self._addresses) - 1)
+        return self._host_of[at], self._addresses[at] == addresses
+
+
 class FlowTables:
-    """The tables of all switches.
+    """The tables of all switches in this process's memory.
 
     `memories` has one shared memory per switch. `places` has each queue's interface, unique in the
-    fabric, and traffic class. `hosts` maps each address (four bytes) to the number of its host. A
-    slot ends after `readings_per_slot` readings.
+    fabric, and traffic class. The others are those of `FlowCounts`.
     """
 
     def __init__(
@@ -84,85 +151,26 @@ class FlowTables:
         places: Sequence[tuple[int, int]],
         hosts: Mapping[bytes, int],
         readings_per_slot: int = 1,
-        window_slots: int = WINDOW_SLOTS,
     ) -> None:
-        self._tables = [_Table(memory) for memory in memories]
-        self._queues = len(places)
-        self._queue_of = queue_numbers(places)
-        self._hosts = len(set(hosts.values()))
-        known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
-        self._addresses = np.array([item[0] for item in known], dtype=np.int64)
-        self._host_of = np.array([item[1] for item in known], dtype=np.int64)
-        self._readings_per_slot = readings_per_slot
-        self._window = window_slots
-        # Start at this slot, so that a free entry, which has slot 0, looks expired.
-        self._slot = window_slots
-        self._readings = self._slots = 0
-        self._scheduled = _Cleanup()
-        self._threshold = _Cleanup()
-        self._most_used = 0
-        for table in self._tables:
-            table.head[WINDOW] = window_slots
-            table.head[SLOT] = self._slot
+        self._tables = {f"{at}": Entries(memoryview(one)) for at, one in enumerate(memories)}
+        self._flows = FlowCounts(hosts, len(places), readings_per_slot)
+        self._flows.numbers |= dict.fromkeys(self._tables, queue_numbers(places))
 
     def read(self) -> FlowReading:
         """Count the flows of the last slots, clean up, and begin the next slot if it is due.
 
         Packets that come later belong to the next reading.
         """
-        rows = np.concatenate([table.since(self._slot - self._window) for table in self._tables])
-        receivers, senders, sizes = parts(rows)
-        reading = per_queue(
-            self._queue_of[queue_keys(rows)],
-            self._host(receivers),
-            self._host(senders),
-            sizes,
-            self._queues,
-            self._hosts,
+        return self._flows.read(
+            lambda due: {name: table.read(**due) for name, table in self._tables.items()}
         )
-        self._readings += 1
-        if self._readings % self._readings_per_slot == 0:
-            self._slots += 1
-        self._clean_up()
-        if self._readings % self._readings_per_slot == 0:
-            self._slot += 1
-            for table in self._tables:
-                table.head[SLOT] = self._slot
-        return reading
-
-    def _host(self, addresses: Ints) -> Ints:
-        found: Ints = self._host_of[np.searchsorted(self._addresses, addresses)]
-        return found
-
-    def _clean_up(self) -> None:
-        ends_slot = self._readings % self._readings_per_slot == 0
-        on_schedule = ends_slot and self._slots % CLEANUP_EVERY_SLOTS == 0
-        self._scheduled.runs += on_schedule
-        before = self._slot - self._window
-        for table in self._tables:
-            used = int(table.head[USED])
-            self._most_used = max(self._most_used, used)
-            if on_schedule:
-                self._scheduled.removed += table.remove_expired(before, 1.0)
-            elif used > THRESHOLD_SHARE * len(table.entries):
-                self._threshold.runs += 1
-                self._threshold.removed += table.remove_expired(before, REMOVED_SHARE)
 
     def facts(self) -> dict[str, Any]:
         """Return facts about the tables for the trial's record, JSON-ready."""
-        entries = max((len(table.entries) for table in self._tables), default=0)
-        return {
-            "window_slots": self._window,
-            "entries_per_switch": entries,
-            "bytes_per_switch": HEAD_BYTES + (SLOT_BYTES + ENTRY_BYTES) * entries,
-            "most_entries_used": self._most_used,
-            "scheduled_cleanups": self._scheduled.runs,
-            "removed_on_schedule": self._scheduled.removed,
-            "threshold_cleanups": self._threshold.runs,
-            "removed_at_threshold": self._threshold.removed,
-            "expired_taken_over": sum(int(item.totals[TAKEN_OVER]) for item in self._tables),
-            "packets_not_counted": sum(int(item.totals[NOT_COUNTED]) for item in self._tables),
-        }
+        entries = max((table.count for table in self._tables.values()), default=0)
+        size = HEAD_BYTES + (SLOT_BYTES + ENTRY_BYTES) * entries
+        own = {"entries_per_switch": entries, "bytes_per_switch": size}
+        return {**own, **self._flows.facts()}
 
 
 def queue_keys(rows: NDArray[np.uint64]) -> Ints:
@@ -170,22 +178,6 @@ def queue_keys(rows: NDArray[np.uint64]) -> Ints:
     interfaces = rows[:, _KEY] >> np.uint64(32)
     classes = rows[:, _LAST] >> np.uint64(_CLASS_SHIFT)
     return (interfaces * np.uint64(_CLASSES) + classes).astype(np.int64)
-
-
-def parts(rows: NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
-    """Return receivers' and senders' addresses, and payload, of each entry."""
-    receivers = rows[:, _ENDS] >> np.uint64(32)
-    senders = rows[:, _ENDS] & np.uint64(0xFFFFFFFF)
-    return (
-        receivers.astype(np.int64),
-        senders.astype(np.int64),
-        rows[:, _BYTES].astype(np.int64),
-    )
-
-
-def read_rows(data: bytes) -> NDArray[np.uint64]:
-    """Return entries that a device sent."""
-    return np.frombuffer(data, dtype=np.uint64).reshape(-1, _ENTRY_WORDS)
 
 
 def queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
@@ -198,41 +190,3 @@ def queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
     for queue, (ifindex, klass) in enumerate(places):
         numbers[ifindex, klass if klass else slice(None)] = queue
     return numbers.ravel()
-
-
-@dataclass
-class _Cleanup:
-    runs: int = 0
-    removed: int = 0
-
-
-class _Table:
-    """Views of one switch's memory."""
-
-    def __init__(self, memory: Any) -> None:
-        count, rest = divmod(len(memory) - HEAD_BYTES, SLOT_BYTES + ENTRY_BYTES)
-        if rest:
-            raise ValueError(f"a flow table of {len(memory)} bytes has another layout")
-        self.head = np.frombuffer(memory, dtype=np.uint32, count=HEAD_BYTES // 4)
-        self.totals = np.frombuffer(memory, dtype=np.uint64, count=HEAD_BYTES // 8)
-        self.slots = np.frombuffer(memory, dtype=np.uint32, count=count, offset=HEAD_BYTES)
-        start = HEAD_BYTES + SLOT_BYTES * count
-        words = np.frombuffer(memory, dtype=np.uint64, count=count * _ENTRY_WORDS, offset=start)
-        self.entries = words.reshape(count, _ENTRY_WORDS)
-
-    def since(self, before: int) -> NDArray[np.uint64]:
-        """Return the entries whose flow was seen after slot `before`."""
-        rows: NDArray[np.uint64] = self.entries[np.flatnonzero(self.slots > before)]
-        return rows
-
-    def remove_expired(self, before: int, share: float) -> int:
-        """Remove this share of the entries last seen in slot `before` or earlier, oldest first."""
-        expired = np.flatnonzero((self.slots <= before) & (self.entries[:, _KEY] != 0))
-        gone = expired
-        if share < 1:
-            oldest = np.argsort(self.slots[expired], kind="stable")
-            gone = expired[oldest[: math.ceil(share * len(expired))]]
-        self.entries[gone] = 0
-        self.slots[gone] = 0
-        self.head[USED] -= len(gone)
-        return len(gone)
