@@ -105,8 +105,8 @@ def show_hosts(said: list[HostPolicy]) -> None:
 
 
 def _for_campaigns(source: Path | None, name: str, undo: str) -> None:
-    from orchestration.policies.deploy import deploy as put
-    from orchestration.policies.deploy import model_of
+    from orchestration.policies.compile import deploy as put
+    from orchestration.policies.compile import model_of
     from orchestration.policies.store import DeployedPolicy, deployed_names
 
     if source is not None:

@@ -12,13 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from inventory.topology import Testbed
 from orchestration.cluster.host import Said
 from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, put
+from orchestration.model.trial import TrialSpec
 from orchestration.runner.pool import STOP_GRACE_S
 from orchestration.runner.worker import Failed, Progressed
 
@@ -73,25 +74,31 @@ class Host:
 _host: list[Host] = []
 
 
-def carry_out(order: Order, refs: Mapping[str, Any], luggage: Mapping[str, Any]) -> Iterator[Said]:
-    """Carry an order out on this node, as a generator task of Ray.
+def carry_out(
+    duty: Duty,
+    testbed: Testbed,
+    trial: TrialSpec | None,
+    refs: Mapping[str, Any],
+    luggage: Mapping[str, Any],
+) -> Iterator[Said]:
+    """Run a trial on this node, as a generator task of Ray, or without one ask whether it could.
 
-    `refs` are the objects with the contents of the trial's files, `luggage` those of the cache.
+    Ray puts objects in place of the first two. `refs` are the objects with the contents of the
+    trial's files, `luggage` those of the cache.
     """
-    if problem := difference(order.duty):
+    if problem := difference(duty):
         yield problem, {}
         return
     import ray
 
     try:
-        cache = node_cache(order.duty)
+        cache = node_cache(duty)
         for name in missing_in(cache, luggage):
             put(cache / name, ray.get(luggage[name]))
-        contents = ray.get(list(refs.values()))
-        order = replace(order, files=dict(zip(refs, contents, strict=True)), cache=str(cache))
+        files = dict(zip(refs, ray.get(list(refs.values())), strict=True))
         if not _host:
             _host.append(Host())
-        yield from _host[0].said(order)
+        yield from _host[0].said(Order(duty, testbed, trial, files, str(cache)))
     except BaseException:
         # also if it is cancelled: the next order gets a new process, which knows nothing of it
         while _host:

@@ -16,13 +16,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inventory.topology import Testbed
 from orchestration.backends.emulated.launcher import OTHER_CPU
 from orchestration.cluster.orders import (
     Duty,
-    Order,
     cache_name,
     described,
     digests_of,
@@ -36,9 +35,6 @@ from orchestration.model.trial import TrialSpec
 from orchestration.runner.pool import STOP_GRACE_S, Work
 from orchestration.runner.worker import Failed, Finished, Job, Lost, Message
 from traffic.schedule import make_schedule
-
-if TYPE_CHECKING:
-    from orchestration.cluster.host import Said
 
 # A trial that was lost so often fails: it may be what kills the nodes.
 MOST_LOSSES = 3
@@ -130,17 +126,6 @@ class Offers:
         return -(-needed // _STEP_BYTES) * _STEP_BYTES
 
 
-def perform(
-    duty: Duty,
-    testbed: Testbed,
-    trial: TrialSpec | None,
-    refs: Mapping[str, Any],
-    luggage: Mapping[str, Any],
-) -> Iterator[Said]:
-    """Run a trial on a node; the body of the task. Ray puts objects in place of the first two."""
-    yield from carry_out(Order(duty, testbed, trial), refs, luggage)
-
-
 class ClusterWorkers:
     """Trials under way on a cluster: as `runner.place.Workers`."""
 
@@ -151,7 +136,7 @@ class ClusterWorkers:
         self._offers = offers
         self._largest_bytes = largest_bytes
         # no retries by Ray: see above
-        self._task = ray.remote(num_cpus=1, max_retries=0)(perform)
+        self._task = ray.remote(num_cpus=1, max_retries=0)(carry_out)
         self._tasks: list[_Task] = []
         self._at_once: list[tuple[Job, Message]] = []
         self._impatient = False
@@ -287,7 +272,7 @@ def ask_nodes(
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task = ray.remote(num_cpus=0, max_retries=0)(perform)
+    task = ray.remote(num_cpus=0, max_retries=0)(carry_out)
     asked: dict[str, Any] = {
         node: task.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)

@@ -184,10 +184,6 @@ def red(
     return red_request(ifindex, handle, parent, wanted, ADD)
 
 
-# Offsets of kmin, kmax and the probability in a message of `red_change`, in 32-bit words.
-RED_CHANGE_WORDS = (14, 15, 83)
-
-
 def red_change(
     ifindex: int, handle: int, parent: int, kmin_bytes: int, kmax_bytes: int, max_p: int
 ) -> bytes:

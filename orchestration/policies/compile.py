@@ -2,7 +2,7 @@
 
 Beside what is made lies `<name>.policy.json`: the integer trees, the model's hash, the bound on the
 error, and the SHA-256 of each file. Files are replaced one by one and whole; if anything is
-refused, nothing is.
+refused, nothing is. A policy that is deployed, a C source or a model, is compiled too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from collectors.bpf.policy import HEADERS, policy_object
+from collectors.bpf.policy import HEADERS, PolicyError, policy_object
 from orchestration.model.errors import InputError, NotReadyError, Problem
 from orchestration.model.outputs import check_outputs, write_output
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import policy_name, render_policy
 from orchestration.policies.render_doca import render_doca
+from orchestration.policies.store import DeployedPolicy, Version
 from orchestration.policies.trees import IntegerTrees
 
 Target = Literal["c", "bpf", "library", "doca"]
@@ -165,3 +166,34 @@ def known_target(text: str) -> Target:
         if text == target:
             return target
     raise InputError.single("--target", f"no target {text!r}", f"use {', '.join(TARGETS)}")
+
+
+def deploy(source: Path, name: str, check: Check) -> Version:
+    """Compile a policy, have the kernel look at it, and put it in force as `name`.
+
+    Raises InputError for a model or source that cannot be a policy, NotReadyError without a
+    compiler. The former version stays in force then.
+    """
+    policy = DeployedPolicy(name)
+    with tempfile.TemporaryDirectory(prefix="closloop-deploy-") as folder:
+        written, about = source, ""
+        if source.suffix == ".json":
+            written = Path(folder, "policy.c")
+            about = compile_model(source, "c", written).files[-1].read_text()
+        elif source.suffix != ".c":
+            raise InputError.single(
+                str(source), "is neither a policy's C nor a model", "give a .c or a .json file"
+            )
+        try:
+            check(policy_object(written))
+            text = written.read_text()
+        except (PolicyError, UnicodeDecodeError) as error:
+            what = error.message if isinstance(error, PolicyError) else "is no text"
+            raise InputError.single(str(source), what, getattr(error, "remedy", "")) from error
+    return policy.deploy(text, about)
+
+
+def model_of(version: Version) -> str:
+    """Return the hash of the model that a version was compiled from, "" for a source."""
+    path = version.path.with_suffix(".json")
+    return str(json.loads(path.read_text())["hash"]) if path.exists() else ""

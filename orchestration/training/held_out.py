@@ -8,23 +8,19 @@ Lasting flows, which are never to end, do not count.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.analysis.statistics import Estimate, t_interval
-from orchestration.artifacts.provenance import versions
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.model.condition import TUNER, factors_of
 from orchestration.model.errors import InputError
-from orchestration.model.files import write_whole
 from orchestration.model.records import DONE, LASTING, Floats, Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec, TunerSpec
 from orchestration.runner.worker import Job
@@ -89,8 +85,7 @@ class HeldOut:
         """Read the scenario that the rule of a request names. Raises InputError."""
         campaign = load_campaign(rule.held_out, backend=request.backend or None)
         first = [trial for trial in campaign.trials if trial.repeat == 1]
-        self._params = request.params
-        self._rule, self._tuner = rule, request.tuner
+        self.request, self.rule = request, rule
         cells = {json.dumps(factors_of(trial.cell)): trial for trial in first}
         order = [json.dumps(factors_of(cell)) for cell in campaign.cells]
         self._cells = [cells[key] for key in dict.fromkeys(order)]
@@ -111,16 +106,19 @@ class HeldOut:
     @property
     def choosing(self) -> range:
         """The numbers of the seeds that choose."""
-        return range(1, self._rule.choosing_seeds + 1)
+        return range(1, self.rule.choosing_seeds + 1)
 
     @property
     def judging(self) -> range:
         """The numbers of the seeds that judge what was chosen."""
-        return range(self.choosing.stop, self.choosing.stop + self._rule.judging_seeds)
+        return range(self.choosing.stop, self.choosing.stop + self.rule.judging_seeds)
 
     def network(self, checkpoint: Path) -> TunerSpec:
         """Return the tuner that acts greedily by a network."""
-        return TunerSpec(self._tuner, {**self._params, "checkpoint": str(checkpoint.absolute())})
+        return TunerSpec(
+            self.request.tuner,
+            {**self.request.params, "checkpoint": str(checkpoint.absolute())},
+        )
 
     def trials(self, tuner: TunerSpec, seeds: range) -> list[TrialSpec]:
         """Return the trials of a tuner, seed by seed, in the order of the conditions."""
@@ -143,56 +141,3 @@ class HeldOut:
             return None
         values = np.array([float(trace[_FIGURE][0]) for trace in traces])
         return values.reshape(len(seeds), len(self._cells))
-
-
-class References:
-    """The figures of placebo and static settings, kept in a file: trainings share them."""
-
-    def __init__(self, held_out: HeldOut, rule: Rule, file: Path) -> None:
-        self._held_out, self._file = held_out, file
-        self._tuners = {"placebo": rule.placebo, **held_out.statics}
-        self._known: dict[str, list[list[float]]] = {}
-        self.figures: dict[str, Floats] = {}
-
-    def play(self, work: Path, play: Play, note: Callable[[str], None]) -> bool:
-        """Play what the file does not have yet; return whether all is known."""
-        seeds = range(1, self._held_out.judging.stop)
-        if self._file.exists():
-            self._known = json.loads(self._file.read_text(encoding="utf-8"))
-        for place, (label, tuner) in enumerate(self._tuners.items(), start=1):
-            key = self._key(tuner, seeds)
-            if key not in self._known:
-                note(f"held-out: {label}, {place} of {len(self._tuners)}")
-                found = self._held_out.figures(tuner, seeds, work, play)
-                if found is None:
-                    return False
-                self._known[key] = found.tolist()
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self._file, json.dumps(self._known))
-            self.figures[label] = np.array(self._known[key])
-        return True
-
-    def _key(self, tuner: TunerSpec, seeds: range) -> str:
-        """Return what the figures of a tuner follow from: its trials, and the versions."""
-        said = [[trial.id for trial in self._held_out.trials(tuner, seeds)], versions()]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-    def placebo(self, seeds: range) -> Floats:
-        """Return the placebo's figures at some seeds."""
-        return self.figures["placebo"][seeds.start - 1 : seeds.stop - 1]
-
-    def best_static(self) -> str:
-        """Return the label of the static setting with the best figure on the choosing seeds."""
-        return min(self._held_out.statics, key=lambda label: float(self._chosen(label).mean()))
-
-    def static(self, seeds: range) -> Floats:
-        """Return the figures of the best static setting at some seeds."""
-        return self.figures[self.best_static()][seeds.start - 1 : seeds.stop - 1]
-
-    def _chosen(self, label: str) -> Floats:
-        seeds = self._held_out.choosing
-        return self.figures[label][seeds.start - 1 : seeds.stop - 1]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures by label, for the card: (seeds, conditions) each."""
-        return {label: values.round(6).tolist() for label, values in self.figures.items()}

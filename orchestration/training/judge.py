@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
+from orchestration.artifacts.provenance import versions
+from orchestration.model.files import write_whole
 from orchestration.model.records import Floats
+from orchestration.model.trial import TunerSpec
+from orchestration.runner.worker import Job
+from orchestration.training.episodes import Players, Trace
 from orchestration.training.files import Round
-from orchestration.training.held_out import Gain, HeldOut, Play, References
+from orchestration.training.held_out import Gain, HeldOut
 from orchestration.training.outcome import Result
-from orchestration.training.request import TrainRequest
 from orchestration.training.selection import Evaluation, Selection
+
+FILE = "references.json"
+_PLACEBO = "placebo"
 
 
 class Judge:
-    """Plays networks on the held-out trials and compares them with the references."""
+    """Plays networks on the held-out trials and compares them with placebo and static settings.
+
+    What is compared with is played once and kept in a `file`, which trainings share.
+    """
 
     def __init__(
         self,
-        request: TrainRequest,
         held_out: HeldOut,
-        references: References,
+        file: Path,
         work: Path,
-        play: Play,
+        players: Players,
+        go_on: Callable[[], bool],
     ) -> None:
-        if request.rule is None:
-            raise ValueError("a training without a rule has no judge: give it one")
-        self._request, self._rule = request, request.rule
-        self._held_out, self._references = held_out, references
-        self._work, self._play = work, play
+        """`players` keep `held_out.figure_of`; `go_on` returns False to interrupt."""
+        self._held_out, self._rule = held_out, held_out.rule
+        self._file, self._work = file, work
+        self._players, self._go_on = players, go_on
+        self._references: dict[str, Floats] = {}
+
+    def prepare(self, note: Callable[[str], None]) -> bool:
+        """Play the references that the file does not have yet; return whether all is known."""
+        tuners = {_PLACEBO: self._rule.placebo, **self._held_out.statics}
+        seeds = range(1, self._held_out.judging.stop)
+        known: dict[str, list[list[float]]] = {}
+        if self._file.exists():
+            known = json.loads(self._file.read_text(encoding="utf-8"))
+        for place, (label, tuner) in enumerate(tuners.items(), start=1):
+            key = self._key(tuner, seeds)
+            if key not in known:
+                note(f"held-out: {label}, {place} of {len(tuners)}")
+                found = self._figures(tuner, seeds)
+                if found is None:
+                    return False
+                known[key] = found.tolist()
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self._file, json.dumps(known))
+            self._references[label] = np.array(known[key])
+        return True
 
     def due(self, decisions: int, selection: Selection) -> bool:
         """Return whether an evaluation comes before the next round."""
@@ -43,40 +78,53 @@ class Judge:
     def evaluate(self, checkpoint: Path, decisions: int, episodes: int) -> Evaluation | None:
         """Play a network on the choosing seeds; None if interrupted."""
         seeds = self._held_out.choosing
-        ours = self._figures(checkpoint, seeds)
+        ours = self._figures(self._held_out.network(checkpoint), seeds)
         if ours is None:
             return None
-        return Evaluation(
-            decisions,
-            episodes,
-            float(ours.mean()),
-            Gain.of(ours, self._references.placebo(seeds)).mean,
-            Gain.of(ours, self._references.static(seeds)).mean,
-        )
+        gains = (Gain.of(ours, self._of(name, seeds)).mean for name in (_PLACEBO, self._best))
+        return Evaluation(decisions, episodes, float(ours.mean()), *gains)
 
     def result(
         self, checkpoint: Path, last: Round, selection: Selection, begin_s: float
     ) -> Result | None:
         """Play the network that is kept on the judging seeds; None if interrupted."""
         seeds = self._held_out.judging
-        ours = self._figures(checkpoint, seeds)
+        ours = self._figures(self._held_out.network(checkpoint), seeds)
         if ours is None or selection.best is None:
             return None
-        placebo, static = self._references.placebo(seeds), self._references.static(seeds)
+        placebo, static = self._of(_PLACEBO, seeds), self._of(self._best, seeds)
         way = float((placebo - static).mean())
         return Result(
-            seed=self._request.seed,
+            seed=self._held_out.request.seed,
             decisions=last.decisions,
             episodes=last.episodes,
             stopped="budget" if last.decisions >= self._rule.decisions else "patience",
             kept_at=selection.best.decisions,
             over_placebo=Gain.of(ours, placebo),
             over_static=Gain.of(ours, static),
-            best_static=self._references.best_static(),
+            best_static=self._best,
             share=float((placebo - ours).mean()) / way if way > 0 else math.nan,
             wall_s=round(time.monotonic() - begin_s, 1),
         )
 
-    def _figures(self, checkpoint: Path, seeds: range) -> Floats | None:
-        tuner = self._held_out.network(checkpoint)
+    @property
+    def _best(self) -> str:
+        """The label of the static setting with the best figure on the choosing seeds."""
+        seeds = self._held_out.choosing
+        return min(self._held_out.statics, key=lambda label: float(self._of(label, seeds).mean()))
+
+    def _of(self, label: str, seeds: range) -> Floats:
+        """Return a reference's figures (seeds, conditions) at some seeds."""
+        return self._references[label][seeds.start - 1 : seeds.stop - 1]
+
+    def _figures(self, tuner: TunerSpec, seeds: range) -> Floats | None:
         return self._held_out.figures(tuner, seeds, self._work, self._play)
+
+    def _play(self, jobs: list[Job]) -> list[Trace] | None:
+        traces = self._players.play(jobs, self._go_on)
+        return traces if len(traces) == len(jobs) else None
+
+    def _key(self, tuner: TunerSpec, seeds: range) -> str:
+        """Return what the figures of a tuner follow from: its trials, and the versions."""
+        said = [[trial.id for trial in self._held_out.trials(tuner, seeds)], versions()]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

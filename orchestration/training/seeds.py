@@ -21,15 +21,15 @@ from orchestration import wiring
 from orchestration.model.errors import ClosloopError, Interrupted, TrialError
 from orchestration.runner.place import THIS_MACHINE, Place
 from orchestration.runner.signals import noted_signals
-from orchestration.runner.worker import Job, die_with
-from orchestration.training.episodes import Players, Trace
+from orchestration.runner.worker import die_with
+from orchestration.training.episodes import Players
 from orchestration.training.files import Round, check_folder
-from orchestration.training.held_out import HeldOut, References, figure_of
+from orchestration.training.held_out import HeldOut, figure_of
+from orchestration.training.judge import FILE, Judge
 from orchestration.training.outcome import Result, read_result
 from orchestration.training.request import Episodes, TrainRequest
 from orchestration.training.train import train
 
-_REFERENCES = "references.json"
 _TICK_S = 0.5
 
 
@@ -118,15 +118,9 @@ def _play_references(
     players = Players(backend, jobs, figure_of, place)
     work = folder / "work"
     with noted_signals(players.kill) as signals:
-
-        def play(played: list[Job]) -> list[Trace] | None:
-            traces = players.play(played, lambda: not signals)
-            return traces if len(traces) == len(played) else None
-
+        judge = Judge(held_out, folder / FILE, work, players, lambda: not signals)
         try:
-            return References(held_out, request.rule, folder / _REFERENCES).play(
-                work, play, lambda text: listener.note("", text)
-            )
+            return judge.prepare(lambda text: listener.note("", text))
         finally:
             players.close()
             shutil.rmtree(work, ignore_errors=True)
@@ -167,7 +161,7 @@ def _one(
             jobs,
             lambda round_, total: pipe.send((round_, total)),
             fresh=fresh,
-            references=folder / _REFERENCES,
+            references=folder / FILE,
             note=pipe.send,
             place=place,
         )

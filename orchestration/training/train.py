@@ -25,8 +25,8 @@ from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Job
 from orchestration.training.episodes import Players, Trace, episode_job
 from orchestration.training.files import Folder, Round, card, check_folder
-from orchestration.training.held_out import HeldOut, References, figure_of
-from orchestration.training.judge import Judge
+from orchestration.training.held_out import HeldOut, figure_of
+from orchestration.training.judge import FILE, Judge
 from orchestration.training.learners import make_learner, with_exploration
 from orchestration.training.outcome import FILE as RESULT
 from orchestration.training.outcome import write_result
@@ -91,18 +91,12 @@ def train(
         def go_on() -> bool:
             return not signals
 
-        def judged(jobs_: list[Job]) -> list[Trace] | None:
-            traces = judges.play(jobs_, go_on)
-            return traces if len(traces) == len(jobs_) else None
-
         try:
             judge = None
-            if request.rule is not None and held_out is not None:
-                compared = References(
-                    held_out, request.rule, references or folder / "references.json"
-                )
-                judge = Judge(request, held_out, compared, folder / "work", judged)
-                compared.play(folder / "work", judged, note)
+            if held_out is not None:
+                file = references or folder / FILE
+                judge = Judge(held_out, file, folder / "work", judges, go_on)
+                judge.prepare(note)
             training.run(players, judge, listener, note, go_on)
         finally:
             players.close()

@@ -8,7 +8,7 @@ import pytest
 
 from orchestration.campaign.hosts import Host
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.policies.deploy import deploy, model_of
+from orchestration.policies.compile import deploy, model_of
 from orchestration.policies.store import DeployedPolicy, deployed_names, program_path
 from tests.unit.compiled_policies import RECORDED, recorded
 

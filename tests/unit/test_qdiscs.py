@@ -34,11 +34,6 @@ def test_requests_are_what_they_were_to_the_byte(request_, recorded):
     assert hashlib.sha256(request_).hexdigest()[: len(recorded)] == recorded
 
 
-def test_a_change_of_thresholds_has_them_where_they_are_written_anew():
-    request_ = memoryview(qdiscs.red_change(7, 0x30000, 0x20001, *THRESHOLDS)).cast("I")
-    assert tuple(request_[word] for word in qdiscs.RED_CHANGE_WORDS) == THRESHOLDS
-
-
 def test_what_a_request_asks_for_is_decoded_as_it_was_meant():
     found = qdiscs.qdisc_of(qdiscs.red(7, 0x30000, 0x20001, *THRESHOLDS, 10**6)[16:])
     assert found[:4] == (7, 0x30000, 0x20001, "red")

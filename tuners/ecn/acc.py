@@ -42,9 +42,8 @@ from numpy.typing import NDArray
 from orchestration.model.records import Floats, Ints, Observation, Setup
 from tuners.checkpoint import load, load_for
 from tuners.ecn.features import ACC_FEATURES, RATE, size_feature, width
-from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner
+from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner, switch_of
 from tuners.ecn.rewards import queue_utilisation_reward
-from tuners.ecn.switches import switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.experience import Replay
 from tuners.learning import TrainedNet

@@ -41,9 +41,8 @@ from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
 from tuners.checkpoint import CheckpointError, load, load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, width
-from tuners.ecn.learned import HISTORY, Actions, LearnedTuner
+from tuners.ecn.learned import HISTORY, Actions, LearnedTuner, switch_of
 from tuners.ecn.rewards import pet_reward
-from tuners.ecn.switches import switch_of
 from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, acc_templates, exponential_bytes
 from tuners.exact import exp, log
 from tuners.experience import Decisions
