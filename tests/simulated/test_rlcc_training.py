@@ -8,7 +8,7 @@ import pytest
 from orchestration.backends.simulated.program import require_program
 from orchestration.training.rlcc.evaluate import judged
 from orchestration.training.rlcc.rollout import library, play
-from orchestration.training.rlcc.scenarios import Scenario, first_shares
+from orchestration.training.rlcc.scenarios import Scenario
 from orchestration.training.rlcc.scenarios import testbed as one_switch
 from tuners import checkpoint
 from tuners.nic import fixed_point
@@ -27,9 +27,8 @@ def played(tmp_path_factory):
     arrays = checkpoint.load(PACKAGED).arrays
     source = network_source(MLP, first_weights(MLP, 1), "other", "A test's.")
     model = library(source, tmp_path_factory.mktemp("model"))
-    shares = first_shares(SCENARIO, 3)
     weights = weights_bytes(MLP, arrays)
-    return arrays, play(require_program(), model, SCENARIO, one_switch(), 3, shares, weights)
+    return arrays, play(require_program(), model, SCENARIO, one_switch(), 3, weights)
 
 
 def test_a_rollout_has_each_decision_as_the_network_took_it(played):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,31 +17,23 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
+# A parameter for each that NICs have; None where it is left out.
+_Parameters: Any = make_dataclass(
+    "_Parameters",
+    [(name, int | None, None) for name in DCQCN_PARAMETERS],
+    bases=(BaseTuner,),
+    eq=False,
+    kw_only=True,
+)
+
+
 @dataclass(eq=False, kw_only=True)
-class WithDcqcn(BaseTuner):
+class WithDcqcn(_Parameters):  # type: ignore[misc] # its fields are not known before
     """Parameters of DCQCN in the hosts' NICs, under mlx5's names: see `DCQCN_PARAMETERS`.
 
     Those left out stay as the campaign has them. With none, the tuner does not turn the knob, and
     hosts can have any congestion control.
     """
-
-    rpg_time_reset: int | None = None
-    rpg_byte_reset: int | None = None
-    rpg_threshold: int | None = None
-    rpg_ai_rate: int | None = None
-    rpg_hai_rate: int | None = None
-    rpg_gd: int | None = None
-    rpg_min_dec_fac: int | None = None
-    rpg_min_rate: int | None = None
-    rpg_max_rate: int | None = None
-    rate_to_set_on_first_cnp: int | None = None
-    dce_tcp_g: int | None = None
-    dce_tcp_rtt: int | None = None
-    rate_reduce_monitor_period: int | None = None
-    initial_alpha_value: int | None = None
-    clamp_tgt_rate: int | None = None
-    clamp_tgt_rate_after_time_inc: int | None = None
-    min_time_between_cnps: int | None = None
 
     def __post_init__(self) -> None:
         if self.dcqcn:

@@ -23,7 +23,7 @@ from orchestration.policies.render_c import render_policy
 from orchestration.policies.trees import IntegerTrees
 from orchestration.training.rlcc.evaluate import Steady, steady_states
 from orchestration.training.rlcc.rollout import Rollout, library, play
-from orchestration.training.rlcc.scenarios import DISTILLING, first_shares, testbed
+from orchestration.training.rlcc.scenarios import DISTILLING, testbed
 from orchestration.training.rlcc.trees import Budget, fit, rmse, save
 from tuners.nic import fixed_point
 from tuners.nic.networks import Architecture, windows
@@ -192,16 +192,7 @@ class _Loop:
             model = library(source, Path(folder))
             place = _ROLLOUT_SEEDS + seed
             parts = [
-                self._windows(
-                    play(
-                        self._program,
-                        model,
-                        scenario,
-                        self._testbed,
-                        place,
-                        first_shares(scenario, place),
-                    )
-                )
+                self._windows(play(self._program, model, scenario, self._testbed, place))
                 for scenario in DISTILLING
             ]
         return np.concatenate(parts)

@@ -11,7 +11,7 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.backends.simulated.program import Program
 from orchestration.training.rlcc.rollout import Rollout, play
-from orchestration.training.rlcc.scenarios import Scenario, first_shares
+from orchestration.training.rlcc.scenarios import Scenario
 from tuners.nic.observation import expected_inflation
 
 # Of a packet with 1 KB of payload on the line, framing and preamble counted: see roce.py.
@@ -80,17 +80,4 @@ def steady_states(
     weights: bytes = b"",
 ) -> list[Steady]:
     """Play each scenario with a model's library, and judge it."""
-    return [
-        judged(
-            play(
-                program,
-                model,
-                scenario,
-                testbed,
-                seed,
-                first_shares(scenario, seed),
-                weights,
-            )
-        )
-        for scenario in scenarios
-    ]
+    return [judged(play(program, model, one, testbed, seed, weights)) for one in scenarios]

@@ -21,7 +21,7 @@ from orchestration.backends.simulated.job import build_arrays
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import Program
 from orchestration.model.errors import NotReadyError
-from orchestration.training.rlcc.scenarios import Scenario, schedule, trial
+from orchestration.training.rlcc.scenarios import Scenario, first_shares, schedule, trial
 from traffic.schedule import base_rtt_ns
 from tuners.nic.observation import ONE
 
@@ -104,16 +104,15 @@ def play(
     scenario: Scenario,
     testbed: Testbed,
     seed: int,
-    shares: NDArray[np.float64] | None = None,
     weights: bytes = b"",
 ) -> Rollout:
     """Run a scenario with a model's library. Raises TrialError if ns-3 fails.
 
-    Flows start at these `shares` of the line in the order of their starts, or as the policy does.
-    `weights` take the place of those in the library's source.
+    Flows start at the seed's `first_shares` of the line, in the order of their starts. `weights`
+    take the place of those in the library's source.
     """
     spec, flows = trial(scenario, seed), schedule(scenario, testbed, seed)
-    first = np.zeros(0) if shares is None else shares * _SHARE
+    first = first_shares(scenario, seed) * _SHARE
     with tempfile.TemporaryDirectory(prefix="closloop-rollout-") as name:
         folder = Path(name)
         first.astype(np.uint32).tofile(folder / "starts")

@@ -32,7 +32,7 @@ from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
 from orchestration.training.rlcc.learner import Figures, NetworkLearner
 from orchestration.training.rlcc.rollout import Rollout, library, play
-from orchestration.training.rlcc.scenarios import first_shares, testbed, training_scenarios
+from orchestration.training.rlcc.scenarios import testbed, training_scenarios
 from tuners import checkpoint as files
 from tuners.learning import NotANumberError, load_torch
 from tuners.nic.networks import ARCHITECTURES
@@ -157,15 +157,7 @@ class _Training:
         seed = _TRAINING_SEEDS + self._request.seed * _UPDATES_OF_A_SEED + self.done
         weights = weights_bytes(self._architecture, self._learner.arrays())
         return [
-            play(
-                self._program,
-                model,
-                scenario,
-                self._testbed,
-                seed,
-                first_shares(scenario, seed),
-                weights,
-            )
+            play(self._program, model, scenario, self._testbed, seed, weights)
             for scenario in training_scenarios(self.done + 1)
         ]
 
