@@ -11,7 +11,6 @@ goes on where it was.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions
 from orchestration.model.records import DONE, LASTING
 from orchestration.model.trial import AlternatingSpec, Scalar, TrialSpec, TunerSpec
+from orchestration.render.csv import write_rows
 from orchestration.studies.bench.outcome import Figure, Outcome, bench_folder
 from orchestration.training.files import Folder
 from orchestration.training.protocol import load_protocol
@@ -171,13 +172,15 @@ def _play(tuner: TunerSpec | Arm, seed: int) -> float:
 
 def _record(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:
     """Write what an arm sets as a recording."""
+    rows: list[list[Any]] = [
+        ["t_ns", "device", "port", "queue", "kmin_bytes", "kmax_bytes", "pmax"]
+    ]
+    for t_ns, place, (kmin, kmax, pmax) in settings_of(arm, trial, testbed):
+        queue = testbed.queues[place]
+        klass = getattr(queue, "klass", 0)
+        rows.append([t_ns, queue.device, queue.name, klass, kmin * 1000, kmax * 1000, pmax])
     with path.open("w", newline="", encoding="utf-8") as file:
-        out = csv.writer(file)
-        out.writerow(["t_ns", "device", "port", "queue", "kmin_bytes", "kmax_bytes", "pmax"])
-        for t_ns, place, (kmin, kmax, pmax) in settings_of(arm, trial, testbed):
-            queue = testbed.queues[place]
-            klass = getattr(queue, "klass", 0)
-            out.writerow([t_ns, queue.device, queue.name, klass, kmin * 1000, kmax * 1000, pmax])
+        write_rows(file, rows)
 
 
 def _requests(tuner: str) -> dict[str, TrainRequest]:
