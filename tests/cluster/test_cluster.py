@@ -10,6 +10,7 @@ from pathlib import Path
 import cluster_trials as trials
 import pytest
 
+from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError, NotReadyError
@@ -162,7 +163,7 @@ def test_what_needs_this_machine_is_refused(place, tmp_path):
     campaign = load_campaign(trials.write_campaign(tmp_path))
     (trial, *_) = (dataclasses.replace(one, clock="real") for one in campaign.trials)
     with pytest.raises(InputError, match="run on one machine"):
-        place.check(FluidBackend(), None, 1, [trial])
+        place.check(FluidBackend(), load_testbed("rlcc-7"), 1, [trial])
 
 
 def test_run_folders_are_the_same_to_the_bit(place, tmp_path):
@@ -210,7 +211,6 @@ def test_a_trial_that_fits_no_node_fails_at_once(place, tmp_path):
     trial = next(one for one in campaign.trials if one.tuner.name == "secn1")
     offers = Offers(FluidBackend(), print, type("Nothing", (), {"of_value": None})())
     offers._travels = Large()
-    from inventory.files import load_testbed
     from orchestration.runner.worker import Job
 
     assert isinstance(place, Cluster)
@@ -309,7 +309,6 @@ def test_a_machine_that_is_no_node_joins_without_cpus(nodes, place, monkeypatch)
 
 # Behind what needs three nodes that were never lost.
 def test_a_node_that_is_lost_while_nodes_are_asked_is_left_out(nodes, place, tmp_path, monkeypatch):
-    from inventory.files import load_testbed
     from orchestration.cluster.cluster import Cluster
 
     campaign = load_campaign(trials.write_campaign(tmp_path))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
+import numpy as np
 import pytest
 
 from orchestration.studies.bench.fan_in import KNOWN, Arm, Headroom, scenario, settings_of
 from traffic.alternating import phases
 from traffic.patterns import Streams
-from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
+from tuners.ecn.pet import HEADS, thresholds
+from tuners.ecn.templates import acc_templates, graphcc_templates
 
 MS = 1_000_000
 
@@ -47,8 +50,11 @@ def test_a_share_is_of_the_way_from_the_best_static_setting_to_the_oracle():
 
 @pytest.mark.parametrize("tuner", KNOWN)
 def test_references_are_settings_that_their_tuners_have(tuner):
-    templates = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
-    table = templates[tuner]()
-    columns = (table.kmin_bytes // 1_000, table.kmax_bytes // 1_000, table.pmax)
+    if tuner == "pet":
+        heads = np.array(list(product(*map(range, HEADS))))
+        change = thresholds(np.arange(len(heads)), heads)
+    else:
+        change = {"acc": acc_templates, "graphcc": graphcc_templates}[tuner]()
+    columns = (change.kmin_bytes // 1_000, change.kmax_bytes // 1_000, change.pmax)
     own = set(zip(*(column.tolist() for column in columns), strict=True))
     assert {KNOWN[tuner].static, KNOWN[tuner].few, KNOWN[tuner].many} <= own
