@@ -161,7 +161,7 @@ def test_what_needs_this_machine_is_refused(place, tmp_path):
     import dataclasses
 
     campaign = load_campaign(trials.write_campaign(tmp_path))
-    (trial, *_) = (dataclasses.replace(one, clock="real") for one in campaign.trials)
+    (trial, *_) = (dataclasses.replace(one, backend="hardware") for one in campaign.trials)
     with pytest.raises(InputError, match="run on one machine"):
         place.check(FluidBackend(), load_testbed("rlcc-7"), 1, [trial])
 
