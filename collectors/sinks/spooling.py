@@ -1,13 +1,13 @@
 """The loop's side of a sink: an observer that only appends readings and changes to a spool.
 
 The worker leaves a note in the trial's work folder that says where its records go; the backend's
-observers read it there. Times are made absolute here, once.
+observers read it there. Times are made absolute here, once. A frame has points of a measurement:
+arrays of `FRAME_ARRAYS` and of its fields that NumPy broadcasts to one shape.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.newness import Newness
-from collectors.sinks.names import run_tag
+from collectors.sinks.names import ACTIONS, ROW, SAMPLES, run_tag
 from collectors.sinks.spool import SpoolWriter
 from inventory.topology import Testbed
+from orchestration.model.codec import pack
 from orchestration.model.knobs import KNOBS
 from orchestration.model.ports import Observer
 from orchestration.model.records import (
     MISSING,
     Applied,
-    Change,
     HostReading,
     Ints,
     Observation,
@@ -41,21 +41,21 @@ from orchestration.model.signals import (
     target_names,
 )
 
-# Frames of kind 1 had queues only: their trials are sent from the archive.
-CHANGE, READING = 2, 3
+# Frames of kinds 1 to 3 were of earlier versions: their trials are sent from the archive.
+POINTS = 4
+# The numbers of the points' targets, and their times in ns since 1970.
+FRAME_ARRAYS = ("targets", "times")
 _KNOBS = tuple(KNOBS.values())
-# Scopes by their number in frames.
 _SAMPLED = sampled_scopes()
-_SCOPES: set[Scope] = {*_SAMPLED, *(knob.scope for knob in _KNOBS)}
+_MEASURED: dict[str, Scope] = {
+    **{SAMPLES[scope].name: scope for scope in _SAMPLED},
+    **{ACTIONS[knob.name].name: knob.scope for knob in _KNOBS},
+}
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
 # Limits of a frame: readings, records, age. Appending several readings at once costs a third.
 _MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
 _LONG_AGO_NS = -(1 << 62)
-# the scope's number, number of readings, number of targets
-_READINGS = struct.Struct("<III")
-# the knob's number, observed_ns, decided_ns, applied_ns, first row, number of targets
-_CHANGE = struct.Struct("<IqqqqI")
 
 
 @dataclass(frozen=True)
@@ -66,34 +66,6 @@ class SpoolNote:
     limit_bytes: int
     campaign: str
     trial: str
-
-
-@dataclass(frozen=True)
-class Readings:
-    """Readings of a scope as spooled: `columns` have shape (readings, targets), -1 where missing.
-
-    `times_ns` (readings,) are the points' times, `t_ns` the trial's own.
-    """
-
-    scope: Scope
-    times_ns: Ints
-    t_ns: Ints
-    columns: dict[str, Ints]
-
-
-@dataclass(frozen=True)
-class SpooledChange:
-    """A change of a knob as spooled; arrays of shape (changes,).
-
-    `first_row` is the number of earlier rows of this knob, one per changed target.
-    """
-
-    times_ns: Ints
-    observed_ns: int
-    decided_ns: int
-    applied_ns: int
-    change: Change
-    first_row: int
 
 
 def leave_note(work: Path, note: SpoolNote | None) -> None:
@@ -136,8 +108,8 @@ class _Rows:
 
     def __init__(self, scope: Scope, targets: int, most: int) -> None:
         self._signals = recorded(scope)
-        self._number, self._targets = _SAMPLED.index(scope), targets
-        self._values = np.empty((most, len(self._signals), targets), dtype="<i8")
+        self._measurement, self._targets = SAMPLES[scope].name, np.arange(targets)
+        self._values = np.empty((most, len(self._signals), targets), dtype=np.int64)
         self._t_ns: list[int] = []
         self._last_ns = _LONG_AGO_NS
 
@@ -167,16 +139,20 @@ class _Rows:
         """Return what waits as a frame's payload, None if nothing does; then nothing waits."""
         if not self._t_ns:
             return None
-        t_ns, self._t_ns = np.array(self._t_ns, dtype="<i8"), []
-        values = self._values[: len(t_ns)].transpose(1, 0, 2).copy()
+        t_ns, self._t_ns = np.array(self._t_ns, dtype=np.int64), []
         times = t_ns.copy()
         times[0] = max(t_ns[0], self._last_ns + 1)
         number = np.arange(len(t_ns))
         times = np.maximum.accumulate(times - number) + number
         self._last_ns = int(times[-1])
-        head = _READINGS.pack(self._number, len(t_ns), self._targets)
-        times += start_ns
-        return head + times.tobytes() + t_ns.tobytes() + values.tobytes()
+        values = self._values[: len(t_ns)]
+        arrays = {
+            "targets": self._targets,
+            "times": (times + start_ns)[:, None],
+            "t_ns": t_ns[:, None],
+            **{signal.name: values[:, place] for place, signal in enumerate(self._signals)},
+        }
+        return pack(arrays, self._measurement)
 
 
 class SpoolObserver:
@@ -199,18 +175,20 @@ class SpoolObserver:
         self._note, self._started_file = note, started_file
         self._clock_ns, self._clock_s = clock_ns, clock_s
         self._last_hosts = last_hosts
-        self._targets = {scope: target_names(testbed, scope) for scope in _SCOPES}
-        queues = len(self._targets["queue"])
+        self._targets = {
+            measurement: target_names(testbed, scope) for measurement, scope in _MEASURED.items()
+        }
+        queues = len(target_names(testbed, "queue"))
         at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, queues)))
         self._rows_of = {
-            scope: _Rows(scope, len(self._targets[scope]), at_once) for scope in _SAMPLED
+            scope: _Rows(scope, len(target_names(testbed, scope)), at_once) for scope in _SAMPLED
         }
         self._queues, self._hosts = self._rows_of["queue"], self._rows_of.pop("host")
         self._hosts_ns = _LONG_AGO_NS
         self._due_s = 0.0
         self._waiting: list[tuple[int, int, Applied]] = []
         self._start_ns = 0
-        counts = {knob.name: len(self._targets[knob.scope]) for knob in _KNOBS}
+        counts = {knob.name: len(target_names(testbed, knob.scope)) for knob in _KNOBS}
         self._last_change_ns = {
             name: np.full(count, _LONG_AGO_NS, dtype=np.int64) for name, count in counts.items()
         }
@@ -283,62 +261,24 @@ class SpoolObserver:
         for rows in (*self._rows_of.values(), self._hosts):
             payload = rows.frame(self._start_ns)
             if payload is not None and self._writer is not None:
-                self._writer.add(READING, payload)
+                self._writer.add(POINTS, payload)
 
     def _change(
         self, writer: SpoolWriter, observed_ns: int, decided_ns: int, applied: Applied
     ) -> None:
         for change in applied.changes:
-            number = next(n for n, knob in enumerate(_KNOBS) if knob.name == change.knob)
             last_ns = self._last_change_ns[change.knob]
             times = np.maximum(observed_ns, last_ns[change.targets] + 1)
             last_ns[change.targets] = times
             row, count = self._rows[change.knob], len(change.targets)
             self._rows[change.knob] += count
-            head = _CHANGE.pack(number, observed_ns, decided_ns, int(applied.t_ns), row, count)
-            columns = [
-                np.asarray(change[one.name], dtype=_little(one.dtype)).tobytes()
-                for one in _KNOBS[number].columns
-            ]
-            places = np.stack([self._start_ns + times, change.targets]).astype("<i8")
-            writer.add(CHANGE, b"".join([head, places.tobytes(), *columns]))
-
-
-def _little(dtype: str) -> str:
-    return "<i8" if dtype == "int64" else "<f8"
-
-
-def decode(kind: int, payload: bytes) -> Readings | SpooledChange:
-    """Return the content of a frame. Raises ValueError if no observer wrote it."""
-    if kind not in (READING, CHANGE):
-        raise ValueError(f"a frame of kind {kind}, of another version of closloop")
-    try:
-        return _decode_readings(payload) if kind == READING else _decode_change(payload)
-    except struct.error as error:
-        raise ValueError(str(error)) from error
-
-
-def _decode_readings(payload: bytes) -> Readings:
-    number, rows, targets = _READINGS.unpack_from(payload)
-    if number >= len(_SAMPLED):
-        raise ValueError(f"readings of scope {number} of {len(_SAMPLED)}")
-    scope = _SAMPLED[number]
-    signals = recorded(scope)
-    numbers: Any = np.frombuffer(payload, "<i8", offset=_READINGS.size)
-    values = numbers[2 * rows :].reshape(len(signals), rows, targets)
-    columns = dict(zip((signal.name for signal in signals), values, strict=True))
-    return Readings(scope, numbers[:rows], numbers[rows : 2 * rows], columns)
-
-
-def _decode_change(payload: bytes) -> SpooledChange:
-    number, observed_ns, decided_ns, applied_ns, row, count = _CHANGE.unpack_from(payload)
-    if number >= len(_KNOBS):
-        raise ValueError(f"a change of knob {number} of {len(_KNOBS)}")
-    at, arrays = _CHANGE.size, []
-    knob = _KNOBS[number]
-    for dtype in ("<i8", "<i8", *(_little(one.dtype) for one in knob.columns)):
-        arrays.append(np.frombuffer(payload, dtype, count, at))
-        at += 8 * count
-    times, places, *values = arrays
-    change = Change(knob.name, places, dict(zip(knob.column_names, values, strict=True)))
-    return SpooledChange(times, observed_ns, decided_ns, applied_ns, change, row)
+            arrays = {
+                "targets": change.targets,
+                "times": self._start_ns + times,
+                "t_ns": observed_ns,
+                "decided_ns": decided_ns,
+                "applied_ns": applied.t_ns,
+                **{one.name: change[one.name] for one in KNOBS[change.knob].columns},
+                ROW: row + np.arange(count),
+            }
+            writer.add(POINTS, pack(arrays, ACTIONS[change.knob].name))

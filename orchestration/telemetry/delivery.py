@@ -10,6 +10,7 @@ import json
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,14 +113,13 @@ class Delivery:
 class Sent:
     """The data of one run of a trial that the server has confirmed.
 
-    `readings`, by table, and `changes` count those of the spool, up to `place`; `spool_done` is
-    True if there will be no more. The archive has been sent up to row `rows` of `table`. `done` is
+    `spooled` counts rows by table, of the spool up to `place`; `spool_done` is True if there will
+    be no more. The archive has been sent up to row `rows` of `table`. `done` is
     True if everything has been sent.
     """
 
     place: Place = field(default_factory=Place)
-    readings: dict[str, int] = field(default_factory=dict)
-    changes: int = 0
+    spooled: Counter[str] = field(default_factory=Counter)
     spool_done: bool = False
     table: str = ""
     rows: int = 0
@@ -156,8 +156,8 @@ class Ledger:
         """Record the present state of `of`."""
         sent = self.of(trial, run)
         values = [
-            trial, run, sent.place.segment, sent.place.byte, sent.readings, sent.changes,
-            sent.spool_done, sent.table, sent.rows, sent.done,
+            trial, run, sent.place.segment, sent.place.byte, sent.spooled, sent.spool_done,
+            sent.table, sent.rows, sent.done,
         ]  # fmt: skip
         self._append(json.dumps(values, separators=(",", ":")).encode() + b"\n")
 
@@ -178,13 +178,9 @@ class Ledger:
 
     def _take(self, line: bytes) -> None:
         try:
-            trial, run, segment, byte, readings, changes, spooled, table, rows, done = json.loads(
-                line
-            )
+            trial, run, segment, byte, spooled, *_, spool_done, table, rows, done = json.loads(line)
         except ValueError:
             return
-        if isinstance(readings, int):  # an earlier version: it spooled ports only
-            readings = {"ports": readings}
-        self._runs[trial, run] = Sent(
-            Place(segment, byte), readings, changes, spooled, table, rows, done
-        )
+        # Earlier versions counted readings, not rows: such a table is sent from the archive.
+        counts = Counter(spooled if isinstance(spooled, dict) else {})
+        self._runs[trial, run] = Sent(Place(segment, byte), counts, spool_done, table, rows, done)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,24 +18,22 @@ import numpy as np
 
 from collectors.sinks.lines import Column, encode, series, unique_times
 from collectors.sinks.names import (
-    ACTIONS,
     FILE,
     FLOW,
+    MEASUREMENTS,
     OF_TABLES,
     ROW,
-    SAMPLES,
     TRIAL,
     Measurement,
     run_tag,
 )
 from collectors.sinks.spool import DamagedSpool, Place, SpooledRun
-from collectors.sinks.spooling import Readings, SpooledChange, decode
+from collectors.sinks.spooling import FRAME_ARRAYS, POINTS
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE
+from orchestration.model.codec import unpack
 from orchestration.model.errors import InputError
-from orchestration.model.knobs import KNOBS
-from orchestration.model.signals import Scope
 from orchestration.runner.journal import JOURNAL_FILE, TRIAL_STARTED, read_journal
 
 CAMPAIGN_FILE = "campaign.yml"
@@ -43,10 +42,6 @@ LINES = 5_000
 # Files are split into parts that stay below the 64 KB of a string field in any encoding.
 _PART_CHARACTERS = 10_000
 _FILES, _LAST = "files", "trial"
-_MEASUREMENTS: list[tuple[Measurement, Scope]] = [
-    *((measurement, scope) for scope, measurement in SAMPLES.items()),
-    *((ACTIONS[knob.name], knob.scope) for knob in KNOBS.values()),
-]
 # The order in which an archive is sent.
 STAGES = (*(one.table for one in OF_TABLES), _FILES, _LAST)
 
@@ -222,12 +217,11 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class SpoolBatch:
-    """Lines from a spool, the place after them, their readings by table, and their changes."""
+    """Lines from a spool, the place after them, and the rows that they are, by table."""
 
     lines: list[str]
     place: Place
-    readings: dict[str, int]
-    changes: int
+    rows: Counter[str]
 
 
 def started_ns(trial: TrialResult) -> int:
@@ -253,75 +247,35 @@ def started_ns(trial: TrialResult) -> int:
 
 
 def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Iterator[SpoolBatch]:
-    """Yield the records that a run has spooled since `after`, about `LINES` lines at a time.
+    """Yield the points that a run has spooled since `after`, about `LINES` at a time.
 
     Raises DamagedSpool.
     """
     tags = {name: about[name] for name in ("campaign", "trial", "run")}
     begins = {
-        one.name: [
-            series(one.name, tags | dict(zip(one.tags, map(str, names), strict=True)))
-            for names in about["targets"][scope]
+        name: [
+            series(name, tags | dict(zip(MEASUREMENTS[name].tags, map(str, target), strict=True)))
+            for target in targets
         ]
-        for one, scope in _MEASUREMENTS
+        for name, targets in about["targets"].items()
     }
-    readings: list[Readings] = []
-    changes: list[SpooledChange] = []
-    waiting = 0
-    place = after
-
-    def batch(end: Place) -> SpoolBatch:
-        lines, rows = _action_lines(begins, changes), {}
-        for scope, measurement in SAMPLES.items():
-            mine = [one for one in readings if one.scope == scope]
-            lines += _sample_lines(measurement, begins[measurement.name], mine)
-            rows[measurement.table] = sum(len(one.t_ns) for one in mine)
-        changed = sum(len(one.change.targets) for one in changes)
-        return SpoolBatch(lines, end, rows, changed)
-
-    for kind, payload, place in run.frames(after):
-        try:
-            record = decode(kind, payload)
-        except ValueError as error:
-            raise DamagedSpool(str(error)) from error
-        if isinstance(record, Readings):
-            readings.append(record)
-            waiting += next(iter(record.columns.values())).size
-        else:
-            changes.append(record)
-            waiting += len(record.change.targets)
-        if waiting >= LINES // 2:
-            yield batch(place)
-            readings, changes, waiting = [], [], 0
-    if waiting:
-        yield batch(place)
-
-
-def _sample_lines(
-    measurement: Measurement, begins: list[str], readings: list[Readings]
-) -> list[str]:
-    if not readings:
-        return []
-    count = len(begins)
-    t_ns = np.concatenate([one.t_ns for one in readings])
-    columns: dict[str, Any] = {"t_ns": np.repeat(t_ns, count)}
-    for name in readings[0].columns:
-        columns[name] = np.concatenate([one.columns[name].ravel() for one in readings])
-    times = np.repeat(np.concatenate([one.times_ns for one in readings]), count)
-    return encode(measurement, begins, np.tile(np.arange(count), len(t_ns)), columns, times)
-
-
-def _action_lines(begins: dict[str, list[str]], changes: list[SpooledChange]) -> list[str]:
     lines: list[str] = []
-    for one in changes:
-        rows, measurement = len(one.change.targets), ACTIONS[one.change.knob]
-        columns = {
-            "t_ns": np.full(rows, one.observed_ns),
-            "decided_ns": np.full(rows, one.decided_ns),
-            "applied_ns": np.full(rows, one.applied_ns),
-            **one.change.values,
-            ROW: one.first_row + np.arange(rows),
-        }
-        places = one.change.targets
-        lines += encode(measurement, begins[measurement.name], places, columns, one.times_ns)
-    return lines
+    rows: Counter[str] = Counter()
+    place = after
+    for kind, payload, place in run.frames(after):
+        if kind != POINTS:
+            raise DamagedSpool(f"a frame of kind {kind}, of another version of closloop")
+        try:
+            name, arrays = unpack(payload)
+            flat = (array.ravel() for array in np.broadcast_arrays(*arrays.values()))
+            columns = dict(zip(arrays, flat, strict=True))
+            codes, times = (columns.pop(one) for one in FRAME_ARRAYS)
+        except (KeyError, ValueError) as error:
+            raise DamagedSpool(str(error)) from error
+        lines += encode(MEASUREMENTS[name], begins[name], codes, columns, times)
+        rows[MEASUREMENTS[name].table] += len(times)
+        if rows.total() >= LINES // 2:
+            yield SpoolBatch(lines, place, rows)
+            lines, rows = [], Counter()
+    if rows:
+        yield SpoolBatch(lines, place, rows)

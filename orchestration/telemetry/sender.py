@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.sinks.influx import InfluxConnection
-from collectors.sinks.names import ACTIONS, SAMPLES
+from collectors.sinks.names import ACTIONS, PORT, SAMPLES
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError, NotReadyError, TrialError
-from orchestration.model.signals import targets
 from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
 from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
 from orchestration.telemetry.settings import Settings
@@ -28,6 +27,7 @@ from orchestration.telemetry.settings import Settings
 Say = Callable[[str, str], None]
 # How long to wait for a server that does not work before giving up. Confirmed data are noted.
 TROUBLE_S = 60.0
+_SPOOLED = tuple(one.table for one in (*SAMPLES.values(), *ACTIONS.values()))
 
 
 @dataclass(frozen=True)
@@ -146,23 +146,16 @@ class Sender:
         """Return the tables of which the spool took all rows."""
         if not sent.spool_done:
             return ()
-        whole = []
-        for scope, measurement in SAMPLES.items():
-            table = measurement.table
-            readings = points.rows(table) // max(1, len(targets(trial.testbed, scope)))
-            if readings and sent.readings.get(table, 0) == readings:
-                whole.append(table)
-            elif scope == "queue":
-                self._say(
-                    f"{trial.spec.id}: the spool took {sent.readings.get(table, 0)} of {readings} "
-                    "readings; they are sent from the archive",
-                    "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they "
-                    "are sent while the trial runs",
-                )
-        actions = [one.table for one in ACTIONS.values()]
-        if sent.changes == sum(points.rows(table) for table in actions):
-            whole += actions
-        return tuple(whole)
+        counts = {table: (sent.spooled.get(table, 0), points.rows(table)) for table in _SPOOLED}
+        spooled, rows = counts[PORT.table]
+        if spooled != rows:
+            self._say(
+                f"{trial.spec.id}: the spool took {spooled} of {rows} readings of queues; they are "
+                "sent from the archive",
+                "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they "
+                "are sent while the trial runs",
+            )
+        return tuple(table for table, (spooled, rows) in counts.items() if spooled == rows)
 
     def _send_spool(self, run: SpooledRun) -> bool:
         busy = False
@@ -177,9 +170,7 @@ class Sender:
                 for batch in spool_batches(run, about, sent.place):
                     self._delivery.send(batch.lines)
                     sent.place = batch.place
-                    for table, readings in batch.readings.items():
-                        sent.readings[table] = sent.readings.get(table, 0) + readings
-                    sent.changes += batch.changes
+                    sent.spooled.update(batch.rows)
                     self._ledger.note(*key)
                     run.forget(sent.place)
                     busy = True
