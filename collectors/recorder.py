@@ -65,6 +65,25 @@ class Recorder:
         t_ns = np.array(self._t_ns, dtype=np.int64)
         return {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
 
+    @property
+    def readings(self) -> int:
+        """How many readings there are."""
+        return len(self._t_ns)
+
+    def samples_since(self, first: int) -> tuple[Ints, dict[Scope, Ints]]:
+        """Return times and values of the readings from number `first` on.
+
+        Shapes are (readings,) and, by scope, (readings, signals, targets).
+        """
+        t_ns = np.array(self._t_ns[first:], dtype=np.int64)
+        found = {scope: blocks.since(first, len(t_ns)) for scope, blocks in self._blocks.items()}
+        return t_ns, found
+
+    def changes_since(self, knob: str, first: int) -> tuple[int, ChangeRecords]:
+        """Return the changes of a knob from number `first` on, and how many there are in all."""
+        rows = self._changes[knob]
+        return len(rows), _joined(knob, rows[first:])
+
     def taken(self) -> tuple[Ints, Ints] | None:
         """Return when each queue's numbers were taken at the earliest and latest, if all say so.
 
@@ -105,6 +124,12 @@ class _Blocks:
             self._blocks[-1][row, place] = MISSING if values is None else values
         if repeats is not None:
             self._blocks[-1][row][repeats] = MISSING
+
+    def since(self, first: int, count: int) -> Ints:
+        """Return `count` readings from number `first` on, (readings, signals, targets)."""
+        skipped = first // _BLOCK_READINGS
+        rows = np.concatenate(self._blocks[skipped:])
+        return np.asarray(rows[first - skipped * _BLOCK_READINGS :][:count])
 
     def samples(self, t_ns: Ints) -> Samples:
         """Return the readings at `t_ns`, arrays of shape (samples, targets)."""

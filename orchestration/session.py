@@ -35,7 +35,10 @@ def run_trial(
     live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
     watched = Unmeasured(tuner)
     observer = Observers(
-        recorder, live, watched, *(() if in_guest else spooled(folder, testbed, rig.last_hosts))
+        recorder,
+        live,
+        watched,
+        *(() if in_guest else spooled(folder, testbed, recorder, rig.last_hosts)),
     )
     said = run_loop(rig, tuner, testbed, trial, observer, progress)
     if watched.left and said["decisions"]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Protocol
 
 from collectors.sinks.influx import Answer
-from collectors.sinks.spool import Place
 from orchestration.model.errors import NotReadyError
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
@@ -113,12 +112,12 @@ class Delivery:
 class Sent:
     """The data of one run of a trial that the server has confirmed.
 
-    `spooled` counts rows by table, of the spool up to `place`; `spool_done` is True if there will
+    `spooled` counts rows by table, of the spool before `part`; `spool_done` is True if there will
     be no more. The archive has been sent up to row `rows` of `table`. `done` is
     True if everything has been sent.
     """
 
-    place: Place = field(default_factory=Place)
+    part: int = 0
     spooled: Counter[str] = field(default_factory=Counter)
     spool_done: bool = False
     table: str = ""
@@ -156,7 +155,7 @@ class Ledger:
         """Record the present state of `of`."""
         sent = self.of(trial, run)
         values = [
-            trial, run, sent.place.segment, sent.place.byte, sent.spooled, sent.spool_done,
+            trial, run, sent.part, sent.spooled, sent.spool_done,
             sent.table, sent.rows, sent.done,
         ]  # fmt: skip
         self._append(json.dumps(values, separators=(",", ":")).encode() + b"\n")
@@ -178,9 +177,10 @@ class Ledger:
 
     def _take(self, line: bytes) -> None:
         try:
-            trial, run, segment, byte, spooled, *_, spool_done, table, rows, done = json.loads(line)
+            trial, run, part, spooled, *_, spool_done, table, rows, done = json.loads(line)
         except ValueError:
             return
-        # Earlier versions counted readings, not rows: such a table is sent from the archive.
+        # Earlier versions had a place in the spool here, and counted otherwise: what was spooled
+        # then is sent from the archive.
         counts = Counter(spooled if isinstance(spooled, dict) else {})
-        self._runs[trial, run] = Sent(Place(segment, byte), counts, spool_done, table, rows, done)
+        self._runs[trial, run] = Sent(part, counts, spool_done, table, rows, done)

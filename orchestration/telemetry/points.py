@@ -27,8 +27,8 @@ from collectors.sinks.names import (
     Measurement,
     run_tag,
 )
-from collectors.sinks.spool import DamagedSpool, Place, SpooledRun
-from collectors.sinks.spooling import FRAME_ARRAYS, POINTS
+from collectors.sinks.spool import DamagedSpool, SpooledRun
+from collectors.sinks.spooling import TARGETS, TIMES
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE
@@ -217,10 +217,10 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class SpoolBatch:
-    """Lines from a spool, the place after them, and the rows that they are, by table."""
+    """Lines from a spool, the part that comes next, and the rows that they are, by table."""
 
     lines: list[str]
-    place: Place
+    next_part: int
     rows: Counter[str]
 
 
@@ -246,8 +246,8 @@ def started_ns(trial: TrialResult) -> int:
     return round(datetime.fromisoformat(at).timestamp() * 1000) * 1_000_000
 
 
-def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Iterator[SpoolBatch]:
-    """Yield the points that a run has spooled since `after`, about `LINES` at a time.
+def spool_batches(run: SpooledRun, about: dict[str, Any], first: int = 0) -> Iterator[SpoolBatch]:
+    """Yield the points of a run's parts from number `first` on, about `LINES` at a time.
 
     Raises DamagedSpool.
     """
@@ -261,21 +261,20 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
     }
     lines: list[str] = []
     rows: Counter[str] = Counter()
-    place = after
-    for kind, payload, place in run.frames(after):
-        if kind != POINTS:
-            raise DamagedSpool(f"a frame of kind {kind}, of another version of closloop")
+    number = first
+    for number, payload in run.parts(first):
         try:
-            name, arrays = unpack(payload)
-            flat = (array.ravel() for array in np.broadcast_arrays(*arrays.values()))
-            columns = dict(zip(arrays, flat, strict=True))
-            codes, times = (columns.pop(one) for one in FRAME_ARRAYS)
+            names, parts = unpack(payload)
+            for name, arrays in zip(names, parts.values(), strict=True):
+                flat = (array.ravel() for array in np.broadcast_arrays(*arrays.values()))
+                columns = dict(zip(arrays, flat, strict=True))
+                codes, times = columns.pop(TARGETS), columns.pop(TIMES)
+                lines += encode(MEASUREMENTS[name], begins[name], codes, columns, times)
+                rows[MEASUREMENTS[name].table] += len(times)
         except (KeyError, ValueError) as error:
             raise DamagedSpool(str(error)) from error
-        lines += encode(MEASUREMENTS[name], begins[name], codes, columns, times)
-        rows[MEASUREMENTS[name].table] += len(times)
         if rows.total() >= LINES // 2:
-            yield SpoolBatch(lines, place, rows)
+            yield SpoolBatch(lines, number + 1, rows)
             lines, rows = [], Counter()
     if rows:
-        yield SpoolBatch(lines, place, rows)
+        yield SpoolBatch(lines, number + 1, rows)

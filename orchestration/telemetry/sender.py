@@ -167,12 +167,12 @@ class Sender:
                 self._watch_clock(int(about["started_ns"]))
                 key = (str(about["trial"]), str(about["run"]))
                 sent = self._ledger.of(*key)
-                for batch in spool_batches(run, about, sent.place):
+                for batch in spool_batches(run, about, sent.part):
                     self._delivery.send(batch.lines)
-                    sent.place = batch.place
+                    sent.part = batch.next_part
                     sent.spooled.update(batch.rows)
                     self._ledger.note(*key)
-                    run.forget(sent.place)
+                    run.forget(sent.part)
                     busy = True
                 if not written:
                     sent.spool_done = True

@@ -163,8 +163,8 @@ def test_pauses_buffers_and_hosts_are_sent_while_the_trial_runs(campaign, store,
     home = campaign / ".telemetry" / "home"
     leave_note(work, SpoolNote(str(home), SPOOL, "tele", trial.id))
     read = []
-    live = spooled(work, testbed, lambda: read[-1] if read else None)
     recorder = Recorder(testbed)
+    live = spooled(work, testbed, recorder, lambda: read[-1] if read else None)
     kept = {scope: targets(testbed, scope) for scope in ("queue", "priority", "switch")}
     for tick in range(1, 8):
         if tick % 3 == 0:  # hosts are read less often
@@ -209,7 +209,7 @@ def test_what_the_spool_did_not_take_comes_from_the_archive(campaign, store, lim
     if limit:  # another trial has filled nearly all of it
         other = campaign / ".telemetry" / "home" / "a.run"
         other.mkdir(parents=True)
-        (other / "000000.seg").write_bytes(bytes(limit - 5_000))
+        (other / "00000000.part").write_bytes(bytes(limit - 5_000))
     run_fake(campaign, 1, limit)
     if limit:
         shutil.rmtree(other)
@@ -223,10 +223,10 @@ def test_what_the_spool_did_not_take_comes_from_the_archive(campaign, store, lim
 
 def test_a_damaged_spool_is_said_once_and_the_archive_is_sent(campaign, store):
     run_fake(campaign, 1)
-    [segment] = campaign.glob(".telemetry/home/*/*.seg")
-    data = bytearray(segment.read_bytes())
+    part = next(campaign.glob(".telemetry/home/*/*.part"))
+    data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 255
-    segment.write_bytes(data)
+    part.write_bytes(data)
     said = send_all(campaign, store)
     agree(campaign, store)
     assert [text.split(":")[0] for text, _ in said] == ["the spool is damaged"]
@@ -346,7 +346,8 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
     work = tmp_path / "work"
     work.mkdir()
     leave_note(work, SpoolNote(str(tmp_path / "spool"), SPOOL, "c", "t"))
-    [observer] = spooled(work, case.testbed)
+    recorder = Recorder(case.testbed)
+    [observer] = spooled(work, case.testbed, recorder)
     queues = len(case.testbed.queues)
     columns = dict.fromkeys(
         ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
@@ -354,7 +355,8 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
     )
     reading = make_observation(queues, columns)
     for t_ns in (100, 200, 50, 200, 300):
-        observer.observed(dataclasses.replace(reading, t_ns=t_ns))
+        for one in (recorder, observer):
+            one.observed(dataclasses.replace(reading, t_ns=t_ns))
     observer.close()
     store = Store()
     delivery = Delivery(store, lambda: True, lambda *words: None)
@@ -395,14 +397,16 @@ def test_a_full_disk_costs_the_live_records_and_not_the_trial(campaign, store, m
     work = campaign / "w"
     work.mkdir(parents=True)
     leave_note(work, note)
-    [observer] = spooled(work, testbed)
+    recorder = Recorder(testbed)
+    [observer] = spooled(work, testbed, recorder)
     queues = len(testbed.queues)
     columns = dict.fromkeys(
         ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
         np.arange(queues),
     )
     for t_ns in range(0, 100_000, 100):
-        observer.observed(dataclasses.replace(make_observation(queues, columns), t_ns=t_ns))
+        for one in (recorder, observer):
+            one.observed(dataclasses.replace(make_observation(queues, columns), t_ns=t_ns))
     # After the first refusal nothing more is tried.
     assert len(calls) == 4
     with pytest.raises(InputError):

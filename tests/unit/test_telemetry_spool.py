@@ -1,6 +1,5 @@
 """The spool keeps what was appended, whole frames in order, within its size, through any kill."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,69 +8,58 @@ from pathlib import Path
 
 import pytest
 
-from collectors.sinks import spool as spool_module
-from collectors.sinks.spool import (
-    DamagedSpool,
-    Place,
-    SpoolWriter,
-    frame,
-    spooled_bytes,
-    spooled_runs,
-)
+from collectors.sinks.spool import DamagedSpool, SpoolWriter, spooled_bytes, spooled_runs
 
 LIMIT = 10 << 20
 
 
 def write(spool: Path, payloads, limit=LIMIT, name="r1"):
     writer = SpoolWriter(spool, name, {"trial": "t"}, limit)
-    taken = [writer.add(1, payload) for payload in payloads]
+    taken = [writer.add(payload) for payload in payloads]
     return writer, taken
 
 
-def read(spool: Path, after=Place()):  # noqa: B008 (frozen)
+def read(spool: Path, first=0):
     [run] = spooled_runs(spool)
-    return [payload for _, payload, _ in run.frames(after)]
+    return [payload for _, payload in run.parts(first)]
 
 
-def test_frames_come_back_in_order_over_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 2_000)
+def test_parts_come_back_in_order(tmp_path):
     payloads = [bytes([n]) * 300 for n in range(40)]
     write(tmp_path, payloads)
     assert read(tmp_path) == payloads
     [run] = spooled_runs(tmp_path)
-    assert len(list(run.folder.glob("*.seg"))) > 3
     assert run.about() == {"trial": "t"}
 
 
-def test_reading_goes_on_at_any_place_after_older_segments_are_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 2_000)
+def test_reading_goes_on_at_any_part_after_older_ones_are_gone(tmp_path):
     payloads = [bytes([n]) * 300 for n in range(40)]
     write(tmp_path, payloads)
     [run] = spooled_runs(tmp_path)
-    places = [place for *_, place in run.frames(Place())]
-    for number, place in enumerate(places):
-        run.forget(place)
-        assert read(tmp_path, place) == payloads[number + 1 :]
+    for number, _ in list(run.parts()):
+        run.forget(number + 1)
+        assert read(tmp_path, number + 1) == read(tmp_path) == payloads[number + 1 :]
+    assert spooled_bytes(tmp_path) < 100
 
 
-def test_a_torn_frame_is_not_there_yet(tmp_path):
+def test_a_part_that_is_being_written_is_not_there_yet(tmp_path):
     write(tmp_path, [b"one", b"two"])
-    [segment] = tmp_path.glob("*/*.seg")
-    whole = segment.read_bytes()
-    third = frame(1, b"three")
-    for cut in range(len(third)):
-        segment.write_bytes(whole + third[:cut])
+    [run] = spooled_runs(tmp_path)
+    whole = (run.folder / "00000001.part").read_bytes()
+    for cut in range(len(whole)):
+        (run.folder / "00000002.new").write_bytes(whole[:cut])
         assert read(tmp_path) == [b"one", b"two"]
-    segment.write_bytes(whole + third)
-    assert read(tmp_path) == [b"one", b"two", b"three"]
+    (run.folder / "00000002.new").rename(run.folder / "00000002.part")
+    with pytest.raises(DamagedSpool):  # a disk that lost the end of what was written
+        read(tmp_path)
 
 
 def test_a_changed_byte_is_found(tmp_path):
     write(tmp_path, [b"one" * 50, b"two" * 50])
-    [segment] = tmp_path.glob("*/*.seg")
-    data = bytearray(segment.read_bytes())
+    [_, part] = sorted(tmp_path.glob("*/*.part"))
+    data = bytearray(part.read_bytes())
     data[-60] ^= 1
-    segment.write_bytes(data)
+    part.write_bytes(data)
     with pytest.raises(DamagedSpool):
         read(tmp_path)
 
@@ -99,15 +87,15 @@ def test_a_folder_that_cannot_be_written_is_said_not_raised(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_ends_the_spool_and_nothing_else(tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_spool_and_nothing_else(tmp_path):
     writer, _ = write(tmp_path, [b"one"])
-    full = os.open("/dev/full", os.O_WRONLY)
-    monkeypatch.setattr(writer, "_handle", full)
-    assert not writer.add(1, b"two")
-    assert not writer.add(1, b"three")
+    [run] = spooled_runs(tmp_path)
+    (run.folder / "00000001.new").symlink_to("/dev/full")
+    assert not writer.add(b"two")
+    (run.folder / "00000001.new").unlink()
+    assert not writer.add(b"three")
     assert "No space left" in writer.full
     assert read(tmp_path) == [b"one"]
-    os.close(full)
 
 
 def test_what_was_appended_before_a_kill_is_there_and_its_writer_is_gone(tmp_path):
@@ -115,7 +103,7 @@ def test_what_was_appended_before_a_kill_is_there_and_its_writer_is_gone(tmp_pat
         "import sys, time; from pathlib import Path\n"
         "from collectors.sinks.spool import SpoolWriter\n"
         f"writer = SpoolWriter(Path({str(tmp_path)!r}), 'r1', {{}}, {LIMIT})\n"
-        "for n in range(500): writer.add(1, str(n).encode())\n"
+        "for n in range(500): writer.add(str(n).encode())\n"
         "print('ready', flush=True); time.sleep(60)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
