@@ -127,9 +127,16 @@ class _Blocks:
 
     def since(self, first: int, count: int) -> Ints:
         """Return `count` readings from number `first` on, (readings, signals, targets)."""
-        skipped = first // _BLOCK_READINGS
-        rows = np.concatenate(self._blocks[skipped:])
-        return np.asarray(rows[first - skipped * _BLOCK_READINGS :][:count])
+        begin, end = first // _BLOCK_READINGS, (first + count - 1) // _BLOCK_READINGS + 1
+        pieces = [
+            block[max(0, first - at) : first + count - at]
+            for at, block in zip(
+                range(begin * _BLOCK_READINGS, end * _BLOCK_READINGS, _BLOCK_READINGS),
+                self._blocks[begin:end],
+                strict=True,
+            )
+        ]
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def samples(self, t_ns: Ints) -> Samples:
         """Return the readings at `t_ns`, arrays of shape (samples, targets)."""

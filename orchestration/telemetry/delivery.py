@@ -113,15 +113,13 @@ class Sent:
     """The data of one run of a trial that the server has confirmed.
 
     `spooled` counts rows by table, of the spool before `part`; `spool_done` is True if there will
-    be no more. The archive has been sent up to row `rows` of `table`. `done` is
-    True if everything has been sent.
+    be no more. `batches` of the archive have been sent. `done` is True if everything has been.
     """
 
     part: int = 0
     spooled: Counter[str] = field(default_factory=Counter)
     spool_done: bool = False
-    table: str = ""
-    rows: int = 0
+    batches: int = 0
     done: bool = False
 
 
@@ -155,8 +153,7 @@ class Ledger:
         """Record the present state of `of`."""
         sent = self.of(trial, run)
         values = [
-            trial, run, sent.part, sent.spooled, sent.spool_done,
-            sent.table, sent.rows, sent.done,
+            trial, run, sent.part, sent.spooled, sent.spool_done, sent.batches, sent.done
         ]  # fmt: skip
         self._append(json.dumps(values, separators=(",", ":")).encode() + b"\n")
 
@@ -177,10 +174,12 @@ class Ledger:
 
     def _take(self, line: bytes) -> None:
         try:
-            trial, run, part, spooled, *_, spool_done, table, rows, done = json.loads(line)
+            trial, run, *state = json.loads(line)
         except ValueError:
             return
-        # Earlier versions had a place in the spool here, and counted otherwise: what was spooled
-        # then is sent from the archive.
-        counts = Counter(spooled if isinstance(spooled, dict) else {})
-        self._runs[trial, run] = Sent(part, counts, spool_done, table, rows, done)
+        # Earlier versions noted more, and other places: what they had not done is sent again.
+        sent = Sent(done=bool(state and state[-1]))
+        if len(state) == len(vars(sent)):
+            part, spooled, *rest = state
+            sent = Sent(part, Counter(spooled), *rest)
+        self._runs[trial, run] = sent

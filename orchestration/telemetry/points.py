@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -41,18 +41,6 @@ CAMPAIGN_FILE = "campaign.yml"
 LINES = 5_000
 # Files are split into parts that stay below the 64 KB of a string field in any encoding.
 _PART_CHARACTERS = 10_000
-_FILES, _LAST = "files", "trial"
-# The order in which an archive is sent.
-STAGES = (*(one.table for one in OF_TABLES), _FILES, _LAST)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Lines of a stage, and the row that comes next."""
-
-    stage: str
-    next_row: int
-    lines: list[str]
 
 
 class ArchivedPoints:
@@ -78,23 +66,18 @@ class ArchivedPoints:
         """Return the number of rows of a table."""
         return len(next(iter(self._trial.table(table).values())))
 
-    def batches(self, stage: str = "", row: int = 0, skip: Sequence[str] = ()) -> Iterator[Batch]:
-        """Yield the points in order, from row `row` of `stage` on, without the stages `skip`."""
-        first = STAGES.index(stage) if stage else 0
-        for name in STAGES[first:]:
-            if name not in skip:
-                yield from self._stage(name, row if name == stage else 0)
+    def batches(self, skip: Collection[str] = ()) -> Iterator[list[str]]:
+        """Yield the lines, always in the same order, without those of the tables `skip`."""
+        for measurement in OF_TABLES:
+            if measurement.table not in skip:
+                yield from self._table(measurement)
+        lines = [line for name, text in self._texts().items() for line in self._file(name, text)]
+        # The lines are long, so a request has only a few of them.
+        step = max(1, 4_000_000 // (4 * _PART_CHARACTERS))
+        yield from (lines[start : start + step] for start in range(0, len(lines), step))
+        yield self._last()
 
-    def _stage(self, name: str, row: int) -> Iterator[Batch]:
-        if name == _FILES:
-            yield from self._file_batches(row)
-        elif name == _LAST:
-            yield Batch(_LAST, 1, self._last())
-        else:
-            measurement = next(one for one in OF_TABLES if one.table == name)
-            yield from self._table(measurement, row)
-
-    def _table(self, measurement: Measurement, row: int) -> Iterator[Batch]:
+    def _table(self, measurement: Measurement) -> Iterator[list[str]]:
         table = dict(self._trial.table(measurement.table))
         if measurement is FLOW:
             schedule = self._trial.table("schedule")
@@ -109,17 +92,16 @@ class ArchivedPoints:
         table[ROW] = np.arange(len(codes))
         times = self._started_ns + unique_times(table[measurement.time], codes)
         fields = {name: table[name] for name in measurement.fields}
-        for start in range(row, len(codes), LINES):
+        for start in range(0, len(codes), LINES):
             part = slice(start, start + LINES)
             used, local = np.unique(codes[part], return_inverse=True)
-            lines = encode(
+            yield encode(
                 measurement,
                 [begins[code] for code in used],
                 local.ravel(),
                 {name: values[part] for name, values in fields.items()},
                 times[part],
             )
-            yield Batch(measurement.table, min(start + LINES, len(codes)), lines)
 
     def _series(
         self, measurement: Measurement, table: Mapping[str, Column]
@@ -145,13 +127,6 @@ class ArchivedPoints:
             for values in numbers
         ]
         return begins, codes
-
-    def _file_batches(self, row: int) -> Iterator[Batch]:
-        lines = [line for name, text in self._texts().items() for line in self._file(name, text)]
-        # The lines are long, so a request has only a few of them.
-        step = max(1, 4_000_000 // (4 * _PART_CHARACTERS))
-        for start in range(row, len(lines), step):
-            yield Batch(_FILES, min(start + step, len(lines)), lines[start : start + step])
 
     def _texts(self) -> dict[str, str]:
         folder = self._trial.folder

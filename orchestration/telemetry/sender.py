@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from collectors.sinks.influx import InfluxConnection
@@ -131,9 +132,9 @@ class Sender:
             return False
         points.check()
         skip = self._spooled_whole(trial, points, sent)
-        for batch in points.batches(sent.table, sent.rows, skip):
-            self._delivery.send(batch.lines)
-            sent.table, sent.rows = batch.stage, batch.next_row
+        for lines in islice(points.batches(skip), sent.batches, None):
+            self._delivery.send(lines)
+            sent.batches += 1
             self._ledger.note(*key)
         sent.done = True
         self._ledger.note(*key)

@@ -276,6 +276,25 @@ def test_a_ledger_that_a_kill_has_torn_costs_a_repetition_and_no_point(campaign,
     assert store.points == points
 
 
+def test_a_ledger_of_0_2_says_which_trials_were_sent(campaign, store):
+    done, begun = (run_fake(campaign, seed, live=False) for seed in (1, 2))
+    tags = [
+        run_tag(int(read_trial(campaign / one.id).facts["started_ns"])) for one in (done, begun)
+    ]
+    home = campaign / ".telemetry" / "home"
+    home.mkdir(parents=True)
+    lines = [
+        [done.id, tags[0], 3, 917, {"ports": 20}, 4, True, "trial", 1, True],
+        [begun.id, tags[1], 0, 0, {"ports": 20}, 0, True, "ports", 5000, False],
+    ]
+    (home / "sent.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    send_all(campaign, store)
+    assert [point["repeat"] for point in store.of("closloop_trial")] == ["2"]
+    assert len(store.of("closloop_port")) == len(
+        read_trial(campaign / begun.id).table("ports")["t_ns"]
+    )
+
+
 @pytest.mark.slow
 def test_troubles_in_the_midst_lose_nothing(campaign, store):
     run_fake(campaign, 1)
