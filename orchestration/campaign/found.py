@@ -16,10 +16,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
+from ruamel.yaml import YAML
 
 from inventory.strictyaml import Document, Loc, StrictModel, read
 from inventory.topology import Testbed
@@ -114,6 +116,22 @@ class Found(StrictModel):
     ranges: dict[str, tuple[Value, ...]]
     notes: tuple[str, ...] = ()
     groups: tuple[FoundGroup, ...]
+
+
+def found_yaml(found: Found) -> str:
+    """Return what was found as YAML, which `read_found` reads."""
+    head = [
+        "# Written by closloop search: the best static settings of a campaign. Campaigns use it by",
+        f"#   {{name: {found.tuner}, label: best-static, from: THIS FILE}}",
+        f"#   {{name: {found.tuner}, label: oracle, from: THIS FILE, of: condition}}",
+        "# Regrets are shares: 0.05 is 5 % worse than the best. docs/search.md says what it means.",
+    ]
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None  # only what holds nothing nested is on one line
+    yaml.sort_base_mapping_type_on_output, yaml.width = False, 10_000
+    text = StringIO()
+    yaml.dump(found.model_dump(mode="json", by_alias=True), text)
+    return "\n".join([*head, text.getvalue()])
 
 
 def fabric_digest(testbed: Testbed) -> str:

@@ -68,11 +68,11 @@ def search(
     """
     spare_threads()
 
+    from orchestration.campaign.found import found_yaml
     from orchestration.model.outputs import check_outputs, write_output
     from orchestration.search.halving import Effort
     from orchestration.search.request import SearchRequest
     from orchestration.search.run import plan_search, run_search
-    from orchestration.search.text import found_yaml
 
     request = SearchRequest(
         file=file,

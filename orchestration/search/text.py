@@ -1,65 +1,16 @@
-"""What a search found, as the file that campaigns refer to, and in sentences."""
+"""What a search found, in sentences."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
 from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.render.numbers import percents
 from orchestration.search.space import describe
-
-_SIMPLE = (str, int, float, bool, type(None))
-
-
-def found_yaml(found: Found) -> str:
-    """Return what was found as YAML, which `read_found` reads."""
-    head = [
-        "# Written by closloop search: the best static settings of a campaign. Campaigns use it by",
-        f"#   {{name: {found.tuner}, label: best-static, from: THIS FILE}}",
-        f"#   {{name: {found.tuner}, label: oracle, from: THIS FILE, of: condition}}",
-        "# Regrets are shares: 0.05 is 5 % worse than the best. docs/search.md says what it means.",
-    ]
-    data = found.model_dump(mode="json", by_alias=True)
-    return "\n".join([*head, *_lines(data, ""), ""])
-
-
-def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for key, value in data.items():
-        if isinstance(value, list) and value and not all(isinstance(v, _SIMPLE) for v in value):
-            yield f"{indent}{key}:"
-            for item in value:
-                yield from _item(item, indent)
-        elif isinstance(value, list) and value and key == "notes":
-            yield f"{indent}{key}:"
-            yield from (f"{indent}- {_flow(note)}" for note in value)
-        elif isinstance(value, dict) and any(isinstance(v, list) for v in value.values()):
-            yield f"{indent}{key}:"
-            yield from _lines(value, f"{indent}  ")
-        else:
-            yield f"{indent}{key}: {_flow(value)}"
-
-
-def _item(item: Mapping[str, Any], indent: str) -> Iterator[str]:
-    lines = list(_lines(item, f"{indent}  "))
-    yield f"{indent}- {lines[0].strip()}"
-    yield from lines[1:]
-
-
-def _flow(value: Any) -> str:
-    """Return a value on one line. Texts have JSON's quotes, which YAML reads alike."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)}: {_flow(v)}" for key, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
 
 
 def sentences(found: Found, file: str) -> list[str]:
@@ -87,7 +38,8 @@ def _of_group(group: FoundGroup) -> list[str]:
 def _of_nics(setting: Params) -> list[str]:
     """Return DCQCN's parameters as a campaign's hosts can have them, without a tuner."""
     own = {name: value for name, value in setting.items() if name in DCQCN_PARAMETERS}
-    return [f"  as settings of NICs: host: {{roce: {{dcqcn: {_flow(own)}}}}}"] if own else []
+    text = ", ".join(f"{name}: {json.dumps(value)}" for name, value in own.items())
+    return [f"  as settings of NICs: host: {{roce: {{dcqcn: {{{text}}}}}}}"] if own else []
 
 
 def _alike(ranking: Sequence[FoundRank]) -> list[str]:

@@ -15,7 +15,13 @@ from typer.testing import CliRunner
 from inventory.files import load_testbed
 from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.campaign.found import FoundGroup, FoundInterval, FoundRank, read_found
+from orchestration.campaign.found import (
+    FoundGroup,
+    FoundInterval,
+    FoundRank,
+    found_yaml,
+    read_found,
+)
 from orchestration.cli.main import app
 from orchestration.model.errors import ClosloopError, InputError
 from orchestration.search.figures import Ask, Figures, Seed
@@ -24,7 +30,7 @@ from orchestration.search.request import SearchRequest
 from orchestration.search.run import plan_search
 from orchestration.search.space import Dimension, Setting, Space
 from orchestration.search.spaces import threshold_space, with_ranges
-from orchestration.search.text import _alike, _of_group, found_yaml
+from orchestration.search.text import _alike, _of_group
 from orchestration.search.verify import VERIFICATION, verify
 
 SIZE = Dimension("kmin_bytes", 1_000, 400_000, 1_000, 400_000, ("packet", "buffer"))
