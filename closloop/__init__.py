@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from closloop.campaigns import compare, plan, run
+    from orchestration.analysis.metric import Metric
     from orchestration.environment import FabricEnv, FabricParallelEnv
     from orchestration.environment import Settings as EnvironmentSettings
     from orchestration.model.errors import ClosloopError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tuners.base import BaseTuner
     from tuners.contract import check_tuner
 
-API_VERSION = "1.0"
+API_VERSION = "1.1"
 
 # name -> where it is, and what it is called there
 _PLACES = {
@@ -45,6 +46,7 @@ _PLACES = {
     "FabricParallelEnv": ("orchestration.environment", "FabricParallelEnv"),
     "KNOBS": ("orchestration.model.knobs", "KNOBS"),
     "Knob": ("orchestration.model.knobs", "Knob"),
+    "Metric": ("orchestration.analysis.metric", "Metric"),
     "Observation": ("orchestration.model.records", "Observation"),
     "Offer": ("orchestration.model.ports", "Offer"),
     "Program": ("orchestration.model.records", "Program"),
@@ -75,6 +77,7 @@ __all__ = [
     "FabricEnv",
     "FabricParallelEnv",
     "Knob",
+    "Metric",
     "Observation",
     "Offer",
     "Program",

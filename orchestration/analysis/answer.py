@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from orchestration.analysis.marks import why_identical
-from orchestration.analysis.metrics import HEADLINES, METRIC
+from orchestration.analysis.metrics import HEADLINES, METRICS
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Arm, Condition, Summary
 from orchestration.analysis.tuner_differences import IDENTICAL, REAL, Comparison
@@ -41,7 +41,7 @@ def _condition(condition: Condition) -> list[str]:
     if not condition.comparisons:
         sentences = []
         for arm in measured:
-            figures = [_figure(METRIC[key].label, arm.estimates[key], key) for key in HEADLINES]
+            figures = [_figure(METRICS[key].label, arm.estimates[key], key) for key in HEADLINES]
             sentences.append(f"{arm.tuner}: {', '.join(figures)}.")
         return sentences
     found = (*condition.comparisons, *condition.yardsticks)
@@ -68,10 +68,10 @@ def _against(mine: Sequence[Comparison], why: str) -> str:
     if all(item.identical for item in mine):
         return f"{against}: {IDENTICAL} by all {len(mine)} metrics{f': {why}' if why else ''}."
     clauses = [
-        f"{METRIC[item.metric].label} {item.verdict}" for item in mine if item.metric in HEADLINES
+        f"{METRICS[item.metric].label} {item.verdict}" for item in mine if item.metric in HEADLINES
     ]
     others = [
-        f"{METRIC[item.metric].label} {item.verdict.removesuffix(REAL)}"
+        f"{METRICS[item.metric].label} {item.verdict.removesuffix(REAL)}"
         for item in mine
         if item.real and item.metric not in HEADLINES
     ]
@@ -81,7 +81,7 @@ def _against(mine: Sequence[Comparison], why: str) -> str:
 
 
 def _figure(label: str, estimate: Estimate, key: str) -> str:
-    unit = METRIC[key].unit
+    unit = METRICS[key].unit
     text = f"{label} {quantity(estimate.mean, unit)}"
     if math.isfinite(estimate.low):
         text += f" (95% CI {interval(estimate.low, estimate.high, unit)})"

@@ -1,45 +1,22 @@
-"""Metrics of one trial: flow completion, queues, marks, utilisation.
+"""The catalogue of metrics: name, unit, direction, law and data of each, and how it is shown.
 
-Flow metrics count finished flows that started after the warm-up. Queue metrics use samples taken
-while flows arrived, from the warm-up's end to the trial's duration, because a long drain would
-dilute them. Counters count from the warm-up's end to the trial's. A run that has only a histogram
-of its queues may be of another time: `queue_span` says which.
+Reports, comparisons, papers, searches, adaptive repeats and telemetry read it; nothing else says
+what a metric is called, its unit, or which way is better. A metric of one's own is one `Metric`
+that has `of`, offered as an entry point of `closloop.metrics` or in a Python file that the
+environment variable CLOSLOOP_METRICS names (`file.py:NAME`, several separated by commas).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
 
-import numpy as np
-
-from inventory.topology import Testbed
-from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.device_metrics import measure_devices
-from orchestration.analysis.load import TrialLoad, measure_load
-from orchestration.analysis.path_metrics import measure_paths
-from orchestration.analysis.queue_histogram import FACT, QueueHistogram
-from orchestration.analysis.sample_parts import (
-    after_warm_up,
-    arrivals,
-    counted,
-    measured_flows,
-    total,
-)
-from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import TABLES
+from orchestration.analysis.metric import FlowChoice, Law, Metric, Scope
 from orchestration.model.errors import InputError
-from orchestration.model.records import (
-    DONE,
-    STATUS_NAMES,
-    Floats,
-    Ints,
-    Samples,
-)
-
-Unit = Literal["ns", "bytes", "bps", "ratio", "share", "count"]
+from orchestration.model.plugins import PluginError, load, offered
+from orchestration.render.numbers import Unit
 
 # The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
 SIZE_CLASSES = {
@@ -48,36 +25,18 @@ SIZE_CLASSES = {
     "medium": "(100KB, 10MB)",
     "large": "[10MB, ∞)",
 }
-_SMALL_UPTO_BYTES, _LARGE_FROM_BYTES = 100_000, 10_000_000
 SLOWDOWN_STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
 QUANTILES = (0.5, 0.95, 0.99)
 
-# Queue lengths at which the distribution is evaluated: 0, then 40 steps per decade.
-QUEUE_GRID_BYTES = np.concatenate(([0.0], np.geomspace(1e3, 1e8, 201)))
+# Smaller differences never matter, whatever the percentage: one packet in a queue, rare marks.
+_PACKET_BYTES, _MARKED_SHARE, _UTILISATION, _DROPPED_SHARE = 1_500.0, 0.002, 0.005, 0.0005
+_SHORT, _MICE, _LONG, _ELEPHANTS = 10_000, 100_000, 1_000_001, 10_000_000
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric of a trial. If `compared`, tuners are tested against each other on it."""
-
-    key: str
-    label: str
-    unit: Unit
-    compared: bool = False
-
-
-def _slowdown_metrics() -> list[Metric]:
-    compared = {("all", "p50"), ("all", "p95"), ("all", "p99"), ("small", "p99"), ("large", "p50")}
-    return [
-        Metric(
-            slowdown_key(statistic, klass),
-            f"{word} slowdown" + ("" if klass == "all" else f", {SIZE_CLASSES[klass]}"),
-            "ratio",
-            (klass, statistic) in compared,
-        )
-        for klass in SIZE_CLASSES
-        for statistic, word in SLOWDOWN_STATISTICS.items()
-    ]
+# Where the papers' figures come from, as tables and columns of a run folder.
+_FCT, _SLOWDOWN = ("flows.fct_ns", "schedule.bytes"), ("flows.fct_ns", "flows.ideal_ns")
+_QUEUE, _SENT = ("ports.qlen_bytes",), ("ports.tx_bytes", "ports.tx_packets")
+_ACKED = ("flow_samples.acked_bytes",)
+_RTT = ("flow_samples.rtts", "flow_samples.rtt_sum_ns")
 
 
 def slowdown_key(statistic: str, klass: str) -> str:
@@ -90,219 +49,343 @@ def fct_key(klass: str) -> str:
     return f"fct_mean_ns_{klass}"
 
 
+# Groups of metrics that a difference in a setting can move.
+SLOWDOWN, TAIL, FCT, QUEUE, MARKS = "slowdown", "tail slowdown", "FCT", "queues", "marks"
+UTILISATION, DROPS = "utilisation", "drops"
+
+FCT_RATIO = "fct_ratio"
+SLOWDOWN_WASSERSTEIN, SLOWDOWN_KS = "slowdown_wasserstein", "slowdown_ks"
+QUEUE_WASSERSTEIN = "queue_wasserstein_bytes"
+DROPPED_SHARE = "dropped_share"
+
 # What a campaign's answer says of each tuner.
 HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
-
-METRICS: tuple[Metric, ...] = (
-    Metric(fct_key("all"), "mean FCT", "ns", compared=True),
-    *(
-        Metric(fct_key(klass), f"mean FCT, {SIZE_CLASSES[klass]}", "ns")
-        for klass in ("small", "medium", "large")
-    ),
-    *_slowdown_metrics(),
-    Metric("queue_mean_bytes", "mean queue", "bytes", compared=True),
-    Metric("queue_p99_bytes", "p99 queue", "bytes", compared=True),
-    Metric("queue_max_bytes", "longest queue", "bytes"),
-    Metric("queue_busiest_bytes", "mean of the busiest queue", "bytes"),
-    Metric("marked_share", "packets marked", "share", compared=True),
-    Metric("utilisation_hosts", "utilisation, links to hosts", "share"),
-    Metric("utilisation_fabric", "utilisation, links between switches", "share"),
-    Metric("utilisation_max", "utilisation, busiest link", "share"),
-    Metric("offered_load", "offered load", "share"),
-    Metric("delivered_load", "delivered load", "share"),
-    Metric("discarded_load", "discarded load", "share"),
-    Metric("dropped_packets", "packets dropped", "count"),
-    Metric("retransmits", "segments retransmitted", "count"),
-    Metric("cnps", "CNPs", "count", compared=True),
-    Metric("rate_mean_bps", "mean rate allowed to a host", "bps", compared=True),
-    Metric("rtt_p99_ns", "p99 RTT", "ns", compared=True),
-    Metric("pauses_sent", "pauses", "count", compared=True),
-    Metric("pausing_ns", "time stopped by pauses, all ports", "ns"),
-    Metric("buffer_max_bytes", "fullest buffer of a switch", "bytes", compared=True),
-    Metric("headroom_max_bytes", "most headroom in use at a switch", "bytes"),
-    Metric("out_of_order_share", "packets that arrived out of order", "share"),
-    Metric("reroutes_per_flow", "reroutes of a flow", "ratio"),
-    Metric("uplink_imbalance", "busiest uplink of a switch, over the mean", "ratio"),
-)
-METRIC = {metric.key: metric for metric in METRICS}
+# What a report's tables have of queues and links, and of NICs and buffers.
+FABRIC = (
+    "queue_mean_bytes", "queue_p99_bytes", "queue_max_bytes", "queue_busiest_bytes", "marked_share",
+    "utilisation_hosts", "utilisation_fabric", "utilisation_max", "dropped_packets", "retransmits",
+)  # fmt: skip
+DEVICES = (
+    "cnps", "rate_mean_bps", "rtt_p99_ns", "pauses_sent", "pausing_ns", "buffer_max_bytes",
+    "headroom_max_bytes",
+)  # fmt: skip
+# By what headroom is told: the mean, the tail of small flows, large flows.
+HEADROOM = ("slowdown_mean", "mice_p99", "long_mean")
 
 
-@dataclass(frozen=True)
-class TrialMetrics:
-    """One trial's metrics.
-
-    `scalars` has every metric, NaN if the trial has none. `size_bytes`, `fct_ns` and `slowdown` are
-    of finished flows, shape (done,). `queue_ccdf` is the share of queue samples above each of
-    `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value per queue. Queues that were not read in
-    every sample count only in totals, and are NaN in `queue_mean_bytes`.
-    """
-
-    scalars: Mapping[str, float]
-    size_bytes: Ints
-    fct_ns: Floats
-    slowdown: Floats
-    queue_ccdf: Floats
-    queue_mean_bytes: Floats
-    load: TrialLoad
+def _of_class(klass: str) -> str:
+    return "" if klass == "all" else f", {SIZE_CLASSES[klass]}"
 
 
-@dataclass(frozen=True)
-class DoneFlows:
-    """A trial's finished flows, arrays of shape (done,)."""
-
-    start_ns: Ints
-    size_bytes: Ints
-    fct_ns: Floats
-    slowdown: Floats
-
-    def within(self, from_ns: int, to_ns: int | None) -> DoneFlows:
-        """Return the flows that started at `from_ns` or later and before `to_ns`."""
-        chosen = self.start_ns >= from_ns
-        if to_ns is not None:
-            chosen &= self.start_ns < to_ns
-        return DoneFlows(*(values[chosen] for values in vars(self).values()))
-
-
-@dataclass(frozen=True)
-class PortFigures:
-    """The port metrics of a trial; for the arrays see `TrialMetrics`."""
-
-    scalars: dict[str, float]
-    queue_ccdf: Floats
-    queue_mean_bytes: Floats
-
-
-def measure(result: TrialResult) -> TrialMetrics:
-    """Return the metrics of a trial. Raises InputError for a table that cannot be read."""
-    flows, ports, load = done_flows(result), measure_ports(result), measure_load(result)
-    return TrialMetrics(
-        scalars={
-            **flow_scalars(flows.size_bytes, flows.fct_ns, flows.slowdown),
-            "retransmits": total(result.table("flows")["retransmits"][measured_flows(result)]),
-            **ports.scalars,
-            **measure_devices(result),
-            **measure_paths(result),
-            **load.scalars,
-        },
-        size_bytes=flows.size_bytes,
-        fct_ns=flows.fct_ns,
-        slowdown=flows.slowdown,
-        queue_ccdf=ports.queue_ccdf,
-        queue_mean_bytes=ports.queue_mean_bytes,
-        load=load,
-    )
-
-
-def done_flows(result: TrialResult) -> DoneFlows:
-    """Return a trial's finished flows that count: those of its warm-up do not.
-
-    Raises InputError for an unreadable table.
-    """
-    flows, schedule = result.table("flows"), result.table("schedule")
-    if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
-        raise InputError.single(
-            str(result.folder / TABLES["flows"].file),
-            f"has {len(flows['flow_id']):,} flows, which are not the "
-            f"{len(schedule['flow_id']):,} of {TABLES['schedule'].file}",
-            "run the trial again, or restore both files from a copy",
-        )
-    done = (flows["status"] == STATUS_NAMES[DONE]) & measured_flows(result)
-    fct = flows["fct_ns"][done].astype(np.float64)
-    slowdown = fct / flows["ideal_ns"][done]
-    return DoneFlows(flows["start_ns"][done], schedule["bytes"][done], fct, slowdown)
-
-
-def measure_ports(result: TrialResult) -> PortFigures:
-    """Return a trial's port metrics. Raises InputError for an unreadable table."""
-    window = arrivals(result.ports, result.spec.measured_ns)
-    queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
-    means = np.full(window.qlen_bytes.shape[1], math.nan)
-    if len(queue):
-        means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
-    scalars = {
-        **_queue_scalars(queue),
-        **_link_scalars(result.testbed, window),
-        "dropped_packets": counted(after_warm_up(result, "queue").dropped_packets),
-    }
-    if not len(queue) and FACT in result.facts:
-        found = QueueHistogram.of(result.facts[FACT], result.testbed)
-        return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
-    return PortFigures(scalars, _ccdf(queue), means)
-
-
-def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
-    """Return which flows belong to a flow-size class, as booleans (flows,)."""
-    if klass == "small":
-        return size_bytes <= _SMALL_UPTO_BYTES
-    if klass == "large":
-        return size_bytes >= _LARGE_FROM_BYTES
-    if klass == "medium":
-        return (size_bytes > _SMALL_UPTO_BYTES) & (size_bytes < _LARGE_FROM_BYTES)
-    return np.ones(len(size_bytes), dtype=bool)
-
-
-def flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
-    """Return slowdown and mean FCT by size class of finished flows, given as arrays (flows,)."""
-    scalars = {}
+def _slowdowns() -> Iterator[Metric]:
+    compared = {("all", "p50"), ("all", "p95"), ("all", "p99"), ("small", "p99"), ("large", "p50")}
     for klass in SIZE_CLASSES:
-        chosen = in_class(size, klass)
-        some = bool(chosen.any())
-        values = slowdown[chosen]
-        quantiles = np.quantile(values, QUANTILES) if some else np.full(3, math.nan)
-        scalars[fct_key(klass)] = float(fct[chosen].mean()) if some else math.nan
-        for statistic, value in zip(("p50", "p95", "p99"), quantiles, strict=True):
-            scalars[slowdown_key(statistic, klass)] = float(value)
-        scalars[slowdown_key("mean", klass)] = float(values.mean()) if some else math.nan
-    return scalars
+        for (statistic, word), share in zip(
+            SLOWDOWN_STATISTICS.items(), (*QUANTILES, None), strict=True
+        ):
+            yield Metric(
+                slowdown_key(statistic, klass),
+                f"{word} slowdown{_of_class(klass)}",
+                "ratio",
+                "flow",
+                "quantile" if share else "mean",
+                source="flow-classes",
+                columns=_SLOWDOWN,
+                compared=(klass, statistic) in compared,
+                quantile=share,
+                family="" if statistic == "p95" else f"slowdown_{statistic}",
+                topic=TAIL if statistic == "p99" else SLOWDOWN,
+                klass=klass,
+            )
 
 
-def _queue_scalars(queue: Ints) -> dict[str, float]:
-    if not queue.size:
-        return dict.fromkeys((key for key in METRIC if key.startswith("queue_")), math.nan)
-    return {
-        "queue_mean_bytes": float(queue.mean()),
-        "queue_p99_bytes": float(np.quantile(queue, 0.99)),
-        "queue_max_bytes": float(queue.max()),
-        "queue_busiest_bytes": float(queue.mean(axis=0).max()),
-    }
+def _mean_fcts() -> Iterator[Metric]:
+    for klass in SIZE_CLASSES:
+        every = klass == "all"
+        yield Metric(
+            fct_key(klass), f"mean FCT{_of_class(klass)}", "ns", "flow", "mean",
+            source="flow-classes", columns=_FCT, compared=every,
+            family="fct_mean" if every else "", topic=FCT, klass=klass,
+        )  # fmt: skip
 
 
-def _link_scalars(testbed: Testbed, ports: Samples) -> dict[str, float]:
-    """Return utilisation and marking between the first and the last sample."""
-    names = ("utilisation_hosts", "utilisation_fabric", "utilisation_max", "marked_share")
-    if len(ports.t_ns) < 2:
-        return dict.fromkeys(names, math.nan)
-    packets = _sent(ports.tx_packets)
-    wire = _sent(ports.tx_bytes) + testbed.framing_bytes * packets
-    links = testbed.switch_ports
-    rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
-    busy = per_port(testbed, wire) * 8e9 / (rate_bps * float(ports.t_ns[-1] - ports.t_ns[0]))
-    to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
-    marked_packets = _sent(ports.marked_packets)
-    marked = float(np.nansum(marked_packets))
-    total = float(np.nansum(np.where(np.isnan(marked_packets), math.nan, packets)))
-    return {
-        "utilisation_hosts": _mean(busy[to_host]),
-        "utilisation_fabric": _mean(busy[~to_host]),
-        "utilisation_max": math.nan if np.isnan(busy).all() else float(np.nanmax(busy)),
-        "marked_share": marked / total if total else math.nan,
-    }
+def _queue(
+    key: str, label: str, law: Law, quantile: float | None = None, family: str = ""
+) -> Metric:
+    return Metric(
+        key, label, "bytes", "queue", law, source="queues", columns=_QUEUE, compared=bool(family),
+        quantile=quantile, may_be_zero=True, family=family, topic=QUEUE, floor=_PACKET_BYTES,
+    )  # fmt: skip
 
 
-def _sent(samples: Ints) -> Floats:
-    """Return the counts between the first and last sample; NaN for queues not read every time."""
-    counted = (samples[-1] - samples[0]).astype(np.float64)
-    return np.where(known_queues(samples), counted, math.nan)
+def _used(key: str, label: str, law: Law, short: str = "", statement: str = "") -> Metric:
+    return Metric(
+        key, label, "share", "port", law, "higher", "links", _SENT, short=short,
+        statement=statement, family="utilisation" if short else "", topic=UTILISATION,
+        floor=_UTILISATION,
+    )  # fmt: skip
 
 
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+def _flow(
+    key: str,
+    label: str,
+    quantile: float | None = None,
+    min_bytes: int = 0,
+    max_bytes: int | None = None,
+    short: str = "",
+) -> Metric:
+    """Return the mean FCT of the flows of some sizes, or their quantile."""
+    return Metric(
+        key, label, "ns", "flow", "quantile" if quantile else "mean", source="flows", columns=_FCT,
+        short=short, quantile=quantile, flows=FlowChoice("fct_ns", min_bytes, max_bytes),
+    )  # fmt: skip
 
 
-def _ccdf(queue: Ints) -> Floats:
-    ordered = np.sort(queue, axis=None)
-    if not len(ordered):
-        return np.full(len(QUEUE_GRID_BYTES), math.nan)
-    above = len(ordered) - np.searchsorted(ordered, QUEUE_GRID_BYTES, side="right")
-    return np.asarray(above / len(ordered))
+_BY_SLOWDOWN = FlowChoice("slowdown")
+
+
+def _per_host(key: str, label: str, unit: Unit, law: Law, column: str, **more: Any) -> Metric:
+    columns = (f"hosts.{column}",)
+    return Metric(key, label, unit, "host", law, source="devices", columns=columns, **more)
+
+
+def _per_switch(key: str, label: str, column: str, **more: Any) -> Metric:
+    return Metric(
+        key, label, "bytes", "switch", "maximum", source="devices", columns=(f"switches.{column}",),
+        may_be_zero=True, **more,
+    )  # fmt: skip
+
+
+def _lasting(key: str, label: str, law: Law, columns: tuple[str, ...], **more: Any) -> Metric:
+    """Return a metric of samples of flows that last; `unit` is "ratio" unless given."""
+    unit = more.pop("unit", "ratio")
+    return Metric(key, label, unit, "flow", law, source="flow-samples", columns=columns, **more)
+
+
+def _port(
+    key: str, label: str, unit: Unit, law: Law, scope: Scope = "queue", **more: Any
+) -> Metric:
+    """Return a metric that the papers print of queues, links or traffic classes."""
+    columns = _QUEUE if scope == "queue" else _SENT
+    return Metric(key, label, unit, scope, law, source="hosts-links", columns=columns, **more)
+
+
+def _load(key: str, label: str, columns: tuple[str, ...], **more: Any) -> Metric:
+    return Metric(key, label, "share", "host", "share", source="load", columns=columns, **more)
+
+
+_ORDER = ("hosts.out_of_order_packets", "hosts.received_packets")
+_MARKS = ("ports.marked_packets", "ports.tx_packets")
+_DROPS = ("ports.dropped_packets", "ports.tx_packets")
+
+# What a report has of each trial.
+_REPORT: tuple[Metric, ...] = (
+    *_mean_fcts(),
+    *_slowdowns(),
+    _queue("queue_mean_bytes", "mean queue", "mean", family="queue_mean"),
+    _queue("queue_p99_bytes", "p99 queue", "quantile", 0.99, family="queue_p99"),
+    _queue("queue_max_bytes", "longest queue", "maximum"),
+    _queue("queue_busiest_bytes", "mean of the busiest queue", "maximum"),
+    Metric("marked_share", "packets marked", "share", "port", "share", source="links",
+           columns=_MARKS, compared=True, may_be_zero=True, statement="Packets marked CE: {}",
+           family="marked_share", topic=MARKS, floor=_MARKED_SHARE),
+    _used("utilisation_hosts", "utilisation, links to hosts", "mean", "links to hosts used",
+          "Links to hosts are busy {}"),
+    _used("utilisation_fabric", "utilisation, links between switches", "mean", "core links used",
+          "Links between switches are busy {}"),
+    _used("utilisation_max", "utilisation, busiest link", "maximum"),
+    _load("offered_load", "offered load", ("schedule.bytes",)),
+    _load("delivered_load", "delivered load", ("flows.end_ns", "schedule.bytes"), better="higher"),
+    _load("discarded_load", "discarded load", ("flows.retransmits",), may_be_zero=True),
+    Metric("dropped_packets", "packets dropped", "count", "port", "count", source="queues",
+           columns=_DROPS[:1], may_be_zero=True),
+    Metric("retransmits", "segments retransmitted", "count", "flow", "count",
+           source="flow-classes", columns=("flows.retransmits",), may_be_zero=True),
+    _per_host("cnps", "CNPs", "count", "count", "cnps", compared=True, may_be_zero=True),
+    _per_host("rate_mean_bps", "mean rate allowed to a host", "bps", "mean", "rate_bps",
+              better="higher", compared=True, statement="A host with flows may send {}"),
+    _per_host("rtt_p99_ns", "p99 RTT", "ns", "quantile", "rtt_ns", quantile=0.99, compared=True,
+              statement="1% of round trips take longer than {}"),
+    Metric("pauses_sent", "pauses", "count", "port", "count", source="devices",
+           columns=("pauses.pauses_sent",), compared=True, may_be_zero=True),
+    Metric("pausing_ns", "time stopped by pauses, all ports", "ns", "port", "total",
+           source="devices", columns=("pauses.pausing_ns",), may_be_zero=True),
+    _per_switch("buffer_max_bytes", "fullest buffer of a switch", "buffer_bytes", compared=True,
+                statement="The fullest buffer held {}"),
+    _per_switch("headroom_max_bytes", "most headroom in use at a switch", "headroom_bytes"),
+    Metric("out_of_order_share", "packets that arrived out of order", "share", "host", "share",
+           source="paths", columns=_ORDER, may_be_zero=True, statement="Packets out of order: {}"),
+    Metric("reroutes_per_flow", "reroutes of a flow", "ratio", "switch", "ratio", source="paths",
+           columns=("switches.reroutes",), may_be_zero=True),
+    Metric("uplink_imbalance", "busiest uplink of a switch, over the mean", "ratio", "switch",
+           "ratio", source="paths", columns=("ports.tx_packets",)),
+)  # fmt: skip
+
+# What the papers print of each trial, besides the two loads of the report.
+_PAPERS: tuple[Metric, ...] = (
+    Metric("slowdown_mean", "mean FCT slowdown", "ratio", "flow", "mean", source="flows",
+           columns=_SLOWDOWN, short="mean slowdown", flows=_BY_SLOWDOWN),
+    Metric("slowdown_p99", "p99 FCT slowdown", "ratio", "flow", "quantile", source="flows",
+           columns=_SLOWDOWN, quantile=0.99, flows=_BY_SLOWDOWN),
+    _flow("fct_mean", "mean FCT"),
+    _flow("fct_p90", "p90 FCT", 0.9),
+    _flow("fct_p99", "p99 FCT", 0.99),
+    _flow("short_mean", "mean FCT, up to 10 KB", max_bytes=_SHORT),
+    _flow("short_p90", "p90 FCT, up to 10 KB", 0.9, max_bytes=_SHORT),
+    _flow("short_p99", "p99 FCT, up to 10 KB", 0.99, max_bytes=_SHORT),
+    _flow("short_p999", "p99.9 FCT, up to 10 KB", 0.999, max_bytes=_SHORT),
+    _flow("mice_mean", "mean FCT, up to 100 KB", max_bytes=_MICE),
+    _flow("mice_p90", "p90 FCT, up to 100 KB", 0.9, max_bytes=_MICE),
+    _flow("mice_p95", "p95 FCT, up to 100 KB", 0.95, max_bytes=_MICE),
+    _flow("mice_p99", "p99 FCT, up to 100 KB", 0.99, max_bytes=_MICE,
+          short="tail (p99 FCT up to 100 KB)"),
+    _flow("above_mice_mean", "mean FCT, above 100 KB", min_bytes=_MICE + 1),
+    _flow("long_mean", "mean FCT, above 1 MB", min_bytes=_LONG,
+          short="large flows (mean FCT above 1 MB)"),
+    _flow("elephants_mean", "mean FCT, from 10 MB", min_bytes=_ELEPHANTS),
+    Metric("iteration_mean", "mean time of an iteration", "ns", "flow", "mean", source="flows",
+           columns=("flows.start_ns", *_FCT)),
+    _lasting("goodput", "goodput", "share", _ACKED, unit="share", better="higher"),
+    _lasting("latency", "mean RTT", "mean", _RTT, unit="ns"),
+    _lasting("rtt_inflation", "RTT inflation", "ratio", _RTT),
+    _lasting("power", "power", "ratio", (*_ACKED, *_RTT), better="higher"),
+    _lasting("fairness", "Jain's index", "ratio", _ACKED, better="higher"),
+    _lasting("lost", "packets lost by flow", "ratio", _DROPS[:1], may_be_zero=True),
+    _lasting("lost_later", "of them then", "ratio", _DROPS[:1], may_be_zero=True),
+    _port("queue_mean", "mean queue, all ports", "bytes", "mean"),
+    _port("queue_std", "its deviation", "bytes", "deviation"),
+    _port("receiver_queue_mean", "mean queue, receiver's ports", "bytes", "mean"),
+    _port("receiver_queue_std", "its deviation", "bytes", "deviation"),
+    _port("throughput", "throughput, all hosts", "bps", "total", "port", better="higher"),
+    _port("receiver_throughput", "throughput, receiver", "bps", "total", "port", better="higher"),
+    Metric("lost_share", "packets lost", "share", "trial", "share", source="balance",
+           columns=(_DROPS[0], _ORDER[1]), may_be_zero=True),
+    Metric("reordered_share", "packets out of order", "share", "host", "share", source="balance",
+           columns=_ORDER, may_be_zero=True),
+    Metric("flowlets_of_a_flow", "flowlets of a flow", "ratio", "switch", "ratio",
+           source="balance", columns=("switches.flowlets",)),
+    _port("class_share", "RDMA's share", "share", "share", "class", better="higher"),
+    _port("class_shortfall", "RDMA below its weight", "share", "share", "class", may_be_zero=True),
+    _port("class_unfairness", "RDMA off its weight", "share", "share", "class", may_be_zero=True),
+    _port("class_fairness", "RDMA's nearness to its weight", "ratio", "ratio", "class",
+          better="higher"),
+)  # fmt: skip
+
+# Figures of two trials together, and of what a comparison of runs counts apart.
+_PAIRS: tuple[Metric, ...] = (
+    Metric(FCT_RATIO, "FCT, flow by flow", "ratio", "flow", "ratio", source="pair", columns=_FCT,
+           family=FCT_RATIO, topic=FCT),
+    Metric(SLOWDOWN_WASSERSTEIN, "slowdown, Wasserstein", "ratio", "flow", "distance",
+           source="pair", columns=_SLOWDOWN, family=SLOWDOWN_WASSERSTEIN, topic=SLOWDOWN,
+           distance="mean"),
+    Metric(SLOWDOWN_KS, "slowdown, KS distance", "share", "flow", "distance", source="pair",
+           columns=_SLOWDOWN, family=SLOWDOWN_KS, topic=SLOWDOWN, distance="cdf"),
+    Metric(QUEUE_WASSERSTEIN, "queue, Wasserstein", "bytes", "queue", "distance", source="pair",
+           columns=_QUEUE, family="queue_wasserstein", topic=QUEUE, floor=_PACKET_BYTES,
+           distance="mean"),
+    Metric(DROPPED_SHARE, "packets dropped", "share", "port", "share", source="pair",
+           columns=_DROPS, may_be_zero=True, family=DROPPED_SHARE, topic=DROPS,
+           floor=_DROPPED_SHARE),
+)  # fmt: skip
+
+# The order in which a comparison of runs shows its metrics.
+_BETWEEN_RUNS = (
+    *(slowdown_key(statistic, klass) for statistic in ("mean", "p50", "p99")
+      for klass in SIZE_CLASSES),
+    fct_key("all"), FCT_RATIO, SLOWDOWN_WASSERSTEIN, SLOWDOWN_KS,
+    "queue_mean_bytes", "queue_p99_bytes", QUEUE_WASSERSTEIN,
+    "marked_share", "utilisation_hosts", "utilisation_fabric", DROPPED_SHARE,
+)  # fmt: skip
+
+_GROUP, _VARIABLE = "closloop.metrics", "CLOSLOOP_METRICS"
+
+
+class Catalogue(Mapping[str, Metric]):
+    """All metrics by key, those of the user's own last. Raises InputError for one that is wrong."""
+
+    def __getitem__(self, key: str) -> Metric:
+        return _known()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_known())
+
+    def __len__(self) -> int:
+        return len(_known())
+
+    @property
+    def own(self) -> tuple[Metric, ...]:
+        """Those that the user brought."""
+        return tuple(metric for metric in self.values() if metric.of is not None)
+
+    @property
+    def report(self) -> tuple[Metric, ...]:
+        """Those that a report has of each trial."""
+        return (*_REPORT, *self.own)
+
+    @property
+    def papers(self) -> dict[str, Metric]:
+        """Those that a paper's claims may name."""
+        loads = (self["offered_load"], self["delivered_load"])
+        return {metric.key: metric for metric in (*_PAPERS, *loads, *self.own)}
+
+    @property
+    def between_runs(self) -> tuple[Metric, ...]:
+        """Those on which runs are compared, in the order in which they are shown."""
+        return (*(self[key] for key in _BETWEEN_RUNS), *self.own)
+
+    @property
+    def of_a_trial(self) -> tuple[str, ...]:
+        """The keys of those that one trial has, the papers' first."""
+        return tuple(dict.fromkeys([*self.papers, *(metric.key for metric in self.report)]))
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The keys of those that a search can choose by: those of a trial that are above 0."""
+        return tuple(key for key in self.of_a_trial if not self[key].may_be_zero)
+
+    def canonical(self, name: str) -> str:
+        """Return a trial's metric as results have it; "" if there is no such metric.
+
+        The statistic may come first, as in `mean_slowdown`.
+        """
+        first, _, rest = name.partition("_")
+        known = self.of_a_trial
+        return next((one for one in (name, f"{rest}_{first}") if one in known), "")
+
+    def suggestion(self, name: str, known: Iterable[str]) -> str:
+        """Return what to write in place of a name that is not among those `known`."""
+        from inventory.strictyaml import suggest
+
+        names = list(known)
+        return f"{suggest(name, names)}use one of {', '.join(names)}"
+
+
+METRICS = Catalogue()
+
+
+@cache
+def _known() -> dict[str, Metric]:
+    found = {metric.key: metric for metric in (*_REPORT, *_PAPERS, *_PAIRS)}
+    for reference in [*offered(_GROUP), *filter(None, os.environ.get(_VARIABLE, "").split(","))]:
+        try:
+            brought: Any = load(reference.strip(), _GROUP)
+        except PluginError as error:
+            what, _, remedy = str(error).rpartition(": ")
+            raise InputError.single("metrics", what, remedy) from error
+        for metric in brought if isinstance(brought, list | tuple) else [brought]:
+            found[_checked(metric, reference, found).key] = metric
+    return found
+
+
+def _checked(metric: Any, reference: str, known: Mapping[str, Metric]) -> Metric:
+    if not isinstance(metric, Metric) or metric.of is None:
+        raise InputError.single(
+            "metrics",
+            f"{reference} is no closloop.Metric with `of`, the function that computes it",
+            "write it like closloop.Metric(key, label, unit, scope, law, of=function)",
+        )
+    if metric.key in known:
+        raise InputError.single(
+            "metrics", f"{reference} has the key {metric.key!r}, which is taken", "choose another"
+        )
+    return metric

@@ -13,18 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.metrics import (
-    HEADLINES,
-    METRICS,
-    QUANTILES,
-    SIZE_CLASSES,
-    TrialMetrics,
-    in_class,
-    measure,
-)
+from orchestration.analysis.flow_figures import in_class
+from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, SIZE_CLASSES
 from orchestration.analysis.queue_histogram import queue_span
 from orchestration.analysis.sequential import PLAIN, Look, Looks
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
+from orchestration.analysis.trial_figures import TrialMetrics, measure
 from orchestration.analysis.tuner_differences import Comparison, compare, compare_pairs
 from orchestration.artifacts.found import campaign_below, trial_folders
 from orchestration.artifacts.looks import read_looks
@@ -357,7 +351,7 @@ def _arms(trials: Sequence[Trial], baseline: str, look: Look) -> tuple[Arm, ...]
         good = tuple(trial for trial in mine if trial.stamp.valid)
         estimates = {
             metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], look)
-            for metric in METRICS
+            for metric in METRICS.report
         }
         flows = {
             klass: min((_count(trial, klass) for trial in good), default=0)

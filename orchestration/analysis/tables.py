@@ -53,7 +53,10 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "baseline": summary.baseline,
         "standing": standing(summary),
         "answers": answers(summary),
-        "metrics": plain(METRICS),
+        "metrics": [
+            {name: getattr(metric, name) for name in ("key", "label", "unit", "compared")}
+            for metric in METRICS.report
+        ],
         "conditions": plain([_condition(condition) for condition in summary.conditions]),
         "trials": plain([_trial(trial) for trial in summary.trials]),
     }

@@ -1,55 +1,188 @@
-"""A trial's figure by the name of its metric: those of the report, and those that papers print.
-
-A campaign names metrics that its repeats depend on. Names are the report's (`slowdown_p99_small`,
-as `closloop report --json` and `--csv` have them) and the papers' (`slowdown_mean`, `fct_p99`, as
-claims have them). The statistic may also come first, as in `mean_slowdown`.
-"""
+"""A trial's figures by the key of their metric, each computed with others of the same data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from inventory.strictyaml import suggest
-from orchestration.analysis.balance_figures import balance_figures
-from orchestration.analysis.flow_progress import flow_progress
-from orchestration.analysis.metrics import METRIC, done_flows, measure
-from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
+from orchestration.analysis.device_figures import measure_balance, measure_devices, measure_paths
+from orchestration.analysis.flow_figures import DoneFlows, done_flows, flow_figure, flow_scalars
+from orchestration.analysis.flow_progress import FlowProgress, flow_progress
+from orchestration.analysis.load import TrialLoad, measure_load
+from orchestration.analysis.metric import Metric, Source
+from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.port_figures import PortFigures, measure_ports, measure_throughput
+from orchestration.analysis.sample_parts import measured_flows, total
+from orchestration.artifacts.load_fact import written_shares
 from orchestration.artifacts.reader import TrialResult
+from orchestration.model.errors import InputError
+from orchestration.model.records import Floats, Ints
+
+_OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
+    "goodput": FlowProgress.goodput,
+    "latency": FlowProgress.rtt_ns,
+    "rtt_inflation": FlowProgress.rtt_inflation,
+    "power": FlowProgress.power,
+    "fairness": FlowProgress.fairness,
+    "lost": FlowProgress.lost_ever,
+    "lost_later": FlowProgress.lost,
+}
 
 
-def canonical(name: str) -> str:
-    """Return a metric's name as results have it; "" if there is no such metric."""
-    first, _, rest = name.partition("_")
-    for candidate in (name, f"{rest}_{first}"):
-        if candidate in METRIC or candidate in PAPER_METRICS:
-            return candidate
-    return ""
+@dataclass
+class Measurements:
+    """What figures of a trial are computed from, read when it is first needed."""
+
+    result: TrialResult
+
+    @cached_property
+    def flows(self) -> DoneFlows:
+        """The finished flows that count."""
+        return done_flows(self.result)
+
+    @cached_property
+    def ports(self) -> PortFigures:
+        """The figures of queues and links."""
+        return measure_ports(self.result)
+
+    @cached_property
+    def load(self) -> TrialLoad:
+        """The load."""
+        return measure_load(self.result)
+
+    @cached_property
+    def progress(self) -> FlowProgress | None:
+        """The samples of flows that last; None if there are none."""
+        return flow_progress(self.result)
+
+    @cached_property
+    def by_class(self) -> dict[str, float]:
+        """The figures of flows by size class."""
+        flows, resent = self.flows, self.result.table("flows")["retransmits"]
+        return {
+            **flow_scalars(flows.size_bytes, flows.fct_ns, flows.slowdown),
+            "retransmits": total(resent[measured_flows(self.result)]),
+        }
 
 
-def suggestion(name: str) -> str:
-    """Return what to write in place of a name that is not known."""
-    near = suggest(name, [*PAPER_METRICS, *METRIC])
-    return f"{near}use one of {', '.join(PAPER_METRICS)}, or of the report: {', '.join(METRIC)}"
+# How the metrics of each source are computed, all of a source together.
+_SOURCES: dict[Source, Callable[[Measurements], Mapping[str, float]]] = {
+    "flow-classes": lambda trial: trial.by_class,
+    "flows": lambda trial: of_flows(trial.flows),
+    "flow-samples": lambda trial: of_progress(trial.progress),
+    "queues": lambda trial: trial.ports.scalars,
+    "links": lambda trial: trial.ports.scalars,
+    "load": lambda trial: trial.load.scalars,
+    "devices": lambda trial: measure_devices(trial.result),
+    "paths": lambda trial: measure_paths(trial.result),
+    "balance": lambda trial: measure_balance(trial.result),
+    "hosts-links": lambda trial: measure_throughput(trial.result),
+}
 
 
-def figures(result: TrialResult, names: Iterable[str]) -> dict[str, float]:
-    """Return a finished trial's figures by canonical name, NaN where it has none.
+@dataclass(frozen=True)
+class TrialMetrics:
+    """One trial's metrics.
 
-    Raises InputError for a table that cannot be read.
+    `scalars` has every metric, NaN if the trial has none. `size_bytes`, `fct_ns` and `slowdown` are
+    of finished flows, shape (done,). `queue_ccdf` is the share of queue samples above each of
+    `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value per queue. Queues that were not read in
+    every sample count only in totals, and are NaN in `queue_mean_bytes`.
     """
-    wanted = list(names)
+
+    scalars: Mapping[str, float]
+    size_bytes: Ints
+    fct_ns: Floats
+    slowdown: Floats
+    queue_ccdf: Floats
+    queue_mean_bytes: Floats
+    load: TrialLoad
+
+
+def measure(result: TrialResult) -> TrialMetrics:
+    """Return a trial's metrics for a report. Raises InputError for a table that cannot be read."""
+    trial = Measurements(result)
+    return TrialMetrics(
+        scalars=_figures(trial, METRICS.report),
+        size_bytes=trial.flows.size_bytes,
+        fct_ns=trial.flows.fct_ns,
+        slowdown=trial.flows.slowdown,
+        queue_ccdf=trial.ports.queue_ccdf,
+        queue_mean_bytes=trial.ports.queue_mean_bytes,
+        load=trial.load,
+    )
+
+
+def figures(result: TrialResult, names: Iterable[str], from_ns: int = 0) -> dict[str, float]:
+    """Return a finished trial's figures by the keys of their metrics, NaN where it has none.
+
+    Those of samples of flows count from `from_ns`. Raises InputError for a table that cannot be
+    read.
+    """
+    trial = Measurements(result)
+    if from_ns and trial.progress is not None:
+        trial.progress = trial.progress.since(from_ns)
+    return _figures(trial, [METRICS[name] for name in names])
+
+
+def _figures(trial: Measurements, metrics: Iterable[Metric]) -> dict[str, float]:
+    wanted = list(metrics)
     found: dict[str, float] = {}
-    if any(name in METRIC for name in wanted):
-        found |= measure(result).scalars
-    papers = [name for name in wanted if name not in METRIC]
-    if any(PAPER_METRICS[name].of_ports for name in papers):
-        found |= {**port_figures(result), **balance_figures(result)}
-    for metric in (PAPER_METRICS[name] for name in papers):
-        if metric.of_flows is not None:
-            found[metric.key] = metric.of_flows(done_flows(result))
-        elif metric.of_progress is not None:
-            progress = flow_progress(result)
-            sampled = progress is not None and len(progress.t_ns) > 1
-            found[metric.key] = metric.of_progress(progress) if progress and sampled else math.nan
-    return {name: found.get(name, math.nan) for name in wanted}
+    for source in dict.fromkeys(metric.source for metric in wanted):
+        if source in _SOURCES:
+            found |= _SOURCES[source](trial)
+    found |= own_figures(trial.result, wanted)
+    return {metric.key: found.get(metric.key, math.nan) for metric in wanted}
+
+
+def own_figures(result: TrialResult, metrics: Iterable[Metric]) -> dict[str, float]:
+    """Return a trial's figures of the user's own metrics among these. Raises InputError."""
+    found = {}
+    for metric in metrics:
+        if metric.of is not None:
+            try:
+                found[metric.key] = float(metric.of(result))
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError.single(
+                    str(result.folder),
+                    f"the metric {metric.key} cannot be computed: {type(error).__name__}, {error}",
+                    "correct its function; math.nan stands for a trial that has none",
+                ) from error
+    return found
+
+
+def of_flows(flows: DoneFlows) -> dict[str, float]:
+    """Return the metrics of flows that are chosen by size."""
+    chosen = [metric for metric in METRICS.values() if metric.source == "flows"]
+    return {metric.key: flow_figure(metric, flows) for metric in chosen}
+
+
+def of_progress(progress: FlowProgress | None) -> dict[str, float]:
+    """Return the metrics of flows that last; none if there are fewer than two samples of them."""
+    if progress is None or len(progress.t_ns) < 2:
+        return {}
+    return {key: compute(progress) for key, compute in _OF_PROGRESS.items()}
+
+
+def written_load(result: TrialResult) -> dict[str, float]:
+    """Return the load that a trial wrote down, as shares of the hosts' line rates, by key.
+
+    What an earlier version called delivered was another thing, which is left out.
+    """
+    return {key: value for key, value in written_shares(result).items() if value is not None}
+
+
+def throughput_figures(result: TrialResult) -> dict[str, float]:
+    """Return what the papers print of a trial besides its flows, by key; NaN if there is none."""
+    found = {**measure_throughput(result), **measure_balance(result), **written_load(result)}
+    found |= own_figures(result, METRICS.own)
+    rest = (
+        metric
+        for metric in METRICS.papers.values()
+        if metric.source not in ("flows", "flow-samples")
+    )
+    return {metric.key: found.get(metric.key, math.nan) for metric in rest}

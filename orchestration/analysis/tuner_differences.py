@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestration.analysis.metrics import METRIC, METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
 from orchestration.render.numbers import change, interval, percent_change, points, quantity
@@ -47,7 +47,7 @@ def compare(
     form one family for Holm's correction. `look` is the one at which they are read.
     """
     baseline, *others = values
-    keys = [metric.key for metric in METRICS if metric.compared]
+    keys = [metric.key for metric in METRICS.report if metric.compared]
     return compare_pairs(values, [(baseline, tuner) for tuner in others], keys, look)
 
 
@@ -94,7 +94,7 @@ def _verdict(comparison: Comparison) -> str:
         if difference.p_t < SIGNIFICANCE:
             text += " after Holm's correction"
         return text
-    unit = METRIC[comparison.metric].unit
+    unit = METRICS[comparison.metric].unit
     side = "higher" if difference.mean > 0 else "lower"
     if math.isfinite(difference.relative_low):
         low, high = sorted((abs(difference.relative_low), abs(difference.relative_high)))
@@ -113,7 +113,7 @@ def describe_difference(comparison: Comparison) -> str:
     Differences of shares are in percentage points, to avoid confusion with relative ones.
     """
     difference = comparison.difference
-    unit = METRIC[comparison.metric].unit
+    unit = METRICS[comparison.metric].unit
     if unit == "share":
         return f"{points(difference.mean, difference.low, difference.high)} points"
     if math.isnan(difference.low):

@@ -45,8 +45,8 @@ def compare(
     Exit code: 0 all equivalent, 1 something is not, or not enough data, 2 bad input.
     """
     from orchestration.analysis.comparison.blocks import comparison_blocks, comparison_page
-    from orchestration.analysis.comparison.catalogue import parse_margins
     from orchestration.analysis.comparison.equivalence import EQUIVALENT
+    from orchestration.analysis.comparison.margins import parse_margins
     from orchestration.analysis.comparison.result import compare_runs
     from orchestration.artifacts.found import recorded_files
     from orchestration.model.outputs import check_outputs

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.analysis.metrics import HEADROOM
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json, write_page
 from orchestration.render.json import json_text
@@ -14,8 +15,6 @@ from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
     from orchestration.studies.headroom.map import HeadroomMap
-
-_METRICS = ["slowdown_mean", "mice_p99", "long_mean"]
 
 
 @verb(
@@ -29,7 +28,7 @@ def headroom(
         list[str],
         "--metric",
         "An objective, of the papers' metrics; each chooses its own settings.",
-    ] = _METRICS,
+    ] = [*HEADROOM],  # noqa: B006
     by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
     setting: Annotated[
         list[str], "--setting", "A factor whose levels are part of the setting."

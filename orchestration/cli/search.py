@@ -84,7 +84,7 @@ def search(
         ranges=tuple(ranges),
         effort=Effort(effort.settings, effort.rounds, effort.verify),
     )
-    name = request.paper_metric.key
+    name = request.objective.key
     made = plan_search(request)
     _check(made.first)
     if only_plan:

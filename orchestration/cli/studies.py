@@ -191,7 +191,7 @@ def fidelity(
 
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
-    from orchestration.analysis.comparison.catalogue import Margins
+    from orchestration.analysis.comparison.margins import Margins
     from orchestration.analysis.comparison.result import compare_runs
     from orchestration.artifacts.found import recorded_files
     from orchestration.model.outputs import check_outputs

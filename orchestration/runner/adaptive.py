@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from inventory.strictyaml import read
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.precision import Values, likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
-from orchestration.analysis.trial_figures import canonical, figures, suggestion
+from orchestration.analysis.trial_figures import figures
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import read_trial
 from orchestration.campaign.expand import Campaign
@@ -40,7 +41,7 @@ def checked_rule(campaign: Campaign) -> RepeatRule | None:
     rule = campaign.repeats
     if rule is None:
         return None
-    unknown = [place for place, name in enumerate(rule.of) if not canonical(name)]
+    unknown = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
     if unknown:
         document = read(campaign.path)
         raise InputError(
@@ -48,12 +49,12 @@ def checked_rule(campaign: Campaign) -> RepeatRule | None:
                 document.problem(
                     ("repeats", "of", place),
                     f"no metric is called {rule.of[place]!r}",
-                    suggestion(rule.of[place]),
+                    METRICS.suggestion(rule.of[place], METRICS.of_a_trial),
                 )
                 for place in unknown
             ]
         )
-    names = tuple(dict.fromkeys(canonical(name) for name in rule.of))
+    names = tuple(dict.fromkeys(METRICS.canonical(name) for name in rule.of))
     return RepeatRule(rule.until, names, rule.least, rule.most)
 
 

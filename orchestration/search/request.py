@@ -12,7 +12,8 @@ from typing import Literal
 from inventory.files import load_testbed
 from inventory.strictyaml import suggest
 from inventory.topology import Testbed
-from orchestration.analysis.paper_metrics import PAPER_METRICS, PaperMetric
+from orchestration.analysis.metric import Metric
+from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.expand import expand, read_cells
 from orchestration.model.condition import TUNER
 from orchestration.model.errors import InputError
@@ -30,15 +31,6 @@ _TUNERS: dict[Over, dict[str, Scalar]] = {
     "dcqcn": {"name": "static", "kmin_bytes": 5_000, "kmax_bytes": 200_000},
     "timeouts": {"name": "timeout", "timeout_ns": 200_000},
 }
-# Figures that are 0 where all is well: there is no regret relative to 0.
-MAY_BE_ZERO = (
-    "lost",
-    "lost_later",
-    "lost_share",
-    "reordered_share",
-    "class_shortfall",
-    "class_unfairness",
-)
 
 
 @dataclass(frozen=True)
@@ -69,14 +61,13 @@ class SearchRequest:
     effort: Effort = field(default_factory=Effort)
 
     @cached_property
-    def paper_metric(self) -> PaperMetric:
+    def objective(self) -> Metric:
         """The metric. Raises InputError for an unknown one, or one that may be 0."""
-        usable = [key for key in PAPER_METRICS if key not in MAY_BE_ZERO]
+        usable = METRICS.objectives
         if self.metric not in usable:
             what = f"no setting is chosen by {self.metric!r}"
-            remedy = f"{suggest(self.metric, usable)}use one of {', '.join(usable)}"
-            raise InputError.single("--metric", what, remedy)
-        return PAPER_METRICS[self.metric]
+            raise InputError.single("--metric", what, METRICS.suggestion(self.metric, usable))
+        return METRICS[self.metric]
 
     @cached_property
     def scene(self) -> Scene:

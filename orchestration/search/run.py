@@ -51,7 +51,7 @@ def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
     anything runs, and ClosloopError if a condition has no figure at all.
     """
     scene, folder = request.scene, out / request.scene.name
-    metric, groups = request.paper_metric, request.groups
+    metric, groups = request.objective, request.groups
     scene.check_folder(folder)
     figures = Figures(higher=metric.better == "higher")
     trials = Trials(scene, folder, metric, figures, run)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.flow_progress import flow_progress
-from orchestration.analysis.metrics import done_flows
-from orchestration.analysis.paper_metrics import PaperMetric, port_figures
+from orchestration.analysis.metric import Metric
+from orchestration.analysis.trial_figures import figures
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, trial_seed
 from orchestration.model.condition import TUNER
@@ -97,7 +96,7 @@ class Trials:
         self,
         scene: Scene,
         folder: Path,
-        metric: PaperMetric,
+        metric: Metric,
         figures: Figures,
         run: Run,
     ) -> None:
@@ -132,18 +131,11 @@ class Trials:
         return ordered
 
 
-def figure_of(result: TrialResult, metric: PaperMetric) -> float | None:
+def figure_of(result: TrialResult, metric: Metric) -> float | None:
     """Return a trial's figure: of flows that last, that of the trial's second half.
 
     NaN if it has none, because no flow is of the metric's kind; None if the trial is invalid.
     """
     if not result.stamp.valid:
         return None
-    if metric.of_flows is not None:
-        return metric.of_flows(done_flows(result))
-    if metric.of_progress is not None:
-        progress = flow_progress(result)
-        if progress is None:
-            return math.nan
-        return metric.of_progress(progress.since(result.spec.duration_ns // 2))
-    return float(port_figures(result)[metric.key])
+    return figures(result, [metric.key], result.spec.duration_ns // 2)[metric.key]

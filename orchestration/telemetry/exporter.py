@@ -6,7 +6,8 @@ nothing is written or locked. Only this module imports prometheus_client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy as np
 
 from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
+from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.trial_figures import measure
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.knobs import KNOBS
@@ -36,6 +39,7 @@ class _Finished:
     flows: int
     done: int
     slowdown: tuple[float, ...]
+    figures: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -87,16 +91,29 @@ def _summed_up(trial: TrialResult) -> _Finished:
         len(done),
         int(done.sum()),
         tuple(float(value) for value in quantiles),
+        measure(trial).scalars,
     )
+
+
+# Labels of a series, and its value.
+_Series = tuple[tuple[str, ...], float]
+
+
+def _family(
+    name: str, text: str, labels: Sequence[str], series: Iterable[_Series], *, counter: bool = False
+) -> Any:
+    """Return a family of metrics, by its name after `closloop_`."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    make = CounterMetricFamily if counter else GaugeMetricFamily
+    family: Any = make(f"closloop_{name}", text, labels=labels)
+    for values, number in series:
+        family.add_metric(values, number)
+    return family
 
 
 def _of_run(state: RunState) -> Iterator[Any]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    tally = state.tally
-    trials = GaugeMetricFamily(
-        "closloop_run_trials", "Trials of the campaign by state.", labels=["campaign", "state"]
-    )
+    tally, name = state.tally, state.name
     counts = {
         "planned": tally.trials,
         "done": tally.done,
@@ -104,72 +121,63 @@ def _of_run(state: RunState) -> Iterator[Any]:
         "failed": tally.failed,
         "invalid": tally.invalid,
     }
-    for name, count in counts.items():
-        trials.add_metric([state.name, name], count)
-    yield trials
-    active = GaugeMetricFamily("closloop_run_active", "1 while it runs.", labels=["campaign"])
-    active.add_metric([state.name], 0 if state.ended else 1)
-    yield active
+    trials = [((name, kind), count) for kind, count in counts.items()]
+    yield _family("run_trials", "Trials of the campaign by state.", ["campaign", "state"], trials)
+    active = [((name,), 0 if state.ended else 1)]
+    yield _family("run_active", "1 while it runs.", ["campaign"], active)
 
 
-def _of_finished(finished: Iterable[_Finished]) -> Iterator[Any]:
-    from prometheus_client.core import GaugeMetricFamily
-
+def _of_finished(finished: Collection[_Finished]) -> Iterator[Any]:
     labels = ["trial", "tuner", "testbed"]
-    valid = GaugeMetricFamily("closloop_trial_valid", "1 if the stamp says so.", labels=labels)
-    wall = GaugeMetricFamily("closloop_trial_wall_seconds", "Wall time it took.", labels=labels)
-    flows = GaugeMetricFamily(
-        "closloop_trial_flows", "Flows of a finished trial by outcome.", labels=[*labels, "status"]
-    )
-    slowdown = GaugeMetricFamily(
-        "closloop_trial_slowdown",
-        "Quantiles of the completed flows' slowdown: time over the ideal time.",
-        labels=[*labels, "quantile"],
-    )
-    for one in finished:
-        valid.add_metric(one.labels, int(one.valid))
-        wall.add_metric(one.labels, one.wall_s)
-        flows.add_metric([*one.labels, "done"], one.done)
-        flows.add_metric([*one.labels, "not done"], one.flows - one.done)
-        for quantile, value in zip(_QUANTILES, one.slowdown, strict=False):
-            slowdown.add_metric([*one.labels, str(quantile)], value)
-    yield from (valid, wall, flows, slowdown)
+    valid: list[_Series] = [(one.labels, int(one.valid)) for one in finished]
+    wall: list[_Series] = [(one.labels, one.wall_s) for one in finished]
+    flows: list[_Series] = [
+        ((*one.labels, status), count)
+        for one in finished
+        for status, count in (("done", one.done), ("not done", one.flows - one.done))
+    ]
+    slowdown: list[_Series] = [
+        ((*one.labels, str(quantile)), value)
+        for one in finished
+        for quantile, value in zip(_QUANTILES, one.slowdown, strict=False)
+    ]
+    figures: list[_Series] = [
+        ((*one.labels, key, METRICS[key].unit), value)
+        for one in finished
+        for key, value in one.figures.items()
+        if math.isfinite(value)
+    ]
+    yield _family("trial_valid", "1 if the stamp says so.", labels, valid)
+    yield _family("trial_wall_seconds", "Wall time it took.", labels, wall)
+    text = "Flows of a finished trial by outcome."
+    yield _family("trial_flows", text, [*labels, "status"], flows)
+    text = "Quantiles of the completed flows' slowdown: time over the ideal time."
+    yield _family("trial_slowdown", text, [*labels, "quantile"], slowdown)
+    text = "A finished trial's figures by the key of their metric, as in closloop report --json."
+    yield _family("trial_figure", text, [*labels, "metric", "unit"], figures)
 
 
 def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    reached = GaugeMetricFamily(
-        "closloop_running_trial_seconds", "The trial's own clock.", labels=["trial"]
-    )
-    flows = GaugeMetricFamily(
-        "closloop_running_flows", "Flows of a running trial: all, and done.", labels=["trial", "of"]
-    )
-    changes = CounterMetricFamily(
-        "closloop_tuner_changes", "Answers of the tuner that changed queues.", labels=["trial"]
-    )
-    late = CounterMetricFamily(
-        "closloop_late_samples", "Readings over half a period off their time.", labels=["trial"]
-    )
-    for trial in trials:
-        flows.add_metric([trial.id, "all"], trial.flows)
-        if trial.snapshot is None:
-            continue
-        reached.add_metric([trial.id], trial.snapshot.t_ns / 1e9)
-        changes.add_metric([trial.id], trial.snapshot.changes)
-        late.add_metric([trial.id], trial.snapshot.late_samples)
-        if trial.snapshot.flows_done >= 0:
-            flows.add_metric([trial.id, "done"], trial.snapshot.flows_done)
-    yield from (reached, flows, changes, late)
+    seen = [(trial.id, trial.snapshot) for trial in trials if trial.snapshot is not None]
+    flows: list[_Series] = [((trial.id, "all"), trial.flows) for trial in trials]
+    flows += [((name, "done"), one.flows_done) for name, one in seen if one.flows_done >= 0]
+    reached: list[_Series] = [((name,), one.t_ns / 1e9) for name, one in seen]
+    changes: list[_Series] = [((name,), one.changes) for name, one in seen]
+    late: list[_Series] = [((name,), one.late_samples) for name, one in seen]
+    yield _family("running_trial_seconds", "The trial's own clock.", ["trial"], reached)
+    text = "Flows of a running trial: all, and done."
+    yield _family("running_flows", text, ["trial", "of"], flows)
+    text = "Answers of the tuner that changed queues."
+    yield _family("tuner_changes", text, ["trial"], changes, counter=True)
+    text = "Readings over half a period off their time."
+    yield _family("late_samples", text, ["trial"], late, counter=True)
 
 
 def _queues(state: RunState) -> list[_Queues]:
     """Return the queues of the running trials, or else of the trial that ended last."""
     if state.trials:
         return [
-            _Queues(
-                trial.id, trial.testbed, {**_values(trial.snapshot), **_settings(trial.snapshot)}
-            )
+            _Queues(trial.id, trial.testbed, _values(trial.snapshot))
             for trial in state.trials
             if trial.snapshot is not None
         ]
@@ -189,44 +197,34 @@ def _queues(state: RunState) -> list[_Queues]:
 
 
 def _values(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the signals and settings of queues."""
+    """Return the signals of queues, and the settings of their knobs, by column."""
     read = snapshot.values
-    signals = {one.name: read[one.key] for one in recorded("queue") if one.key in read}
-    return {**signals, **_settings(snapshot)}
-
-
-def _settings(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the settings of the queues' knobs, by column."""
-    return {
-        name: values
-        for knob, columns in snapshot.settings.items()
-        if KNOBS[knob].scope == "queue"
-        for name, values in columns.items()
-    }
+    found = {one.name: read[one.key] for one in recorded("queue") if one.key in read}
+    for knob, columns in snapshot.settings.items():
+        if KNOBS[knob].scope == "queue":
+            found |= columns
+    return found
 
 
 def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    def family(name: str, text: str, *, counter: bool = False) -> Any:
-        make = CounterMetricFamily if counter else GaugeMetricFamily
-        title = f"closloop_queue_{name.removeprefix('qlen_')}"
-        return make(title, f"{text[0].upper()}{text[1:]}.", labels=_QUEUE_LABELS)
-
-    families = {
-        signal.name: family(signal.name, signal.help, counter=signal.cumulative)
-        for signal in recorded("queue")
-    }
+    told = [(one.name, one.help, one.cumulative) for one in recorded("queue")]
     for knob in KNOBS.values():
         if knob.scope == "queue":
-            families |= {one.name: family(one.name, one.help) for one in knob.columns}
-    for one in trials:
-        for number, queue in enumerate(one.testbed.queues):
-            labels = (one.trial, queue.device, queue.name, str(queue.klass))
-            for name, values in one.columns.items():
-                if values[number] >= 0:
-                    families[name].add_metric(labels, float(values[number]))
-    yield from families.values()
+            told += [(one.name, one.help, False) for one in knob.columns]
+    for name, text, cumulative in told:
+        series: list[_Series] = [
+            (
+                (one.trial, queue.device, queue.name, str(queue.klass)),
+                float(one.columns[name][place]),
+            )
+            for one in trials
+            if name in one.columns
+            for place, queue in enumerate(one.testbed.queues)
+            if one.columns[name][place] >= 0
+        ]
+        title = f"queue_{name.removeprefix('qlen_')}"
+        text = f"{text[0].upper()}{text[1:]}."
+        yield _family(title, text, _QUEUE_LABELS, series, counter=cumulative)
 
 
 def metrics_text(run: Path) -> str:

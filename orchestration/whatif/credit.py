@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.metrics import in_class
+from orchestration.analysis.flow_figures import in_class
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Observation

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from orchestration.analysis.load_tables import load_caption, load_columns, load_rows
 
 from inventory.files import load_testbed
 from orchestration.analysis.load import load_facts
-from orchestration.analysis.load_tables import load_caption, load_columns, load_rows
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
 from orchestration.artifacts.load_fact import FACT

@@ -19,7 +19,7 @@ from collectors.bpf.compile import path_choice_object
 from collectors.bpf.elf import read_program
 from collectors.readers.path_agent import HEAD, ROUTE_BY
 from inventory.files import load_testbed
-from orchestration.analysis.path_metrics import measure_paths
+from orchestration.analysis.device_figures import measure_paths
 from orchestration.artifacts.reader import read_trial
 from orchestration.model.load_balancing import LoadBalancingSpec
 from orchestration.studies.bench.rack import ROOT, closloop, dumps, program

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.summary import summarise
 from orchestration.render.numbers import with_error
 
@@ -121,7 +121,7 @@ def test_pictures_are_drawn_of_the_numbers_that_tables_and_trials_have(browser, 
             for at in rows:
                 mean = arm.estimates["fct_mean_ns_all"].mean
                 assert float(data["mean"][at]) == pytest.approx(mean)
-            cell = with_error(arm.estimates["fct_mean_ns_all"], METRIC["fct_mean_ns_all"].unit)
+            cell = with_error(arm.estimates["fct_mean_ns_all"], METRICS["fct_mean_ns_all"].unit)
             assert browser.run(f"document.body.innerHTML.includes({json.dumps(cell)})")
             for at, trial in zip(rows, arm.trials, strict=True):
                 flows = pq.read_table(trial.folder / "flows.parquet")

@@ -7,12 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from orchestration.analysis.metrics import METRIC
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.precision import likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import paired_difference, t_interval
-from orchestration.analysis.trial_figures import canonical
 from orchestration.model.repeats import RepeatRule
 from orchestration.studies.bench.sequential import lognormal, normal, simulate
 
@@ -133,12 +131,11 @@ def test_a_look_in_words() -> None:
 
 def test_metrics_have_the_names_of_reports_and_of_papers() -> None:
     # what both have is the same there
-    assert set(METRIC) & set(PAPER_METRICS) == {"offered_load", "delivered_load"}
-    for name in (*METRIC, *PAPER_METRICS):
-        assert canonical(name) == name
-    assert canonical("mean_slowdown") == "slowdown_mean"
-    assert canonical("p99_fct") == "fct_p99"
-    assert canonical("slow") == ""
+    for name in METRICS.of_a_trial:
+        assert METRICS.canonical(name) == name
+    assert METRICS.canonical("mean_slowdown") == "slowdown_mean"
+    assert METRICS.canonical("p99_fct") == "fct_p99"
+    assert METRICS.canonical("slow") == ""
 
 
 @pytest.mark.parametrize("draw_pairs", [normal(0.04), lognormal(0.3, 0.05), lognormal(0.8, 0.3)])

@@ -268,7 +268,7 @@ def test_an_unknown_baseline_lists_the_tuners(campaign):
 
 
 def metric_values(fct):
-    return {**{metric.key: 1.0 for metric in METRICS}, "fct_mean_ns_all": fct}
+    return {**{metric.key: 1.0 for metric in METRICS.report}, "fct_mean_ns_all": fct}
 
 
 def verdict(base, other):

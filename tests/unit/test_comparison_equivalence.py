@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orchestration.analysis.comparison.catalogue import COMPARED_BY_KEY, parse_margins
 from orchestration.analysis.comparison.equivalence import (
     DIFFERENT,
     EQUIVALENT,
@@ -15,6 +14,8 @@ from orchestration.analysis.comparison.equivalence import (
     repeats_needed,
     verdict,
 )
+from orchestration.analysis.comparison.margins import parse_margins
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import paired_difference
 from orchestration.model.errors import InputError
 
@@ -117,7 +118,7 @@ def test_a_difference_at_the_margin_cannot_be_settled():
 def test_margins_are_parsed_by_family_and_by_metric():
     margins = parse_margins(["5%", "slowdown_mean=15%", "slowdown_mean_small=20%"])
     shares = [
-        margins.margin(COMPARED_BY_KEY[key])
+        margins.margin(METRICS[key])
         for key in ("queue_mean_bytes", "slowdown_mean_all", "slowdown_mean_small")
     ]
     assert shares == pytest.approx([0.05, 0.15, 0.20])

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from orchestration.analysis.comparison.catalogue import Margins
 from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
 from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.flows import (
@@ -17,9 +16,10 @@ from orchestration.analysis.comparison.flows import (
     reduce_flows,
 )
 from orchestration.analysis.comparison.judge import judge
+from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.comparison.ports import PortBlocks, Timeline, TrialPorts
 from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
-from orchestration.analysis.metrics import flow_scalars
+from orchestration.analysis.flow_figures import flow_scalars
 
 COMPARISONS, FLOWS, DURATION_NS = 40, 400, 1_000_000
 EDGES = np.array([np.inf])

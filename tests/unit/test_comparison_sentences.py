@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from orchestration.analysis.comparison import sentences
-from orchestration.analysis.comparison.catalogue import COMPARED, Margins
 from orchestration.analysis.comparison.equivalence import (
     DIFFERENT,
     EQUIVALENT,
@@ -15,10 +14,12 @@ from orchestration.analysis.comparison.equivalence import (
     Interval,
 )
 from orchestration.analysis.comparison.judge import Judged
+from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.comparison.places import Places
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.runs import Run
 from orchestration.analysis.comparison.trials import Speed
+from orchestration.analysis.metrics import METRICS
 
 KNOWN = Interval(0.1, 0.05, 0.15, 0.1, 0.05, 0.15)
 LONE = Interval(0.1, *[math.nan] * 2, 0.1, *[math.nan] * 2)
@@ -28,11 +29,11 @@ UNTIMED = Speed(1_000, None, None, 1, "packets")
 
 def judged(verdict, repeats=None, interval=KNOWN):
     values = (1.0, 1.1, interval, 0.1, 0.1, 0.5, 0.5)
-    return Judged("cell", COMPARED[0], *values, verdict, repeats, 5)
+    return Judged("cell", METRICS.between_runs[0], *values, verdict, repeats, 5)
 
 
 def compared(items, left_out=0, speeds=(UNTIMED, UNTIMED)):
-    sides = tuple((COMPARED[-1 - n], "A") for n in range(left_out))
+    sides = tuple((METRICS.between_runs[-1 - n], "A") for n in range(left_out))
     cell = ComparedCell("cell", "the same seeds", (), tuple(items), sides, NOWHERE, ())
     a, b = (Run(letter, Path(letter), (), (), ()) for letter in "AB")
     return RunComparison(a, b, Margins(), (cell,), *speeds, ())

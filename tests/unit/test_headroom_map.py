@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from orchestration.analysis.metrics import DoneFlows
+from orchestration.analysis.flow_figures import DoneFlows
 from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar
 from orchestration.studies.headroom.conditions import check_metrics, scene_of

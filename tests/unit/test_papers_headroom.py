@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from orchestration.analysis.metrics import DoneFlows
+from orchestration.analysis.flow_figures import DoneFlows
 from orchestration.model.errors import InputError
 from orchestration.studies.papers.claims import Section
 from orchestration.studies.papers.headroom import Headroom, headroom_of, verdict_on

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.detectable import noncentrality
-from orchestration.analysis.metrics import DoneFlows
+from orchestration.analysis.flow_figures import DoneFlows
 from orchestration.studies.papers.answer import (
     claim_text,
     detectable_text,

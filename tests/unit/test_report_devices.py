@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.device_metrics import measure_devices
+from orchestration.analysis.device_figures import measure_devices
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
 from orchestration.analysis.report.nics import host_grids, rate_picture
 from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time

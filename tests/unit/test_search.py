@@ -374,7 +374,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(
 ) -> None:
     request = SearchRequest(write(tmp_path), **how)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=says):
-        _ = request.paper_metric, request.scene, request.groups
+        _ = request.objective, request.scene, request.groups
 
 
 def test_dcqcns_parameters_are_searched_where_hosts_have_it(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from inventory.files import load_testbed
 from inventory.topology import TrafficClass
 from orchestration import wiring
 from orchestration.analysis.counters import check_rates
-from orchestration.analysis.metrics import measure
 from orchestration.analysis.report.timeline import timeline
+from orchestration.analysis.trial_figures import measure
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import read_table

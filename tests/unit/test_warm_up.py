@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.comparison.flows import read_flows, reduce_flows
 from orchestration.analysis.comparison.ports import read_ports
-from orchestration.analysis.metrics import METRICS, done_flows, measure
-from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
+from orchestration.analysis.device_figures import measure_balance
+from orchestration.analysis.flow_figures import done_flows
+from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.port_figures import measure_throughput
 from orchestration.analysis.report.timeline import timeline
 from orchestration.analysis.sample_parts import arrivals, since
 from orchestration.analysis.stamp import stamp
+from orchestration.analysis.trial_figures import measure, of_flows
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.writer import write_trial
 from orchestration.campaign.expand import load_campaign
@@ -91,13 +93,9 @@ def figures(result):
     found = measure(result)
     return {
         **found.scalars,
-        **{f"paper {key}": value for key, value in port_figures(result).items()},
-        **{f"balance {key}": value for key, value in balance_figures(result).items()},
-        **{
-            f"paper {key}": metric.of_flows(done_flows(result))
-            for key, metric in PAPER_METRICS.items()
-            if metric.of_flows
-        },
+        **{f"paper {key}": value for key, value in measure_throughput(result).items()},
+        **{f"balance {key}": value for key, value in measure_balance(result).items()},
+        **{f"paper {key}": value for key, value in of_flows(done_flows(result)).items()},
         **{f"compared {key}": value for key, value in blocks.items()},
         **{f"compared ports {key}": value for key, value in vars(ports.blocks).items()},
         "queue_ccdf": found.queue_ccdf,
@@ -113,7 +111,7 @@ def differing(a, b):
 @pytest.mark.parametrize("late", [False, True])
 def test_no_figure_depends_on_what_was_recorded_in_the_warm_up(trial_of, late):
     plain, disturbed = (figures(trial_of(str(d), disturbed=d, late=late)) for d in (False, True))
-    assert {metric.key for metric in METRICS} <= set(plain)
+    assert {metric.key for metric in METRICS.report} <= set(plain)
     # what flows that reach over the warm-up's end deliver after it depends on when they end
     assert differing(plain, disturbed) == ({"delivered_load"} if late else set())
 

@@ -119,7 +119,7 @@ def verdict_table(cell: ComparedCell) -> Table:
     rows = [
         Row(
             [
-                item.metric.label,
+                item.metric.short_label,
                 *sentences.values(item),
                 sentences.difference(item),
                 sentences.allowed(item),
@@ -131,7 +131,7 @@ def verdict_table(cell: ComparedCell) -> Table:
         for item in cell.judged
     ]
     rows += [
-        Row([metric.label, *[""] * 4, f"not compared: only {side} has it", "", ""])
+        Row([metric.short_label, *[""] * 4, f"not compared: only {side} has it", "", ""])
         for metric, side in cell.left_out
     ]
     columns = [

@@ -19,6 +19,7 @@ from inventory.topology import Testbed
 from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.runs import fresh
+from orchestration.analysis.metrics import DROPS, FCT, MARKS, QUEUE, SLOWDOWN, TAIL, UTILISATION
 from orchestration.analysis.summary import tuner_label
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import Columns
@@ -29,16 +30,7 @@ from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
 from tuners.registry import RECORDED
 
-# Groups of metrics that a cause can affect.
-SLOWDOWN, TAIL, FCT, QUEUE, MARKS = "slowdown", "tail slowdown", "FCT", "queues", "marks"
-UTILISATION, DROPS = "utilisation", "drops"
 EVERYTHING = (SLOWDOWN, TAIL, FCT, QUEUE, MARKS, UTILISATION, DROPS)
-_TOPIC = {
-    "slowdown_mean": SLOWDOWN, "slowdown_p50": SLOWDOWN, "slowdown_p99": TAIL,
-    "slowdown_wasserstein": SLOWDOWN, "slowdown_ks": SLOWDOWN, "fct_mean": FCT, "fct_ratio": FCT,
-    "queue_mean": QUEUE, "queue_p99": QUEUE, "queue_wasserstein": QUEUE, "marked_share": MARKS,
-    "utilisation": UTILISATION, "dropped_share": DROPS,
-}  # fmt: skip
 # Printed wherever causes are listed.
 ORDER = (
     "In the order in which settings act (what ran it, fabric, hosts, traffic, tuner, readings, "
@@ -92,7 +84,7 @@ class Settings:
 
 def causes_of(a: Settings, b: Settings, judged: Sequence[Judged]) -> list[Cause]:
     """Return the settings in which two paired trials differ, in the order in which they act."""
-    different = [_TOPIC[item.metric.family] for item in judged if item.verdict == DIFFERENT]
+    different = [item.metric.topic for item in judged if item.verdict == DIFFERENT]
     return [
         dataclasses.replace(cause, could_explain=sum(topic in cause.moves for topic in different))
         for compare in _SETTINGS

@@ -15,12 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.comparison.catalogue import (
-    DROPPED_SHARE,
-    FCT_RATIO,
-    QUEUE_WASSERSTEIN,
-    Compared,
-)
 from orchestration.analysis.comparison.equivalence import Means, means_of
 from orchestration.analysis.comparison.flows import (
     BLOCKS,
@@ -33,7 +27,15 @@ from orchestration.analysis.comparison.flows import (
 )
 from orchestration.analysis.comparison.ports import PortBlocks
 from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
-from orchestration.analysis.metrics import SIZE_CLASSES, fct_key, slowdown_key
+from orchestration.analysis.metric import Metric
+from orchestration.analysis.metrics import (
+    DROPPED_SHARE,
+    FCT_RATIO,
+    QUEUE_WASSERSTEIN,
+    SIZE_CLASSES,
+    fct_key,
+    slowdown_key,
+)
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.model.records import Floats
 
@@ -64,17 +66,17 @@ class Resampled:
         self._scalars_a = _scalars(pair.a, self._weights_a[:_FEW])
         self._scalars_b = _scalars(pair.b, self._weights_b[:_FEW])
 
-    def means(self, metric: Compared, a: float, b: float) -> Means:
+    def means(self, metric: Metric, a: float, b: float) -> Means:
         """Return a scalar metric's values `a` and `b` with their noise."""
         filled, enough = _filled(self._pair, metric)
-        if self._identical(metric):
+        if self._identical(metric) and (metric.of is None or a == b):
             return Means(a, b, np.zeros((2, 2)), BLOCKS - 1, 1)
         if not enough:
             return Means(a, b, _UNKNOWN, BLOCKS - 1, 1)
         # blocks without flows of a class give no information on its spread
         return Means(a, b, self._covariance(metric, a, b, filled), filled - 1, 1)
 
-    def _covariance(self, metric: Compared, a: float, b: float, filled: int) -> Floats:
+    def _covariance(self, metric: Metric, a: float, b: float, filled: int) -> Floats:
         if metric.key not in self._scalars_a or metric.key not in self._scalars_b:
             return _UNKNOWN  # a side has a histogram, and no samples over time
         drawn = np.stack([self._scalars_a[metric.key], self._scalars_b[metric.key]])
@@ -116,7 +118,7 @@ class Resampled:
         drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
         return np.asarray(np.cov(drawn) * BLOCKS / (BLOCKS - 1))
 
-    def noise(self, metric: Compared, a: Floats, b: Floats, apart: Apart) -> Floats:
+    def noise(self, metric: Metric, a: Floats, b: Floats, apart: Apart) -> Floats:
         """Return the noise of `apart` of two distributions, shape (draws, columns of `apart`).
 
         `a` and `b` are counts (blocks, bins); `apart` takes CDFs (rows, bins). Counts without times
@@ -132,15 +134,15 @@ class Resampled:
         drawn = (drawn - seen) * self._chi[:, None]
         return np.asarray(drawn[np.isfinite(drawn).all(axis=1)])
 
-    def _identical(self, metric: Compared) -> bool:
-        if metric.group == "flows":
+    def _identical(self, metric: Metric) -> bool:
+        if metric.scope == "flow":
             return self._pair.paired is not None and self._pair.paired.identical
         return self._pair.parting is not None and self._pair.parting.identical
 
 
-def _filled(pair: PairFigures, metric: Compared) -> tuple[int, bool]:
+def _filled(pair: PairFigures, metric: Metric) -> tuple[int, bool]:
     """Return in how many blocks both trials have data on a metric, and whether that is enough."""
-    if metric.group == "ports":
+    if metric.scope != "flow":
         return BLOCKS, True
     counts = []
     for side in (pair.a, pair.b):
@@ -216,7 +218,7 @@ class CellEstimates:
         self._pairs = pairs
         self._resampled = Resampled(pairs[0]) if len(pairs) == 1 else None
 
-    def means(self, metric: Compared) -> Means | None:
+    def means(self, metric: Metric) -> Means | None:
         """Return a scalar metric's means; None if no pair has it on both sides."""
         if metric.key == FCT_RATIO:
             return self._ratio()
@@ -232,7 +234,7 @@ class CellEstimates:
         a, b = both[0].tolist()
         return self._resampled.means(metric, a, b)
 
-    def on_one_side(self, metric: Compared) -> str:
+    def on_one_side(self, metric: Metric) -> str:
         """Return "A" or "B" if only that run has the metric, else ""."""
         sides = []
         for side in ([pair.a for pair in self._pairs], [pair.b for pair in self._pairs]):
@@ -273,7 +275,7 @@ class CellEstimates:
         a, b = both[0].tolist()
         return Means(a, b, self._resampled.group_covariance(group), BLOCKS - 1, 1)
 
-    def distance(self, metric: Compared, margin: float) -> Distance | None:
+    def distance(self, metric: Metric, margin: float) -> Distance | None:
         """Return the distance of two distributions; None if a side has no distribution."""
         counts, scales = [], []
         for pair in self._pairs:
@@ -309,7 +311,7 @@ class CellEstimates:
         return Distance(value, noise, beyond, drawn_beyond, scale, freedom, n)
 
     def _apart(
-        self, metric: Compared, counts: Sequence[tuple[Floats, Floats]], apart: Apart
+        self, metric: Metric, counts: Sequence[tuple[Floats, Floats]], apart: Apart
     ) -> tuple[Floats, Floats]:
         """Return the mean of `apart` over the pairs, and its noise (draws, ...)."""
         a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
@@ -323,7 +325,7 @@ class CellEstimates:
 
 
 def mean_distribution(
-    pairs: Sequence[PairFigures], metric: Compared
+    pairs: Sequence[PairFigures], metric: Metric
 ) -> tuple[Floats, Floats, Floats] | None:
     """Return the edges and the mean CDFs of A and of B over the pairs, all (bins,)."""
     counts = [
@@ -338,7 +340,7 @@ def mean_distribution(
     return _edges(metric), a.mean(axis=0), b.mean(axis=0)
 
 
-def _counts(figures: TrialFigures, metric: Compared) -> Floats | None:
+def _counts(figures: TrialFigures, metric: Metric) -> Floats | None:
     """Return a trial's counts, shape (blocks, bins), or (1, bins) without times; None if none."""
     if metric.key == QUEUE_WASSERSTEIN:
         ports = figures.ports
@@ -348,12 +350,12 @@ def _counts(figures: TrialFigures, metric: Compared) -> Floats | None:
     return counts if counts is not None and counts.any() else None
 
 
-def _mean_key(metric: Compared) -> str:
+def _mean_key(metric: Metric) -> str:
     queue = metric.key == QUEUE_WASSERSTEIN
     return "queue_mean_bytes" if queue else slowdown_key("mean", "all")
 
 
-def _edges(metric: Compared) -> Floats:
+def _edges(metric: Metric) -> Floats:
     return QUEUE_EDGES_BYTES if metric.key == QUEUE_WASSERSTEIN else SLOWDOWN_EDGES
 
 

@@ -8,11 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from orchestration.analysis.comparison import sentences
-from orchestration.analysis.comparison.catalogue import (
-    COMPARED_BY_KEY,
-    QUEUE_WASSERSTEIN,
-    SLOWDOWN_WASSERSTEIN,
-)
 from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
 from orchestration.analysis.comparison.estimates import mean_distribution
 from orchestration.analysis.comparison.judge import Judged
@@ -24,6 +19,7 @@ from orchestration.analysis.figure_parts import (
     ratio_axes,
     row_name,
 )
+from orchestration.analysis.metrics import METRICS, QUEUE_WASSERSTEIN, SLOWDOWN_WASSERSTEIN
 from orchestration.analysis.queue_histogram import queue_span
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
@@ -104,11 +100,11 @@ def _estimate(figure: Figure, row: int, item: Judged, colour: str) -> list[float
                 "color": shade if item.verdict == DIFFERENT else "white",
                 "line": {"color": shade, "width": 2},
             },
-            hovertemplate=f"{item.metric.label}: {sentences.difference(item)}<br>{item.verdict}"
-            "<extra></extra>",
+            hovertemplate=f"{item.metric.short_label}: {sentences.difference(item)}<br>"
+            f"{item.verdict}<extra></extra>",
         )
     )
-    row_name(figure, row, item.metric.label)
+    row_name(figure, row, item.metric.short_label)
     return ends
 
 
@@ -118,7 +114,7 @@ def _within(ratio: float) -> float:
 
 def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     """Draw the slowdown distributions of both runs."""
-    found = mean_distribution(cell.pairs, COMPARED_BY_KEY[SLOWDOWN_WASSERSTEIN])
+    found = mean_distribution(cell.pairs, METRICS[SLOWDOWN_WASSERSTEIN])
     if found is None:
         return None
     edges, *shares = found
@@ -168,7 +164,7 @@ def _changes(share: Floats) -> np.ndarray:
 
 def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     """Draw the share of queue samples longer than x in both runs."""
-    found = mean_distribution(cell.pairs, COMPARED_BY_KEY[QUEUE_WASSERSTEIN])
+    found = mean_distribution(cell.pairs, METRICS[QUEUE_WASSERSTEIN])
     if found is None:
         return None
     edges, *shares = found

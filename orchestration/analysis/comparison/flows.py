@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestration.analysis.metrics import SIZE_CLASSES, in_class
+from orchestration.analysis.flow_figures import in_class
+from orchestration.analysis.metrics import SIZE_CLASSES
 from orchestration.analysis.sample_parts import measured_flows
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError

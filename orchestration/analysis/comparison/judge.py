@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis import student_t
-from orchestration.analysis.comparison.catalogue import COMPARED, Compared, Margins
 from orchestration.analysis.comparison.equivalence import (
     SIGNIFICANCE,
     UNDECIDED,
@@ -24,6 +23,9 @@ from orchestration.analysis.comparison.equivalence import (
     verdict,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates, Distance
+from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.metric import Metric
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import holm
 
@@ -38,7 +40,7 @@ class Judged:
     """
 
     cell: str
-    metric: Compared
+    metric: Metric
     a: float
     b: float
     interval: Interval
@@ -71,7 +73,7 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
     """
     drafts = []
     for label, estimates in cells:
-        for metric in COMPARED:
+        for metric in METRICS.between_runs:
             margin = margins.margin(metric)
             draft: _Draft | None = None
             if metric.distance:
@@ -101,7 +103,7 @@ def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
     return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
 
 
-def _of_means(cell: str, metric: Compared, means: Means, margin: float, look: Look) -> _Draft:
+def _of_means(cell: str, metric: Metric, means: Means, margin: float, look: Look) -> _Draft:
     p = p_values(means, margin, metric.floor, look)
     judged = Judged(
         cell, metric, means.a, means.b, interval_of(means, look), margin, p.allowed, math.nan,
@@ -111,7 +113,7 @@ def _of_means(cell: str, metric: Compared, means: Means, margin: float, look: Lo
 
 
 def _of_distance(
-    cell: str, metric: Compared, distance: Distance, margin: float, look: Look
+    cell: str, metric: Metric, distance: Distance, margin: float, look: Look
 ) -> _Draft:
     """Judge a norm of the difference of two distributions.
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.comparison.catalogue import COMPARED, Compared, Margins
 from orchestration.analysis.comparison.causes import Cause, Settings, causes_of, read_settings
 from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT, UNDECIDED, Verdict
 from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.judge import Judged, judge
+from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.comparison.places import Places, find_places
 from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_runs, pair_trials
 from orchestration.analysis.comparison.trials import (
@@ -20,6 +20,8 @@ from orchestration.analysis.comparison.trials import (
     speed_of,
 )
 from orchestration.analysis.marks import why_identical
+from orchestration.analysis.metric import Metric
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.packet_hops import told_hops
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError, Problem
@@ -39,7 +41,7 @@ class ComparedCell:
     how: str
     pairs: tuple[PairFigures, ...]
     judged: tuple[Judged, ...]
-    left_out: tuple[tuple[Compared, str], ...]
+    left_out: tuple[tuple[Metric, str], ...]
     places: Places
     causes: tuple[Cause, ...]
 
@@ -148,7 +150,7 @@ class _Work:
         compared = []
         for cell, known, (pairs, edges, settings) in zip(cells, estimates, read, strict=True):
             mine = tuple(item for item in judged if item.cell == cell.label)
-            sides = [(metric, known.on_one_side(metric)) for metric in COMPARED]
+            sides = [(metric, known.on_one_side(metric)) for metric in METRICS.between_runs]
             compared.append(
                 ComparedCell(
                     cell.label,

@@ -74,7 +74,7 @@ def _pair(pair: PairFigures) -> dict[str, Any]:
 def _judged(item: Judged) -> dict[str, Any]:
     return {
         "metric": item.metric.key,
-        "label": item.metric.label,
+        "label": item.metric.short_label,
         "unit": item.metric.unit,
         "a": item.a,
         "b": item.b,

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from orchestration.analysis.comparison.catalogue import DROPPED_SHARE
 from orchestration.analysis.comparison.flows import (
     QUEUE_EDGES_BYTES,
     FlowBlocks,
@@ -21,9 +20,12 @@ from orchestration.analysis.comparison.flows import (
 )
 from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
 from orchestration.analysis.comparison.runs import fresh
-from orchestration.analysis.metrics import flow_scalars, measure_ports
+from orchestration.analysis.flow_figures import flow_scalars
+from orchestration.analysis.metrics import DROPPED_SHARE, METRICS
+from orchestration.analysis.port_figures import measure_ports
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram, queue_span
 from orchestration.analysis.summary import size_edges
+from orchestration.analysis.trial_figures import own_figures
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.capabilities import capabilities
 from orchestration.model.errors import InputError
@@ -91,6 +93,7 @@ def reduce_pair(
         elif histogram is not None:
             scalars |= histogram.scalars
             counts = histogram.binned(QUEUE_EDGES_BYTES)
+        scalars |= own_figures(trial, METRICS.own)
         figures.append(TrialFigures(fresh(trial), scalars, blocks, measured, counts))
     paired = None
     if first is not None and second is not None:

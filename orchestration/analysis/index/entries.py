@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
+from orchestration.analysis.metrics import HEADLINES, METRICS
 from orchestration.analysis.report.report_tables import SEVERITIES, findings
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import Comparison, describe_difference
@@ -19,7 +19,6 @@ from orchestration.render.json import plain
 from orchestration.render.numbers import quantity
 
 INDEX_FORMAT = 1
-HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 # Of a commit, as git shows them.
 _COMMIT_DIGITS = 7
 
@@ -53,7 +52,7 @@ class Headline:
         The interval is the difference's, in the metric's unit.
         """
         found = self.comparison
-        label = METRIC[found.metric].label
+        label = METRICS[found.metric].label
         where = f"{self.condition}: " if self.condition else ""
         return (
             f"{where}{found.tuner} against {found.baseline}: {label} "
@@ -243,7 +242,7 @@ def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
             if arm.valid:
                 where = f"{condition.label}: " if several else ""
                 figures = [
-                    f"{METRIC[key].label} {quantity(arm.estimates[key].mean, METRIC[key].unit)}"
+                    f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
                     for key in HEADLINES
                 ]
                 yield f"{where}{arm.tuner}: {', '.join(figures)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.differences import paired_values
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import repeats_needed, t_interval
@@ -61,7 +61,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     paths = [path for path in paths if len(path.mean) > 1]
     if not paths:
         return None
-    label = METRIC[key].label
+    label = METRICS[key].label
     baseline = paired[0].baseline if paired else ""
     figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
     for place, path in enumerate(paths):

@@ -49,7 +49,7 @@ def _trials(summary: Summary) -> Data:
             "repeat": trial.spec.repeat,
             "valid": trial.stamp.valid,
             "findings": "; ".join(reason.text for reason in trial.stamp.reasons),
-            **{metric.key: trial.metrics.scalars[metric.key] for metric in METRICS},
+            **{metric.key: trial.metrics.scalars[metric.key] for metric in METRICS.report},
         }
         for trial in summary.trials
     )
@@ -73,7 +73,7 @@ def _estimates(summary: Summary) -> Data:
         }
         for condition in summary.conditions
         for arm in condition.arms
-        for metric in METRICS
+        for metric in METRICS.report
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
-from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import PairedDifference, paired_difference
@@ -43,7 +43,7 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     ratios = [1.0]
     for row, item in enumerate(drawn):
         difference, colour = item.difference, colours[tuner] if item.real else FAINT
-        label, ratio = METRIC[item.metric].label, 1 + difference.relative
+        label, ratio = METRICS[item.metric].label, 1 + difference.relative
         ratios.append(ratio)
         if difference.relative_low > -1:
             ends = [1 + difference.relative_low, 1 + difference.relative_high]
@@ -92,7 +92,7 @@ def _largest(comparisons: Sequence[Comparison]) -> str:
     real = [item for item in comparisons if item.real]
     if real:
         most = max(real, key=lambda item: abs(_log(item.difference.relative)))
-        return f"The largest: {METRIC[most.metric].label}, {most.verdict}."
+        return f"The largest: {METRICS[most.metric].label}, {most.verdict}."
     apart = [item for item in comparisons if not item.identical]
     if not apart:
         return f"All are {IDENTICAL}."
@@ -101,7 +101,7 @@ def _largest(comparisons: Sequence[Comparison]) -> str:
         return "One pair tells nothing about chance."
     first = bounded[0].difference
     return (
-        f"None is shown; in {METRIC[bounded[0].metric].label} anything from "
+        f"None is shown; in {METRICS[bounded[0].metric].label} anything from "
         f"{100 * first.relative_low:+.1f}% to {100 * first.relative_high:+.1f}% may have gone "
         "unseen."
     )
@@ -155,7 +155,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     values = paired_values(condition, key)[::-1]
     if not values:
         return None
-    label = METRIC[key].label
+    label = METRICS[key].label
     figure = value_rows(len(values), f"{label} against {short(values[0].baseline)}, %")
     drawn = [0.0]
     for item in values:

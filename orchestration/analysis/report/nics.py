@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.device_metrics import allowed_bps
+from orchestration.analysis.device_figures import allowed_bps
 from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, texts_of
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between

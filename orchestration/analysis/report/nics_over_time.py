@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.device_metrics import allowed_bps, round_trips_ns
+from orchestration.analysis.device_figures import allowed_bps, round_trips_ns
 from orchestration.analysis.figure_parts import corner_name
-from orchestration.analysis.metrics import Unit
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.model.records import MISSING, Floats
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
-from orchestration.render.numbers import extremes, quantity
+from orchestration.render.numbers import Unit, extremes, quantity
 from orchestration.render.picture import Picture, lines_of
 
 _PANEL_PIXELS, _AROUND_PIXELS, _GAP = 140, 70, 0.07

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.analysis.device_figures import packets_by_uplink, shares
 from orchestration.analysis.figure_parts import Cells, cell_panels
-from orchestration.analysis.path_metrics import packets_by_uplink, shares
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import after_warm_up
 from orchestration.model.records import Ints

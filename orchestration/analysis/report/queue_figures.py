@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from orchestration.analysis.figure_parts import corner_name, queue_share_axes
-from orchestration.analysis.metrics import QUEUE_GRID_BYTES
+from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.report.timeline import QueueTimelines, Timeline
 from orchestration.analysis.summary import Condition

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from orchestration.analysis.figure_parts import value_row, value_rows
-from orchestration.analysis.metrics import METRIC, Unit
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.summary import Arm, Condition
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, Colours, line, padded, short
-from orchestration.render.numbers import extremes, quantity
+from orchestration.render.numbers import Unit, extremes, quantity
 from orchestration.render.picture import Picture
 
 HOW_REPEATS = (
@@ -19,10 +19,10 @@ HOW_REPEATS = (
 )
 
 
-def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Picture | None:
+def repeats(condition: Condition, key: str, colours: Colours) -> Picture | None:
     """Draw a metric's value in every repeat, its mean and 95 % interval; None without values."""
     arms = shown_arms(condition)[::-1]
-    metric = METRIC[key]
+    metric = METRICS[key]
     drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
     drawn += [end for arm in arms for end in (arm.estimates[key].low, arm.estimates[key].high)]
     if not any(math.isfinite(arm.estimates[key].mean) for arm in arms):
@@ -41,7 +41,7 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
     rows = [(arm, trial) for arm in arms[::-1] for trial in arm.trials]
     spreads = " ".join(text for arm in arms[::-1] if (text := _spread(arm, key)))
     return Picture(
-        title.format(extremes(means, metric.unit)),
+        metric.title.format(extremes(means, metric.unit)),
         f"{spreads} {HOW_REPEATS}",
         figure,
         f"repeats-{key}",
@@ -93,7 +93,7 @@ def _spread(arm: Arm, key: str) -> str:
     (low, first), (high, last) = min(known), max(known)
     if low == high:
         return f"{arm.tuner}: the same in all {len(known)} repeats."
-    unit = METRIC[key].unit
+    unit = METRICS[key].unit
     return (
         f"{arm.tuner}: from {quantity(low, unit)} in repeat {first} to {quantity(high, unit)} in "
         f"repeat {last}."

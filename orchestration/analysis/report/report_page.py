@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.metrics import QUANTILES, fct_key, slowdown_key
+from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import acted_queues, actions_over_queue
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
@@ -52,7 +52,6 @@ from orchestration.render.picture import Picture
 
 # Totals over all pictures of a kind, which limit the page of a big campaign to a few megabytes.
 _TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000
-_HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 
 # Called with the conditions drawn and the conditions in all.
 Progress = Callable[[int, int], None]
@@ -128,7 +127,7 @@ class _Report:
         if condition.comparisons:
             parts += [Heading("What differs"), *self._differences(condition)]
             parts.append(comparison_table(condition))
-        headline = convergence(condition, _HEADLINES[0], self._colours)
+        headline = convergence(condition, HEADLINES[0], self._colours)
         if headline:
             parts += [Heading("Are there enough repeats?"), self._grid(condition, [headline])]
         parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
@@ -146,7 +145,7 @@ class _Report:
             for tuner in names
             if tuner in shown
         ]
-        pairs = [differences.pairs(condition, key, self._colours) for key in _HEADLINES]
+        pairs = [differences.pairs(condition, key, self._colours) for key in HEADLINES]
         return [self._grid(condition, forests), self._grid(condition, pairs)]
 
     def _flows(self, condition: Condition) -> list[Block]:
@@ -159,7 +158,7 @@ class _Report:
             slowdowns.fct_cdf(condition, self._colours),
         ]
         times = slowdowns.fct_by_size(condition, self._colours)
-        fct = repeats(condition, fct_key("all"), "Mean FCT: {}", self._colours)
+        fct = repeats(condition, fct_key("all"), self._colours)
         about = (
             "Slowdown is the flow completion time over the time that the flow takes alone at line "
             "rate, headers and base RTT counted. Each point stands for about a tenth of all flows, "
@@ -205,14 +204,10 @@ class _Report:
         if all(trial.spec.load_balancing == ECMP for trial in self._summary.trials):
             return []
         found = uplink_packets(shown)
-        titles = {
-            "uplink_imbalance": "Busiest uplink of a switch, over the mean: {}",
-            "out_of_order_share": "Packets out of order: {}",
-            "reroutes_per_flow": "Reroutes of a flow: {}",
-        }
+        keys = ("uplink_imbalance", "out_of_order_share", "reroutes_per_flow")
         pictures = [uplink_picture(found, self._colours)] if found else []
         drawn = self._grid(condition, pictures)
-        return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, titles)]
+        return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, keys)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
         parts: list[Block] = []
@@ -224,14 +219,11 @@ class _Report:
                 buffer_map(held, self._colours, self._spans),
             ]
             parts += [Heading("Shared buffers"), self._grid(condition, pictures)]
-            titles = {
-                "buffer_max_bytes": "The fullest buffer held {}",
-                "headroom_max_bytes": "Most headroom in use at a switch: {}",
-            }
-            parts.append(self._repeats(condition, titles))
+            keys = ("buffer_max_bytes", "headroom_max_bytes")
+            parts.append(self._repeats(condition, keys))
         paused = paused_pairs(shown)
         if paused:
-            counted = repeats(condition, "pauses_sent", "Pauses: {}", self._colours)
+            counted = repeats(condition, "pauses_sent", self._colours)
             pictures = [pause_picture(paused, self._colours), counted]
             parts += [Heading("Who stops whom"), self._grid(condition, pictures)]
         return parts
@@ -243,30 +235,23 @@ class _Report:
         pictures += [nics_over_time(timelines, self._colours)] if timelines else []
         if not pictures:
             return []
-        titles = {
-            "cnps": "CNPs: {}",
-            "rate_mean_bps": "A host with flows may send {}",
-            "rtt_p99_ns": "1% of round trips take longer than {}",
-        }
+        keys = ("cnps", "rate_mean_bps", "rtt_p99_ns")
         parts: list[Block] = [Heading("RoCE NICs: notifications, rates, round trips")]
-        return [*parts, self._grid(condition, pictures), self._repeats(condition, titles)]
+        return [*parts, self._grid(condition, pictures), self._repeats(condition, keys)]
 
     def _links(self, condition: Condition) -> list[Block]:
-        titles = {
-            "marked_share": "Packets marked CE: {}",
-            "utilisation_hosts": "Links to hosts are busy {}",
-            "utilisation_fabric": "Links between switches are busy {}",
-        }
+        keys = ("marked_share", "utilisation_hosts", "utilisation_fabric")
+        own = [metric.key for metric in METRICS.own]
         fabric, lacking = fabric_table(condition)
-        pictures = self._repeats(condition, titles)
+        pictures = self._repeats(condition, [*keys, *own])
         parts: list[Block] = []
         if any(pictures.pictures):
             parts += [Heading("Marking and utilisation"), pictures]
         parts.append(Paragraph(marking_text(condition), "caption"))
         return [*parts, *([fabric] if fabric else []), Paragraph(lacking, "note")]
 
-    def _repeats(self, condition: Condition, titles: Mapping[str, str]) -> Pictures:
-        pictures = [repeats(condition, key, title, self._colours) for key, title in titles.items()]
+    def _repeats(self, condition: Condition, keys: Sequence[str]) -> Pictures:
+        pictures = [repeats(condition, key, self._colours) for key in keys]
         return self._grid(condition, pictures, wide=False)
 
     def _grid(

@@ -9,9 +9,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from orchestration.analysis.answer import marking_law
-from orchestration.analysis.device_metrics import BUFFER_METRICS, NIC_METRICS
 from orchestration.analysis.load import Load
-from orchestration.analysis.metrics import METRIC, SIZE_CLASSES, fct_key, slowdown_key
+from orchestration.analysis.metrics import (
+    DEVICES,
+    FABRIC,
+    METRICS,
+    SIZE_CLASSES,
+    fct_key,
+    slowdown_key,
+)
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import describe_difference
@@ -39,18 +45,6 @@ SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 STYLES: dict[Severity, Style] = {"invalid": "bad", "warning": "warning"}
 # With fewer flows than this, the p99 is close to the maximum.
 FLOWS_FOR_P99 = 100
-FABRIC_METRICS = (
-    "queue_mean_bytes",
-    "queue_p99_bytes",
-    "queue_max_bytes",
-    "queue_busiest_bytes",
-    "marked_share",
-    "utilisation_hosts",
-    "utilisation_fabric",
-    "utilisation_max",
-    "dropped_packets",
-    "retransmits",
-)
 # A share of what was delivered: ports do not tell options of acknowledgements from payload.
 _NOTICEABLE = 0.005
 _TOTAL = "all patterns"
@@ -93,7 +87,7 @@ def comparison_table(condition: Condition) -> Table:
     rows = [
         Row(
             [
-                METRIC[item.metric].label,
+                METRICS[item.metric].label,
                 *([item.tuner] if several else []),
                 strong(item.verdict) if item.real else item.verdict,
                 describe_difference(item),
@@ -130,17 +124,18 @@ def fabric_table(condition: Condition) -> tuple[Table | None, str]:
 
     Only of queues and links every trial should have all.
     """
-    fabric = _measured(condition.arms, FABRIC_METRICS)
-    known = [*fabric, *_measured(condition.arms, (*NIC_METRICS, *BUFFER_METRICS))]
-    lacking = [METRIC[key].label for key in FABRIC_METRICS if key not in fabric]
+    fabric = _measured(condition.arms, FABRIC)
+    rest = [*DEVICES, *(metric.key for metric in METRICS.own)]
+    known = [*fabric, *_measured(condition.arms, rest)]
+    lacking = [METRICS[key].label for key in FABRIC if key not in fabric]
     said = f"Not measured: {'; '.join(lacking)}." if lacking else ""
     said = said if fabric else "Nothing was measured of queues and links."
     if not known:
         return None, said
     rows = [
         [
-            METRIC[key].label,
-            *(with_error(arm.estimates[key], METRIC[key].unit) for arm in condition.arms),
+            METRICS[key].label,
+            *(with_error(arm.estimates[key], METRICS[key].unit) for arm in condition.arms),
         ]
         for key in known
     ]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from orchestration.analysis.metrics import Unit
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import Estimate, t_interval
@@ -24,7 +23,7 @@ from orchestration.render.figure_style import (
     log_ticks,
     name_line,
 )
-from orchestration.render.numbers import interval, quantity
+from orchestration.render.numbers import Unit, interval, quantity
 from orchestration.render.picture import Picture, lines_of
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")

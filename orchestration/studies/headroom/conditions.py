@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from inventory.strictyaml import suggest
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.model.condition import TUNER, factors_of
 from orchestration.model.errors import InputError
 from orchestration.studies.papers.claims import Section, When
@@ -15,8 +15,6 @@ from orchestration.studies.papers.results import Measured, evaluate_section
 
 # Tuners that set their parameters once and leave them.
 STATIC = ("static", "secn1", "secn2", "timeout")
-# Figures that are 0 where all is well: headroom is relative.
-_MAY_BE_ZERO = ("lost", "lost_later", "lost_share", "class_shortfall", "class_unfairness")
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,12 @@ def check_metrics(metrics: Sequence[str]) -> None:
     """Raise InputError for a metric that is unknown, high if good, or may be 0."""
     usable = [
         key
-        for key, metric in PAPER_METRICS.items()
-        if metric.better == "lower" and key not in _MAY_BE_ZERO
+        for key, metric in METRICS.papers.items()
+        if metric.better == "lower" and not metric.may_be_zero
     ]
     for metric in metrics:
         if metric not in usable:
-            remedy = f"{suggest(metric, usable)}use one of {', '.join(usable)}"
+            remedy = METRICS.suggestion(metric, usable)
             raise InputError.single("--metric", f"no headroom is told by {metric!r}", remedy)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.studies.papers.condition import Condition, Repeat
 
@@ -121,7 +121,7 @@ def cross_fit(
 
 def _known(condition: Condition, arm: str, metric: str) -> set[int]:
     """Return the seeds at which a setting has a figure, or for a tail at least one flow."""
-    if PAPER_METRICS[metric].tail is not None:
+    if METRICS[metric].tail is not None:
         return {seed for seed, flows in condition.samples(arm, metric).items() if len(flows)}
     figures = condition.figures(arm, metric).items()
     return {seed for seed, figure in figures if math.isfinite(figure)}
@@ -139,7 +139,7 @@ def _figure(
     if not needed or not needed <= known[arm]:
         return math.inf
     order = sorted(needed)
-    tail = PAPER_METRICS[metric].tail
+    tail = METRICS[metric].tail
     if tail is None:
         figures = condition.figures(arm, metric)
         return float(np.mean([figures[seed] for seed in order]))

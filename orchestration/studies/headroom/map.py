@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.studies.headroom.conditions import Group, Scene
 from orchestration.studies.headroom.cross_fit import CrossFitted, choose, cross_fit, seeds_of
 from orchestration.studies.papers.condition import Condition
@@ -131,7 +131,7 @@ def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> I
 
 
 def _too_few(condition: Condition, metric: str, settings: Sequence[str]) -> bool:
-    return PAPER_METRICS[metric].tail is not None and condition.too_few(tuple(settings), metric)
+    return METRICS[metric].tail is not None and condition.too_few(tuple(settings), metric)
 
 
 def _agreed(fitted: CrossFitted, best_static: str, oracle: str | None, number: int) -> bool:

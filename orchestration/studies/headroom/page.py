@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.render.markdown import markdown_table
 from orchestration.render.numbers import NOTHING, percent_span
 from orchestration.render.table import Span, Table, Text, table
@@ -30,7 +30,7 @@ def page(found: HeadroomMap, picture: str) -> str:
 
 def metric_label(metric: str) -> str:
     """Return a metric in words."""
-    return PAPER_METRICS[metric].label
+    return METRICS[metric].label
 
 
 def summary(found: HeadroomMap) -> list[str]:

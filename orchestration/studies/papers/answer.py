@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import PairedDifference
 from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.render.markdown import rows_table
@@ -39,7 +39,7 @@ def claim_text(result: ClaimResult, transport: str) -> str:
     few = f"{judged.few} condition{'s' if judged.few > 1 else ''} with too few flows"
     if not rows:
         return few if judged.few else "not run"
-    unit = PAPER_METRICS[claim.metric].unit
+    unit = METRICS[claim.metric].unit
     if claim.direction == "value":
         text = "; ".join(
             (f"{row.label}: " if len(rows) > 1 else "") + estimate_text(row.estimate, unit)
@@ -63,7 +63,7 @@ def claim_text(result: ClaimResult, transport: str) -> str:
 def detectable_text(result: ClaimResult, transport: str) -> str:
     """Return the smallest differences that could have been shown: `3.1%`, `2.00 points`."""
     claim = result.claim
-    unit = PAPER_METRICS[claim.metric].unit
+    unit = METRICS[claim.metric].unit
     rows = result.by_transport[transport].rows
     in_unit = claim.direction == "value" or unit == "share"  # as the differences themselves are
     found = [
@@ -163,7 +163,7 @@ def yardsticks(paper: str, results: Iterable[SectionResult]) -> list[Yardstick]:
     counts: dict[tuple[str, str, str], Counter[str]] = {}
     counted = set()
     for result in results:
-        metric = PAPER_METRICS[result.section.metrics[0]]
+        metric = METRICS[result.section.metrics[0]]
         for condition in result.conditions:
             known = (result.section.campaign, metric.key, condition.label)
             if known in counted:

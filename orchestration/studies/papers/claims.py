@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from inventory.strictyaml import Duration, Loc, StrictModel, in_order, read, suggest
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.model.condition import TUNER
 from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar
@@ -151,11 +151,11 @@ def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
     sections = [section.id for section in file.sections]
     for number, section in enumerate(file.sections):
         metrics = [*section.metrics, *(item.metric for item in section.printed)]
-        found += [_unknown(("sections", number), "metric", m, PAPER_METRICS) for m in metrics]
+        found += [_unknown(("sections", number), "metric", m, METRICS.papers) for m in metrics]
     for number, claim in enumerate(file.claims):
         loc: Loc = ("claims", number)
         found.append(_unknown((*loc, "section"), "section", claim.section, sections))
-        found.append(_unknown((*loc, "metric"), "metric", claim.metric, PAPER_METRICS))
+        found.append(_unknown((*loc, "metric"), "metric", claim.metric, METRICS.papers))
         if claim.direction == "value" and (claim.low is None or claim.high is None):
             found.append((loc, "a value without its range", "give 'low' and 'high'"))
         if claim.direction != "value" and not claim.against:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from orchestration.analysis.detectable import detectable, noncentrality
+from orchestration.analysis.flow_figures import DoneFlows, values_of
 from orchestration.analysis.hierarchical import (
     NO_DIFFERENCE,
     pooled_difference,
     pooled_estimate,
     units,
 )
-from orchestration.analysis.metrics import DoneFlows
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import (
     CONFIDENCE,
     Estimate,
@@ -114,7 +114,7 @@ class Condition:
 
     def beyond(self, arm: str, metric: str) -> int | None:
         """Return how many flows of all repeats lie beyond a tail; None if it is no tail."""
-        tail = PAPER_METRICS[metric].tail
+        tail = METRICS[metric].tail
         if tail is None:
             return None
         return beyond(list(self.samples(arm, metric).values()), tail)
@@ -126,11 +126,15 @@ class Condition:
 
     def samples(self, arm: str, metric: str) -> dict[int, Floats]:
         """Return the values of a tail's flows, by seed."""
-        of = PAPER_METRICS[metric].samples
+        chosen = METRICS[metric].flows
         repeats = self.repeats.get(arm, {})
-        if of is None:
+        if chosen is None:
             return {}
-        return {seed: of(repeat.flows) for seed, repeat in repeats.items() if repeat.flows}
+        return {
+            seed: values_of(chosen, repeat.flows)
+            for seed, repeat in repeats.items()
+            if repeat.flows
+        }
 
     def figures(self, arm: str, metric: str) -> dict[int, float]:
         """Return an arm's figures by seed."""
@@ -138,7 +142,7 @@ class Condition:
 
     def estimate(self, arm: str, metric: str) -> Estimate:
         """Return the mean over the repeats, or their common tail; NaN for an arm without trials."""
-        tail = PAPER_METRICS[metric].tail
+        tail = METRICS[metric].tail
         repeats = self.repeats.get(arm, {})
         if tail is None:
             labels = [one.checkpoint for one in repeats.values()]
@@ -151,7 +155,7 @@ class Condition:
     def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
         """Return `arm` minus `against` over their common seeds."""
         seeds, groupings = self.pairs(arm, against)
-        tail = PAPER_METRICS[metric].tail
+        tail = METRICS[metric].tail
         if tail is None:
             mine, others = self.figures(arm, metric), self.figures(against, metric)
             a, b = ([figures[seed] for seed in seeds] for figures in (others, mine))
@@ -186,7 +190,7 @@ class Condition:
         seeds, (labels, _) = self.pairs(arm, against)
         mine, others = self.figures(arm, metric), self.figures(against, metric)
         freedom = len(seeds) - len(set(labels))
-        if PAPER_METRICS[metric].tail is not None or freedom < 1 or len(set(labels)) < 2:
+        if METRICS[metric].tail is not None or freedom < 1 or len(set(labels)) < 2:
             alike = self.as_one_network()
             difference = alike.difference(arm, against, metric)
             return abs(alike.detectable(arm, against, difference) / base_of(difference))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from orchestration.analysis.paper_metrics import PaperUnit
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.model.units import format_rate
-from orchestration.render.numbers import NO_SHARE, NOTHING, percent, points, quantity
+from orchestration.render.numbers import NO_SHARE, NOTHING, Unit, percent, points, quantity
 
 
-def amount(value: float, unit: PaperUnit) -> str:
+def amount(value: float, unit: Unit) -> str:
     """Return a value with its unit and three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
     if unit == "share":
         return quantity(0.0 if abs(value) < NO_SHARE else value, unit)
@@ -22,14 +21,14 @@ def amount(value: float, unit: PaperUnit) -> str:
     return format_rate(round(value), digits)
 
 
-def estimate_text(estimate: Estimate, unit: PaperUnit) -> str:
+def estimate_text(estimate: Estimate, unit: Unit) -> str:
     """Return `2.84 ±0.10`: the mean and half of its interval."""
     text = amount(estimate.mean, unit)
     half = (estimate.high - estimate.low) / 2
     return f"{text} ±{amount(half, unit)}" if half > 0 else text
 
 
-def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
+def difference_text(difference: PairedDifference, unit: Unit) -> str:
     """Return `-12.6% [-15.0% to -9.8%]`; differences of shares are in points.
 
     The interval is in the metric's unit if there is no relative one, which happens if the other

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from orchestration.analysis.hierarchical import DRAWS, draw_counts, pooled_difference, stretched
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.analysis.statistics import PairedDifference, t_interval
 from orchestration.analysis.tails import drawn_tails
 from orchestration.model.condition import BEST_STATIC, ORACLE
@@ -31,8 +31,6 @@ from orchestration.studies.papers.results import (
     is_placebo,
 )
 
-# By what headroom is told: the mean, the tail of small flows, large flows. All are better if lower.
-METRICS = ("slowdown_mean", "mice_p99", "long_mean")
 # Below this there is nothing to learn.
 LEAST = 0.05
 
@@ -95,7 +93,7 @@ def headroom_of(
     rows: list[Headroom] = []
     for transport in in_order({condition.transport for _, condition in found}):
         mine = [(place, one) for place, one in found if one.transport == transport]
-        for metric in METRICS:
+        for metric in HEADROOM:
             rows += rows_of(paper, mine, metric, tuple(learned))
     return rows
 
@@ -168,7 +166,7 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
     ]
     networks = [condition.repeats[arm][seed].checkpoint for seed in seeds]
     names = (BEST_STATIC, ORACLE, arm)
-    tail = PAPER_METRICS[metric].tail
+    tail = METRICS[metric].tail
     if tail is None:
         static, oracle, mine = (
             np.array([condition.figures(name, metric)[seed] for seed in seeds]) for name in names
@@ -197,7 +195,7 @@ def _together(
     It is the mean of the conditions' regrets, over the seeds that all have: a seed's figures are
     divided by the oracle's mean of their condition, and averaged.
     """
-    if PAPER_METRICS[metric].tail is not None:
+    if METRICS[metric].tail is not None:
         conditions = [c for c in conditions if not c.too_few((BEST_STATIC, ORACLE), metric)]
     if len(conditions) < 2:
         return []
@@ -205,7 +203,7 @@ def _together(
     if len(seeds) < 2:
         return []
     order = sorted(seeds)
-    if PAPER_METRICS[metric].tail is not None:
+    if METRICS[metric].tail is not None:
         return [_tails_together(paper, conditions, metric, order)]
     shared = set.intersection(*(set(c.repeats) for c in conditions))
     repeats = {
@@ -237,7 +235,7 @@ def _averaged(
 def _tails_together(
     paper: str, conditions: Sequence[Condition], metric: str, seeds: Sequence[int]
 ) -> Headroom:
-    tail = PAPER_METRICS[metric].tail or 0.0
+    tail = METRICS[metric].tail or 0.0
     counts = draw_counts([0] * len(seeds), DRAWS // 4)
     points, draws = [], []
     for condition in conditions:

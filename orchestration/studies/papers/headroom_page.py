@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent_span
 from orchestration.studies.papers.condition import in_order
-from orchestration.studies.papers.headroom import LEAST, METRICS, Headroom, verdict_on
-
-_COLUMNS = {"slowdown_mean": "mean slowdown", "mice_p99": "tail (p99 FCT up to 100 KB)"}
-_COLUMNS["long_mean"] = "large flows (mean FCT above 1 MB)"
+from orchestration.studies.papers.headroom import LEAST, Headroom, verdict_on
 
 INTRODUCTION = f"""\
 Headroom is what any tuner can win: by how much the single best static setting (`best-static`) is
@@ -41,7 +39,7 @@ def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
 def _summary(rows: Sequence[Headroom]) -> str:
     """Return one sentence a metric: under how many conditions there is something to learn."""
     sentences = []
-    for metric in METRICS:
+    for metric in HEADROOM:
         known = [
             row
             for row in rows
@@ -49,11 +47,11 @@ def _summary(rows: Sequence[Headroom]) -> str:
         ]
         few = sum(row.metric == metric and bool(row.place) and row.few for row in rows)
         if not known:
-            sentences.append(f"- By {_COLUMNS[metric]} nothing is known: too few flows.")
+            sentences.append(f"- By {METRICS[metric].short_label} nothing is known: too few flows.")
             continue
         nothing = sum(row.headroom[0] < LEAST for row in known)
         negative = sum(row.headroom[2] < 0 for row in known)
-        text = f"- By {_COLUMNS[metric]} there is "
+        text = f"- By {METRICS[metric].short_label} there is "
         text += "**nothing to learn**" if nothing == len(known) else "nothing to learn"
         text += f" under {nothing} of {len(known)} conditions"
         if few:
@@ -85,11 +83,11 @@ def _whole_table(rows: Sequence[Headroom]) -> str:
         cells.setdefault((row.paper, row.transport), {})[row.metric] = row
     papers, order = list(dict.fromkeys(paper for paper, _ in cells)), _transports(together)
     keys = sorted(cells, key=lambda key: (papers.index(key[0]), order.index(key[1])))
-    heads = ("all together", "transport", *(_COLUMNS[metric] for metric in METRICS))
+    heads = ("all together", "transport", *(METRICS[metric].short_label for metric in HEADROOM))
     return rows_table(
         heads,
         [
-            [paper, transport.upper() or NOTHING, *(_cell(cells[key].get(m)) for m in METRICS)]
+            [paper, transport.upper() or NOTHING, *(_cell(cells[key].get(m)) for m in HEADROOM)]
             for key in keys
             for paper, transport in [key]
         ],
@@ -101,10 +99,10 @@ def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
     for paper in dict.fromkeys(row.paper for row in rows):
         mine = [row for row in rows if row.paper == paper]
         arms = list(
-            dict.fromkeys(p.arm for row in mine if row.metric == METRICS[0] for p in row.arms)
+            dict.fromkeys(p.arm for row in mine if row.metric == HEADROOM[0] for p in row.arms)
         )
         yield f"### {paper}: headroom by condition, and the share of it in mean slowdown\n"
-        heads = ["condition", *(f"headroom, {_COLUMNS[m]}" for m in METRICS), *arms]
+        heads = ["condition", *(f"headroom, {METRICS[m].short_label}" for m in HEADROOM), *arms]
         keys = dict.fromkeys((row.place, row.transport) for row in mine)
         order = _transports(mine)
         places = list(dict.fromkeys(place for place, _ in keys))
@@ -112,12 +110,12 @@ def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
         for place, transport in sorted(keys, key=lambda k: (places.index(k[0]), order.index(k[1]))):
             here = {r.metric: r for r in mine if (r.place, r.transport) == (place, transport)}
             label = ", ".join(filter(None, (place or "all together", transport.upper())))
-            first = here.get(METRICS[0])
+            first = here.get(HEADROOM[0])
             shares = (
                 {p.arm: percent_span(*p.share, sign="", digits=0) for p in first.arms}
                 if first
                 else {}
             )
             told = [shares.get(arm, NOTHING) for arm in arms]
-            cells.append([label, *(_cell(here.get(metric)) for metric in METRICS), *told])
+            cells.append([label, *(_cell(here.get(metric)) for metric in HEADROOM), *told])
         yield rows_table(heads, cells)

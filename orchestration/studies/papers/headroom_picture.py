@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from orchestration.analysis.metrics import HEADROOM
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.studies.headroom.picture import STEPS, headroom_cell
 from orchestration.studies.papers.condition import in_order
-from orchestration.studies.papers.headroom import METRICS, Headroom
+from orchestration.studies.papers.headroom import Headroom
 
 
 def picture(rows: Sequence[Headroom]) -> str:
     """Return the picture of the headroom in the first metric; "" if none is known."""
-    shown = [row for row in rows if row.metric == METRICS[0] and math.isfinite(row.headroom[0])]
+    shown = [row for row in rows if row.metric == HEADROOM[0] and math.isfinite(row.headroom[0])]
     if not shown:
         return ""
     # each paper's own conditions, then all of them together

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.balance_figures import balance_figures
+from orchestration.analysis.flow_figures import DoneFlows, done_flows
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
-from orchestration.analysis.metrics import DoneFlows, done_flows
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.networks import check_network
-from orchestration.analysis.paper_metrics import PAPER_METRICS, load_figures, port_figures
 from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
+from orchestration.analysis.trial_figures import of_flows, of_progress, throughput_figures
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.condition import (
@@ -139,11 +139,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 valid=result.stamp.valid,
                 backend=result.spec.backend,
                 flows=done_flows(result),
-                ports={
-                    **port_figures(result),
-                    **balance_figures(result),
-                    **load_figures(result),
-                },
+                ports=throughput_figures(result),
                 progress=flow_progress(result),
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
                 repeat=result.spec.repeat,
@@ -243,14 +239,8 @@ def _look(trials: list[Compared], factors: When) -> Look:
 def _figures(section: Section, trial: Measured, flows: DoneFlows) -> Mapping[str, float]:
     """Return a trial's figures by metric; NaN where it has no samples of flows that last."""
     steady = trial.progress.since(section.steady_from) if trial.progress else None
-    figures = {**trial.ports}
-    for key, metric in PAPER_METRICS.items():
-        if metric.of_flows is not None:
-            figures[key] = metric.of_flows(flows)
-        elif metric.of_progress is not None:
-            sampled = steady is not None and len(steady.t_ns) > 1
-            figures[key] = metric.of_progress(steady) if steady and sampled else math.nan
-    return figures
+    figures = {**of_flows(flows), **of_progress(steady)}
+    return {key: figures.get(key, trial.ports.get(key, math.nan)) for key in METRICS.papers}
 
 
 def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:

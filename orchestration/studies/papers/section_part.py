@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.tails import LEAST_BEYOND
 from orchestration.model.capabilities import capabilities
 from orchestration.render.markdown import rows_table
@@ -43,7 +43,7 @@ def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterat
         yield ""
     sentences = [sentence(row) for row in yardsticks(section.paper, [result])]
     if sentences:
-        metric = PAPER_METRICS[section.metrics[0]].label
+        metric = METRICS[section.metrics[0]].label
         yield f"By {metric}: {' '.join(sentences)}\n"
     for place in dict.fromkeys(condition.place for condition in result.conditions):
         here = {c.transport: c for c in result.conditions if c.place == place}
@@ -87,7 +87,7 @@ def _table(result: SectionResult, conditions: Sequence[Condition]) -> str:
     """Return the table of one condition, under each transport."""
     section = result.section
     several = any(condition.transport for condition in conditions)
-    labels = [PAPER_METRICS[key].label for key in section.metrics]
+    labels = [METRICS[key].label for key in section.metrics]
     rows = [
         [
             arm,
@@ -128,7 +128,7 @@ def _load(condition: Condition, key: str) -> float:
 
 
 def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
-    unit = PAPER_METRICS[key].unit
+    unit = METRICS[key].unit
     few = condition.beyond(arm, key) if condition.repeats.get(arm) else None
     if few is not None and few < LEAST_BEYOND:
         parts = [f"too few flows ({few} beyond)"]

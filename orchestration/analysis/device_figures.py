@@ -1,0 +1,138 @@
+"""Figures of hosts' NICs, of switches' buffers and of the paths that switches choose.
+
+CNPs and pauses count from the warm-up to the trial's end. Rates, round trips and buffers are of the
+samples taken while flows arrived, as those of queues. What a trial has not is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.analysis.sample_parts import (
+    after_warm_up,
+    arrivals,
+    counted,
+    measured_flows,
+    totals,
+)
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.records import MISSING, Floats, Ints, Samples
+
+
+def allowed_bps(testbed: Testbed, hosts: Samples) -> Floats:
+    """Return what hosts with unfinished RoCE flows may send: (samples, hosts), else NaN.
+
+    That is the sum of what congestion control allows their flows, and at most the line rate.
+    """
+    line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
+    return np.where(hosts.rate_bps > 0, np.minimum(hosts.rate_bps, line_bps), math.nan)
+
+
+def round_trips_ns(hosts: Samples) -> Floats:
+    """Return the last round trip of hosts with unfinished RoCE flows: (samples, hosts), else NaN.
+
+    A host without such flows still shows that of its last one.
+    """
+    return np.where((hosts.rtt_ns > 0) & (hosts.rate_bps != 0), hosts.rtt_ns, math.nan)
+
+
+def measure_devices(result: TrialResult) -> dict[str, float]:
+    """Return the metrics of NICs and buffers. Raises InputError for an unreadable table."""
+    hosts, pauses = after_warm_up(result, "host"), after_warm_up(result, "priority")
+    window = arrivals(result.samples("host"), result.spec.measured_ns)
+    buffers = arrivals(result.samples("switch"), result.spec.measured_ns)
+    rates = allowed_bps(result.testbed, window)
+    trips = round_trips_ns(window)
+    return {
+        "cnps": counted(hosts.cnps),
+        "rate_mean_bps": float(np.nanmean(rates)) if np.isfinite(rates).any() else math.nan,
+        "rtt_p99_ns": float(np.nanquantile(trips, 0.99)) if np.isfinite(trips).any() else math.nan,
+        "pauses_sent": counted(pauses.pauses_sent),
+        "pausing_ns": counted(pauses.pausing_ns),
+        "buffer_max_bytes": _highest(buffers.buffer_bytes),
+        "headroom_max_bytes": _highest(buffers.headroom_bytes),
+    }
+
+
+def _highest(samples: Ints) -> float:
+    known = samples[samples != MISSING]
+    return float(known.max()) if len(known) else math.nan
+
+
+def uplinks(testbed: Testbed) -> dict[str, list[int]]:
+    """Return, of each switch with a choice, the numbers of the queues of each port upwards.
+
+    They are numbers in `Testbed.queues`, in the order of the ports, class by class.
+    """
+    result: dict[str, list[int]] = {}
+    for number, queue in enumerate(testbed.queues):
+        if testbed.peer_device(queue).tier > testbed.device[queue.device].tier:
+            result.setdefault(queue.device, []).append(number)
+    wide = testbed.queues_per_port
+    return {name: numbers for name, numbers in result.items() if len(numbers) > wide}
+
+
+def packets_by_uplink(testbed: Testbed, ports: Samples) -> dict[str, Ints]:
+    """Return the packets that each such switch sent by each of its ports upwards."""
+    sent = totals(ports.tx_packets)
+    return {
+        name: sent[numbers].reshape(-1, testbed.queues_per_port).sum(axis=1)
+        for name, numbers in uplinks(testbed).items()
+    }
+
+
+def measure_paths(result: TrialResult) -> dict[str, float]:
+    """Return the metrics of paths; NaN where a trial has none.
+
+    The imbalance is that of the busiest uplink of a switch: its packets over the mean of the
+    switch's, averaged over switches by their packets.
+    """
+    switches, hosts = after_warm_up(result, "switch"), after_warm_up(result, "host")
+    received, flows = counted(hosts.received_packets), np.count_nonzero(measured_flows(result))
+    by_switch = list(packets_by_uplink(result.testbed, after_warm_up(result, "queue")).values())
+    packets = sum(int(row.sum()) for row in by_switch)
+    highest = sum(float(row.max()) * len(row) for row in by_switch)
+    reroutes = counted(switches.reroutes)
+    return {
+        "out_of_order_share": counted(hosts.out_of_order_packets) / received
+        if received > 0
+        else math.nan,
+        "reroutes_per_flow": reroutes / flows if flows else math.nan,
+        "uplink_imbalance": highest / packets if packets else math.nan,
+    }
+
+
+def shares(row: Ints) -> np.ndarray:
+    """Return each uplink's share of its switch's packets; NaN if it sent none."""
+    return row / row.sum() if row.sum() else np.full(len(row), math.nan)
+
+
+def measure_balance(result: TrialResult) -> dict[str, float]:
+    """Return shares of lost and of reordered packets, flowlets of a flow; NaN if not measured.
+
+    Lost packets are by those that hosts received with data and those lost. Flowlets are of all
+    switches that choose a path, by the flows that ended: DRLet's "rerouting times", "number of
+    flowlets divided by number of flows" (figure 4).
+    """
+    hosts, switches = after_warm_up(result, "host"), after_warm_up(result, "switch")
+    received = _last(hosts.values.get("received_packets"))
+    early = _last(hosts.values.get("out_of_order_packets"))
+    flowlets = _last(switches.values.get("flowlets"))
+    dropped = _last(after_warm_up(result, "queue").dropped_packets)
+    ended = result.table("flows")["end_ns"] >= 0
+    flows = int(np.count_nonzero(ended & measured_flows(result)))
+    return {
+        "lost_share": dropped / (received + dropped) if received + dropped else math.nan,
+        "reordered_share": early / received if received else math.nan,
+        "flowlets_of_a_flow": flowlets / flows if flows else math.nan,
+    }
+
+
+def _last(samples: Ints | None) -> float:
+    """Return the sum over targets in the last sample; NaN if nothing was measured."""
+    if samples is None or not samples.size or (samples[-1] == MISSING).any():
+        return math.nan
+    return float(samples[-1].sum())
