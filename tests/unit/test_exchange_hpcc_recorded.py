@@ -110,7 +110,7 @@ def test_queues_are_those_of_the_time_when_flows_arrived(take_over, tmp_path):
     assert arm.estimates["queue_max_bytes"].mean == 598_000
     fact = result.facts["queue_histogram"]
     assert (fact["from_ns"], fact["until_ns"]) == (0, 20 * MS)
-    assert "Queues and links, while flows arrived" in report(tmp_path / "runs")
+    assert "All switch ports, while flows arrived" in report(tmp_path / "runs")
 
 
 def test_queues_of_another_time_are_not_called_those_of_arrivals(take_over, tmp_path):

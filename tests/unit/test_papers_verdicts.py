@@ -273,7 +273,8 @@ def test_a_headline_has_a_column_for_each_transport() -> None:
     made: ClaimResult = evaluate_claim(claim("lower", least=0.4), result_of(*here, *there))
     row = headline(made, "P")
     assert list(row.cells) == ["dctcp", "dcqcn"]
-    head, _, line, _ = headline_tables([row])
+    [made_table] = headline_tables([row])
+    head, _, line = made_table.splitlines()
     assert head == "| paper | claim | the paper | DCTCP | DCQCN | likely cause |"
     assert line.count("**reproduced**") == 2
     assert "detectable: " in line

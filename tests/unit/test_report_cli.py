@@ -10,13 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestration.analysis.report.report_page import build_page, write_page
+from orchestration.analysis.report.report_page import build_page
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
 from orchestration.artifacts.writer import write_trial
 from orchestration.cli.report import report
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.trial import TunerSpec
+from orchestration.render.html import replace_file
 
 EXTERNAL = re.compile(r"<(script|link|img|iframe)[^>]*(src|href)\s*=|@import|url\(\s*.?http")
 
@@ -131,7 +132,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(summary, tmp_path):
     target = tmp_path / "report.html"
     target.mkdir()
     with pytest.raises(NotReadyError, match="cannot be written"):
-        write_page(summary, target)
+        replace_file(target, build_page(summary))
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
