@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from inventory.files import load_testbed, testbed_text
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, unwritable
 from orchestration.model.units import format_duration, parse_duration_ns
 
 # Names of the links of a tier in a file; a custom file lists each link instead.
@@ -78,6 +78,4 @@ def write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InputError.single(
-            str(path), f"cannot be written: {error.strerror}", "choose another place"
-        ) from error
+        raise unwritable(path, error, "choose another place", InputError) from error

@@ -39,6 +39,7 @@ from inventory.schema import MAX_CLASSES
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Device, Testbed
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.problems import Code
 from orchestration.model.units import format_size
 
 __all__ = ["Machines", "load_machines", "load_rack", "write_rack"]
@@ -234,10 +235,14 @@ def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
     except InputError as error:
         if file is not None and file.is_file():
             raise
-        problem = error.problems[0]
-        what = f"no testbed file {file}" if file else problem.what
-        remedy = "correct the path, relative to the inventory's folder" if file else problem.remedy
-        raise InputError([document.problem(("closloop_testbed",), what, remedy)]) from None
+        loc = ("closloop_testbed",)
+        if file is None:
+            raise InputError(document.at(loc, problem) for problem in error.problems) from None
+        what, remedy = (
+            f"no testbed file {file}",
+            "correct the path, relative to the inventory's folder",
+        )
+        raise InputError([document.problem(loc, what, remedy, Code.NO_SUCH_FILE)]) from None
 
 
 def _match_problems(

@@ -15,6 +15,7 @@ from typing import Any
 
 from inventory.ansible_schema import DEVICE_NAMES, PASSWORDS, PREFIX, RACK_NAMES, REFUSED
 from inventory.strictyaml import Document, Loc, suggest
+from inventory.topology import reachable
 from orchestration.model.errors import Problem
 
 ALL = "all"
@@ -165,14 +166,12 @@ class Groups:
         return {}
 
     def _ancestors(self, name: str) -> dict[str, None]:
-        result: dict[str, None] = {}
-        todo = list(self._groups[name].parents)
-        while todo:
-            parent = todo.pop()
-            if parent not in result:
-                result[parent] = None
-                todo += self._groups[parent].parents
-        return result
+        parents = self._groups[name].parents
+        return dict.fromkeys(
+            ancestor
+            for parent in parents
+            for ancestor in reachable(parent, lambda name: self._groups[name].parents)
+        )
 
     def _loops(self) -> Iterator[Problem]:
         for group in self._groups.values():

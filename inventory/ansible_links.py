@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from inventory.ansible_schema import GROUPS, LinkVariable
 from inventory.strictyaml import Document, suggest
-from inventory.topology import LinkSpec, Port, Testbed
+from inventory.topology import LinkSpec, Port, Testbed, reachable
 from orchestration.model.errors import Problem
 from orchestration.model.units import format_duration, format_rate
 
@@ -161,13 +161,9 @@ def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
     start = next((name for name, item in listed.items() if item.tier), None)
     if start is None:
         return
-    reached: set[str] = set()
-    todo = [start]
-    while todo:
-        name = todo.pop()
-        if name not in reached:
-            reached.add(name)
-            todo += [link.peer for link in listed[name].links] if listed[name].tier else []
+    reached = reachable(
+        start, lambda name: [link.peer for link in listed[name].links if listed[name].tier]
+    )
     for name, item in listed.items():
         if name not in reached:
             what = f"it is not connected to {start} (hosts do not forward)"

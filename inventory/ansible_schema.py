@@ -15,7 +15,8 @@ from inventory.addressing import DEFAULT_PREFIX
 from inventory.rack import SONIC_QUEUE, Access, Corridor, Lacking, NicKind, Platform, Safety
 from inventory.scale import MOST_SCALE
 from inventory.schema import AnyFile, DeviceName
-from inventory.strictyaml import Duration, Rate, StrictModel
+from inventory.strictyaml import Duration, Rate, StrictModel, matching, must
+from orchestration.model.problems import WrongValue
 
 PREFIX = "closloop_"
 # Groups by tier. Higher tiers have their number in the name.
@@ -62,62 +63,48 @@ def _number(value: object) -> object:
 
 def _plain(value: object) -> object:
     if isinstance(value, str) and "{{" in value:
-        raise ValueError("templates are not evaluated here: write the value itself")
+        raise WrongValue("templates are not evaluated here", "write the value itself")
     return value
 
 
-def _matching(pattern: str, problem: str) -> AfterValidator:
-    """Return a validator of text that fully matches `pattern`; `problem` describes a mismatch."""
-
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(f"{value!r} {problem}")
-        return value
-
-    return AfterValidator(check)
-
-
-_ADDRESS = _matching(
-    r"[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", "is no address: write an IP address or a host name"
+_ADDRESS, _DPU = (
+    matching(
+        rf"{empty}[A-Za-z0-9:][A-Za-z0-9.:_%-]{{0,252}}",
+        "{!r} is no address",
+        "write an IP address or a host name",
+    )
+    for empty in ("", "|")
 )
-_DPU = _matching(
-    r"|[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", "is no address: write an IP address or a host name"
+_USER = matching(
+    r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", "{!r} is no user name", "write the name that logs in"
 )
-_USER = _matching(
-    r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", "is no user name: write the name that logs in"
+_KEY_FILE = matching(
+    r"|(/|~/)(.|\n)*",
+    "{!r} is relative, to no fixed folder",
+    "write a path that begins with / or ~/",
 )
-_KEY_FILE = _matching(
-    r"|(/|~/)(.|\n)*", "is relative, to no fixed folder: write a path that begins with / or ~/"
+_PYTHON = matching(
+    r"python3|/[A-Za-z0-9_./+-]{1,252}",
+    "{!r} is no program",
+    "write its path, like /usr/bin/python3.9",
 )
-_PYTHON = _matching(
-    r"python3|/[A-Za-z0-9_./+-]{1,252}", "is no program: write its path, like /usr/bin/python3.9"
-)
-_INTERFACE = _matching(
+_INTERFACE = matching(
     r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}",
-    "is no interface: write the operating system's name of the port, like eth0",
+    "{!r} is no interface",
+    "write the operating system's name of the port, like eth0",
 )
-_RDMA_DEVICE = _matching(
+_RDMA_DEVICE = matching(
     r"|[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}",
-    "is no RDMA device: write its name in `rdma link`, like mlx5_0",
+    "{!r} is no RDMA device",
+    "write its name in `rdma link`, like mlx5_0",
 )
-
-
-def _positive(value: int) -> int:
-    if value <= 0:
-        raise ValueError("it is zero: use more")
-    return value
-
-
-def _microseconds(value: int) -> int:
-    if value % 1000 or value >= 2**32 * 1000:
-        raise ValueError("SONiC takes whole microseconds, and less than 71 minutes")
-    return value
-
-
-def _share(value: float) -> float:
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{value} is no share: use 0 to 1")
-    return value
+_POSITIVE = must(lambda value: value > 0, "it is zero", "use more")
+_MICROSECONDS = must(
+    lambda value: value % 1000 == 0 and value < 2**32 * 1000,
+    "SONiC does not take such a time",
+    "write whole microseconds, less than 71 minutes",
+)
+_SHARE = must(lambda value: 0.0 <= value <= 1.0, "{} is no share", "use 0 to 1")
 
 
 def _fabric_prefix(value: str) -> str:
@@ -138,8 +125,8 @@ def _fabric_prefix(value: str) -> str:
 Plain = BeforeValidator(_plain)
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Interface = Annotated[str, _INTERFACE]
-Positive = Annotated[Duration, AfterValidator(_positive)]
-Share = Annotated[float, AfterValidator(_share)]
+Positive = Annotated[Duration, _POSITIVE]
+Share = Annotated[float, _SHARE]
 
 
 class LinkVariable(StrictModel):
@@ -148,9 +135,7 @@ class LinkVariable(StrictModel):
     interface: Interface = Field(description="this device's name of the port, like eth0")
     peer: DeviceName = Field(description="the device at the other end")
     peer_interface: Interface = Field(description="its name of the port there")
-    rate: Annotated[Rate, AfterValidator(_positive)] | None = Field(
-        default=None, description="like 25Gbps"
-    )
+    rate: Annotated[Rate, _POSITIVE] | None = Field(default=None, description="like 25Gbps")
     delay: Positive | None = Field(default=None, description="one-way delay, like 1us")
     rdma_device: Annotated[str, _RDMA_DEVICE] = Field(
         default="", description="the RDMA device of this port, like mlx5_0"
@@ -186,7 +171,7 @@ class DeviceVariables(StrictModel):
     closloop_queues: Annotated[
         tuple[Annotated[int, Field(ge=0, le=63)], ...], Field(min_length=1)
     ] = (SONIC_QUEUE,)
-    closloop_telemetry: Annotated[Duration, AfterValidator(_microseconds)] = Field(
+    closloop_telemetry: Annotated[Duration, _MICROSECONDS] = Field(
         default=0, description="how often queue depths are streamed, like 10ms"
     )
     closloop_lacks: tuple[Lacking, ...] = Field(

@@ -13,6 +13,7 @@ from typing import Any
 from inventory.rack import Access, Rack
 from inventory.reachability import Reach, Severity, problems
 from inventory.topology import Port
+from orchestration.model.problems import Code, Problem
 from orchestration.model.units import format_rate
 
 # In the order in which they are made and shown: a failed one may leave later ones unknown.
@@ -92,6 +93,16 @@ class Finding:
     severity: Severity
     what: str
     remedy: str = ""
+
+    @classmethod
+    def of(cls, check: str, severity: Severity, problem: Problem) -> Finding:
+        """Return the finding of a check that a device's problem is."""
+        return cls(problem.where, check, severity, *problem.relocated("").parts[:2])
+
+    @property
+    def problem(self) -> Problem:
+        """What is wrong, and the remedy."""
+        return Problem(self.device, self.what, self.remedy, Code.NOT_READY)
 
 
 def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:

@@ -15,9 +15,10 @@ from inventory.generators import Fabric, GeneratorError
 from inventory.likeness import read_testbed, whole_text
 from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, suggest
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from inventory.topology import ETHERNET_HEADER_BYTES, Testbed, reachable
 from orchestration.model import plugins
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.problems import unknown
 from orchestration.model.units import format_size
 
 GROUP = "closloop.testbeds"
@@ -60,10 +61,8 @@ def _file(name_or_path: str) -> Iterator[Path]:
         yield Path(plugins.load(name_or_path, GROUP))
         return
     if name_or_path not in known:
-        remedy = (
-            f"{suggest(name_or_path, known)}known are {', '.join(known)}; or give a file's path"
-        )
-        raise InputError.single("testbed", f"unknown testbed {name_or_path!r}", remedy)
+        what, end = f"unknown testbed {name_or_path!r}", "; or give a file's path"
+        raise InputError([unknown("", what, name_or_path, known, "known are ", end)])
     with resources.as_file(resources.files("inventory") / "testbeds") as folder:
         yield folder / f"{name_or_path}.yml"
 
@@ -86,7 +85,7 @@ def _load(path: Path) -> Testbed:
     try:
         fabric = file.fabric()
     except GeneratorError as error:
-        problems.append(document.problem((error.parameter,), error.what, error.remedy))
+        problems.append(document.at((error.parameter,), error.problem))
     if file.slow_links is not None and fabric[0]:
         problems += slow_links.problems(file.slow_links, fabric, document)
         fabric = file.slow_links.slowed(fabric)
@@ -170,13 +169,7 @@ def _reach_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
         neighbours[link.a].append(link.b)
         neighbours[link.b].append(link.a)
     start = file.switches[0].name
-    reached: set[str] = set()
-    todo = [start]
-    while todo:
-        name = todo.pop()
-        if name not in reached:
-            reached.add(name)
-            todo += neighbours[name] if name not in file.hosts else []
+    reached = reachable(start, lambda name: () if name in file.hosts else neighbours[name])
     for loc, name, _ in _named(file):
         if name not in reached:
             what = f"{name} is not connected to {start} (hosts do not forward)"

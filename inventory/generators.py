@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inventory.topology import Device, LinkSpec
+from orchestration.model.problems import WrongValue
 
 Fabric = tuple[list[Device], list[LinkSpec]]
 
@@ -28,14 +29,12 @@ class Cable:
         return LinkSpec(a, b, self.rate_bps, self.delay_ns)
 
 
-class GeneratorError(ValueError):
+class GeneratorError(WrongValue):
     """An impossible parameter: which one, what is wrong with it, what to do."""
 
     def __init__(self, parameter: str, what: str, remedy: str) -> None:
-        super().__init__(f"{what}: {remedy}")
+        super().__init__(what, remedy)
         self.parameter = parameter
-        self.what = what
-        self.remedy = remedy
 
 
 def leaf_spine(

@@ -54,8 +54,7 @@ def _read(path: Path, find: Finder, seen: tuple[Path, ...]) -> Document:
         try:
             other = stack.enter_context(find(named))
         except InputError as error:
-            problems = [document.problem((LIKE,), it.what, it.remedy) for it in error.problems]
-            raise InputError(problems) from error
+            raise InputError(document.at((LIKE,), it) for it in error.problems) from error
         if other.resolve() in here or len(here) > _DEEPEST:
             what = f"{path.name} is like itself, through {other.name}"
             raise InputError([document.problem((LIKE,), what, "let one of them stand alone")])

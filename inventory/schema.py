@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, RootModel
+from pydantic import Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.slow_links import SlowLinks
-from inventory.strictyaml import Duration, Rate, Size, StrictModel
+from inventory.strictyaml import Duration, Rate, Size, StrictModel, matching, must
 from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 from orchestration.model.trial import CongestionControl
@@ -22,65 +21,40 @@ MAX_WEIGHT = 100
 MAX_FRAMING_BYTES = 256
 
 
-def _mtu(value: int) -> int:
-    if not MIN_MTU_BYTES <= value <= MAX_MTU_BYTES:
-        raise ValueError(
-            f"an MTU of {value}B is out of range: use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B"
-        )
-    return value
-
-
-def _framing(value: int) -> int:
-    if value > MAX_FRAMING_BYTES:
-        raise ValueError(
-            f"{value}B of framing is out of range: use {ETHERNET_FRAMING_BYTES}B for Ethernet"
-        )
-    return value
-
-
-def _some_rate(value: int) -> int:
-    if value == 0:
-        raise ValueError("a link needs a rate: use more than 0bps")
-    return value
-
-
-def _some_delay(value: int) -> int:
-    if value == 0:
-        raise ValueError("a link needs a propagation delay: use 5ns for a metre of cable")
-    return value
-
-
-def _testbed_name(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,62}", value):
-        raise ValueError(f"{value!r} is not a name: use lower-case letters, digits, '-', '_', '.'")
-    return value
-
-
-def _device_name(value: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", value):
-        raise ValueError(
-            f"{value!r} is not a device name: use a lower-case letter, "
-            "then letters, digits and '_', 31 in all"
-        )
-    return value
-
-
-def _class_name(value: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", value):
-        raise ValueError(
-            f"{value!r} is not a class name: use a lower-case letter, "
-            "then letters, digits, '-' and '_', 31 in all"
-        )
-    return value
-
-
+_MTU = must(
+    lambda value: MIN_MTU_BYTES <= value <= MAX_MTU_BYTES,
+    "an MTU of {}B is out of range",
+    f"use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B",
+)
+_FRAMING = must(
+    lambda value: value <= MAX_FRAMING_BYTES,
+    "{}B of framing is out of range",
+    f"use {ETHERNET_FRAMING_BYTES}B for Ethernet",
+)
+_SOME_RATE = must(bool, "a link needs a rate", "use more than 0bps")
+_SOME_DELAY = must(bool, "a link needs a propagation delay", "use 5ns for a metre of cable")
+_TESTBED_NAME = matching(
+    r"[a-z0-9][a-z0-9_.-]{0,62}",
+    "{!r} is not a name",
+    "use lower-case letters, digits, '-', '_', '.'",
+)
+_DEVICE_NAME = matching(
+    r"[a-z][a-z0-9_]{0,30}",
+    "{!r} is not a device name",
+    "use a lower-case letter, then letters, digits and '_', 31 in all",
+)
+_CLASS_NAME = matching(
+    r"[a-z][a-z0-9_-]{0,30}",
+    "{!r} is not a class name",
+    "use a lower-case letter, then letters, digits, '-' and '_', 31 in all",
+)
 Count = Annotated[int, Field(ge=1, le=1024)]
-DeviceName = Annotated[str, AfterValidator(_device_name)]
+DeviceName = Annotated[str, _DEVICE_NAME]
 
 
 class _Cable(StrictModel):
-    rate: Annotated[Rate, AfterValidator(_some_rate)] = Field(description="like 25Gbps")
-    delay: Annotated[Duration, AfterValidator(_some_delay)] = Field(
+    rate: Annotated[Rate, _SOME_RATE] = Field(description="like 25Gbps")
+    delay: Annotated[Duration, _SOME_DELAY] = Field(
         description="one-way propagation delay, like 1us"
     )
 
@@ -89,9 +63,7 @@ class _Cable(StrictModel):
 
 
 class _Class(StrictModel):
-    name: Annotated[str, AfterValidator(_class_name)] = Field(
-        description="the class's name, like rdma"
-    )
+    name: Annotated[str, _CLASS_NAME] = Field(description="the class's name, like rdma")
     weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = Field(
         description="its share of a port, relative to the other classes' weights, like 70"
     )
@@ -101,15 +73,11 @@ class _Class(StrictModel):
 class AnyFile(StrictModel):
     """What every testbed file says."""
 
-    name: Annotated[str, AfterValidator(_testbed_name)] = Field(
-        description="the testbed's name, as in `graphcc`"
-    )
+    name: Annotated[str, _TESTBED_NAME] = Field(description="the testbed's name, as in `graphcc`")
     description: str = Field(default="", description="one line for `closloop inventory list`")
     source: str = Field(default="", description="where the figures come from")
-    mtu: Annotated[Size, AfterValidator(_mtu)] = Field(
-        description="largest IP packet in bytes, like 1500B"
-    )
-    framing: Annotated[Size, AfterValidator(_framing)] = Field(
+    mtu: Annotated[Size, _MTU] = Field(description="largest IP packet in bytes, like 1500B")
+    framing: Annotated[Size, _FRAMING] = Field(
         default=ETHERNET_FRAMING_BYTES,
         description="what a packet takes on the wire beside its Ethernet frame's header, like 24B",
     )

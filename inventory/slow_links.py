@@ -8,33 +8,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from inventory.generators import Fabric
-from inventory.strictyaml import Document, StrictModel, suggest
+from inventory.strictyaml import Document, StrictModel, must, suggest
 from inventory.topology import LinkSpec
 from orchestration.model.errors import Problem
 
-
-def _share(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(f"a share of {value:g} of the links is none: use 0.05 for 5 %")
-    return value
-
-
-def _factor(value: float) -> float:
-    if not 0 < value < 1:
-        raise ValueError(f"a factor of {value:g} slows nothing: use more than 0, less than 1")
-    return value
+_SHARE = must(
+    lambda value: 0 < value <= 1, "a share of {:g} of the links is none", "use 0.05 for 5 %"
+)
+_FACTOR = must(
+    lambda value: 0 < value < 1, "a factor of {:g} slows nothing", "use more than 0, less than 1"
+)
 
 
 class SlowLinks(StrictModel):
     """Links between switches that have a part of their rate, named or drawn by a seed."""
 
-    factor: Annotated[float, AfterValidator(_factor)] = Field(
-        description="what is left of the rate, like 0.5"
-    )
-    share: Annotated[float, AfterValidator(_share)] | None = None
+    factor: Annotated[float, _FACTOR] = Field(description="what is left of the rate, like 0.5")
+    share: Annotated[float, _SHARE] | None = None
     seed: Annotated[int, Field(ge=0)] = 1
     links: tuple[str, ...] = ()
 

@@ -9,23 +9,40 @@ that its own checks find, and raises once:
     if problems:
         raise InputError(in_order(problems))
 
-In a ValueError raised by a validator, the text after the last ": " is the remedy.
+A validator raises `WrongValue`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic_core
-from pydantic import BaseModel, BeforeValidator, ConfigDict, RootModel, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    RootModel,
+    ValidationError,
+    ValidationInfo,
+)
 
 from inventory import yamltree
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import (
+    Code,
+    InputError,
+    Problem,
+    no_such_file,
+    unknown,
+    unreadable,
+)
 from orchestration.model.errors import suggest as suggest
+from orchestration.model.problems import WrongValue, of_value
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 Rate = Annotated[int, BeforeValidator(parse_rate_bps)]
@@ -34,6 +51,42 @@ Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
 
 Loc = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def must(
+    test: Callable[[Any], object],
+    what: str,
+    remedy: str,
+    shown: Callable[[Any], object] = lambda value: value,
+) -> AfterValidator:
+    """Return a validator that refuses values which fail `test`.
+
+    In `what`, `{}` is the value, as `shown` returns it, and `{field!r}` the field's name.
+    """
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if not test(value):
+            raise WrongValue(what.format(shown(value), field=info.field_name), remedy)
+        return value
+
+    return AfterValidator(check)
+
+
+def one_of(what: str, known: Iterable[str]) -> AfterValidator:
+    """Return a validator that refuses names which are none of the `known` ones."""
+    names = tuple(known)
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise WrongValue(f"{what} {name!r}", f"{suggest(name, names)}use {', '.join(names)}")
+        return name
+
+    return AfterValidator(check)
+
+
+def matching(pattern: str, what: str, remedy: str) -> AfterValidator:
+    """Return a validator that refuses texts which do not fully match `pattern`."""
+    return must(re.compile(pattern).fullmatch, what, remedy)
 
 
 class StrictModel(BaseModel):
@@ -49,12 +102,12 @@ def read(path: str | Path) -> Document:
             # One character more than is accepted, so that a huge file is not read whole.
             text = file.read(yamltree.MAX_CHARS + 1)
     except FileNotFoundError:
-        raise InputError.single(str(path), "no such file", "check the path") from None
+        raise no_such_file(path) from None
     except UnicodeDecodeError as error:
-        raise InputError.single(str(path), "not UTF-8 text", "save the file as UTF-8") from error
+        what, code = "not UTF-8 text", Code.UNREADABLE_FILE
+        raise InputError.single(str(path), what, "save the file as UTF-8", code) from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError.single(str(path), f"cannot be read: {reason}", "check the path") from error
+        raise unreadable(path, error) from error
     return parse(text, str(path))
 
 
@@ -93,9 +146,15 @@ class Document:
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}"
 
-    def problem(self, loc: Loc, what: str, remedy: str = "") -> Problem:
+    def problem(
+        self, loc: Loc, what: str, remedy: str = "", code: Code = Code.BAD_INPUT
+    ) -> Problem:
         """Return a problem with the value at `loc`."""
-        return Problem(self.where(loc), what, remedy)
+        return Problem(self.where(loc), what, remedy, code)
+
+    def at(self, loc: Loc, problem: Problem) -> Problem:
+        """Return a problem as one of the value at `loc`, with where it was found."""
+        return Problem(self.where(loc), *problem.parts)
 
     def check(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
         """Return the validated model (None if there is none) and the problems found.
@@ -112,9 +171,11 @@ class Document:
             for details in error.errors(include_url=False):
                 if len(problems) >= yamltree.MAX_FAULTS:
                     what = f"more than {yamltree.MAX_FAULTS} problems, the first of them are here"
-                    problems.append(Problem(self.name, what, "correct these first"))
+                    remedy = "correct these first"
+                    problems.append(Problem(self.name, what, remedy, Code.TOO_MANY))
                     break
-                problem = self._problem_of(dict(details), model)
+                loc: Loc = details["loc"]
+                problem = _explain(dict(details), self.where(loc), self._name_of(loc), model)
                 # A refused alias was read as None; its own fault is the better message.
                 aliased = details["input"] is None and problem.where in faulty
                 if not aliased and not _only_seems_short(dict(details)):
@@ -135,11 +196,6 @@ class Document:
             path = (*path, part)
             here = here[part]
         return path
-
-    def _problem_of(self, details: dict[str, Any], model: type[BaseModel]) -> Problem:
-        loc: Loc = details["loc"]
-        what, remedy = _explain(details, self._name_of(loc), model)
-        return self.problem(loc, what, remedy)
 
     def _name_of(self, loc: Loc) -> str:
         path = self._resolve(loc)
@@ -188,39 +244,44 @@ def _only_seems_short(details: dict[str, Any]) -> bool:
     return bool(len(details["input"]) >= details["ctx"]["min_length"])
 
 
-def _explain(details: dict[str, Any], name: str, model: type[BaseModel]) -> tuple[str, str]:
-    """Return (what, remedy) in plain words for one pydantic error."""
+def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseModel]) -> Problem:
+    """Return the problem, in plain words, of one pydantic error about `name`."""
     error, loc, value = details["type"], details["loc"], details["input"]
     context = details.get("ctx", {})
     if error == "extra_forbidden":
         owners = _models_at(model, loc[:-1])
         known = list(dict.fromkeys(name for owner in owners for name in field_names(owner)))
-        remedy = f"{suggest(str(loc[-1]), known)}remove it or use one of {', '.join(known)}"
-        return f"unknown field {loc[-1]!r}", remedy
+        found = unknown(
+            where, f"unknown field {loc[-1]!r}", str(loc[-1]), known, "remove it or use one of "
+        )
+        return replace(found, code=Code.UNKNOWN_FIELD)
     if error == "missing":
-        return f"missing field {loc[-1]!r}", f"add it{_described(model, loc)}"
+        remedy = f"add it{_described(model, loc)}"
+        return Problem(where, f"missing field {loc[-1]!r}", remedy, Code.MISSING_FIELD)
     if error == "union_tag_not_found":
         known = [kind for owner in _models_at(model, loc) for kind in _kinds(owner)]
-        return f"missing field {context['discriminator']}", f"use one of {', '.join(known)}"
+        what = f"missing field {context['discriminator']}"
+        return Problem(where, what, f"use one of {', '.join(known)}", Code.MISSING_FIELD)
     if error == "union_tag_invalid":
         discriminator = context["discriminator"].strip("'")
         known = [word.strip("' ") for word in context["expected_tags"].split(",")]
-        remedy = f"{suggest(context['tag'], known)}use one of {', '.join(known)}"
-        return f"unknown {discriminator} {context['tag']!r}", remedy
+        what = f"unknown {discriminator} {context['tag']!r}"
+        return unknown(where, what, context["tag"], known)
+    what, remedy = f"{name} is {_shown(value)}", "correct the value"
     if error == "value_error":
-        what, _, remedy = str(context["error"]).rpartition(": ")
-        return (what, remedy) if what else (remedy, "correct the value")
+        return of_value(context["error"], where, otherwise=remedy)
     if value is None:
-        return f"{name} has no value", "write one after the colon, or remove the field"
-    if error == "literal_error":
+        what, remedy = f"{name} has no value", "write one after the colon, or remove the field"
+    elif error == "literal_error":
         known = [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")]
-        return f"{name} is {_shown(value)}", f"{suggest(str(value), known)}use {', '.join(known)}"
-    if error in _WANTED:
-        return f"{name} is {_shown(value)}, not {_WANTED[error]}", f"write {_WANTED[error]}"
-    for bound, words in _BOUNDS.items():
-        if bound in context:
-            return f"{name} is {_shown(value)}", f"use {words} {context[bound]}"
-    return f"{name} is refused: {details['msg']}", "correct the value"
+        return unknown(where, what, str(value), known, "use ")
+    elif error in _WANTED:
+        what, remedy = f"{what}, not {_WANTED[error]}", f"write {_WANTED[error]}"
+    elif bound := next((bound for bound in _BOUNDS if bound in context), None):
+        remedy = f"use {_BOUNDS[bound]} {context[bound]}"
+    else:
+        what = f"{name} is refused: {details['msg']}"
+    return Problem(where, what, remedy, Code.WRONG_VALUE)
 
 
 def _shown(value: object) -> str:

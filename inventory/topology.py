@@ -7,7 +7,7 @@ project (observations, actions, tables).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,18 @@ ETHERNET_FRAMING_BYTES = 24
 ETHERNET_HEADER_BYTES = 14
 # IPv4 20, TCP 20, TCP timestamps 12 (the Linux default).
 TCP_IP_HEADER_BYTES = 52
+
+
+def reachable(start: str, neighbours: Callable[[str], Iterable[str]]) -> dict[str, None]:
+    """Return what is reached from `start`, itself included, depth first."""
+    reached: dict[str, None] = {}
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached[name] = None
+            todo += neighbours(name)
+    return reached
 
 
 @dataclass(frozen=True)

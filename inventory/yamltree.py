@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import Code, InputError, Problem
 
 Path = tuple[str | int, ...]
 
@@ -66,9 +66,8 @@ def parse(text: str, name: str) -> Tree:
     """
     if len(text) > MAX_CHARS:
         what = f"more than {MAX_CHARS / 1e6:.0f} million characters"
-        raise InputError.single(
-            name, what, "check that it is the file you mean, or make it shorter"
-        )
+        remedy = "check that it is the file you mean, or make it shorter"
+        raise InputError.single(name, what, remedy, Code.NOT_YAML)
     builder = _Builder(name)
     try:
         data = builder.document(_events(text, name))
@@ -76,14 +75,14 @@ def parse(text: str, name: str) -> Tree:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        raise InputError.single(where, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
+        raise _not_yaml(where, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
     except YAMLError as error:
         what = str(error).splitlines()[0]
-        raise InputError.single(name, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
+        raise _not_yaml(name, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
     if not isinstance(data, dict):
         found = "empty" if data is None else "not a mapping of fields to values"
         where = f"{name}:{builder.lines.get((), 1)}"
-        raise InputError.single(where, f"the file is {found}", "write `field: value` lines")
+        raise _not_yaml(where, f"the file is {found}", "write `field: value` lines")
     return Tree(data, builder.lines, builder.faults)
 
 
@@ -97,12 +96,16 @@ def _events(text: str, name: str) -> Iterator[Event]:
         if isinstance(event, NodeEvent) and depth > MAX_DEPTH:
             what = f"nested more than {MAX_DEPTH} deep"
             where = f"{name}:{event.start_mark.line + 1}"
-            raise InputError.single(where, what, "write a flatter file")
+            raise _not_yaml(where, what, "write a flatter file")
         if isinstance(event, MappingStartEvent | SequenceStartEvent):
             depth += 1
         elif isinstance(event, MappingEndEvent | SequenceEndEvent):
             depth -= 1
         yield event
+
+
+def _not_yaml(where: str, what: str, remedy: str) -> InputError:
+    return InputError.single(where, what, remedy, Code.NOT_YAML)
 
 
 _SYNTAX_REMEDY = "check indentation, colons, quotes and brackets there and in the line above"
@@ -123,7 +126,7 @@ class _Builder:
                 starts += 1
                 if starts > 1:
                     what = "a second YAML document"
-                    raise InputError.single(self._where(event), what, "use one file for each")
+                    raise _not_yaml(self._where(event), what, "use one file for each")
                 first = next(events)
                 self.lines[()] = first.start_mark.line + 1
                 data = self.build(first, events, ())
@@ -193,12 +196,11 @@ class _Builder:
             self._fault(event, f"tag {str(tag)!r} is not accepted", remedy)
 
     def _fault(self, event: Event, what: str, remedy: str) -> None:
-        self.faults.append(Problem(self._where(event), what, remedy))
+        self.faults.append(Problem(self._where(event), what, remedy, Code.NOT_YAML))
         if len(self.faults) == MAX_FAULTS:
             what = f"{MAX_FAULTS:,} faults up to here; what follows was not read"
-            raise InputError(
-                [*self.faults, Problem(self._where(event), what, "correct these first")]
-            )
+            last = Problem(self._where(event), what, "correct these first", Code.TOO_MANY)
+            raise InputError([*self.faults, last])
 
     def _where(self, event: Event) -> str:
         return f"{self.name}:{event.start_mark.line + 1}"

@@ -19,6 +19,7 @@ from orchestration.backends.emulated.kernel.check import check_kernel
 from orchestration.backends.simulated.program import COMPILER, find_program, find_wheel
 from orchestration.model.errors import ClosloopError, NotReadyError
 from orchestration.model.memory import available_memory_bytes
+from orchestration.model.problems import Code, Problem, told
 from orchestration.virtual_rack import forwarding
 
 State = Literal["ok", "missing", "note"]
@@ -47,6 +48,16 @@ class Finding:
     found: str
     remedy: str = ""
 
+    @classmethod
+    def of(cls, what: str, state: State, error: ClosloopError, about: str = "") -> Finding:
+        """Return the finding that a check failed with an error."""
+        return cls(what, state, **told((one.at(about) for one in error.problems), "found"))
+
+    @property
+    def problem(self) -> Problem:
+        """What is wrong, and the remedy."""
+        return Problem("", self.found, self.remedy, Code.NOT_READY)
+
 
 def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
     """Check this machine; with `boot`, boot the kernel too, with `benchmark` forward packets."""
@@ -72,7 +83,7 @@ def _forwarding() -> Finding:
     try:
         found = forwarding.measure(forwarding.MEASURE_S)
     except NotReadyError as error:
-        return Finding(what, "note", error.message, error.remedy)
+        return Finding.of(what, "note", error)
     forwarding.record(found.hops_per_s)
     judged = "marking" if found.judged else "without marking"
     said = f"{found.hops_per_s:,} packet-hops a second, {judged}, for racks in real time"
@@ -99,7 +110,7 @@ def _kernel(*, boot: bool) -> Finding:
         found = f"Linux {report.release}, boots in {report.wall_s:.1f} s"
         return Finding(what, "ok", found)
     except ClosloopError as error:
-        return Finding(what, "missing", error.message, error.remedy)
+        return Finding.of(what, "missing", error)
 
 
 def _build_tools() -> Finding:
@@ -119,7 +130,7 @@ def _memory() -> Finding:
     try:
         found += f", guests' memory in {memory_dir(_GUEST_BYTES)}"
     except ClosloopError as error:
-        return Finding("memory", "missing", error.message, error.remedy)
+        return Finding.of("memory", "missing", error)
     return Finding("memory", "ok", found)
 
 
@@ -189,7 +200,7 @@ def _flow_table() -> Finding:
     try:
         return Finding(what, "ok", f"compiled: {flow_table_object().name}")
     except ClosloopError as error:
-        return Finding(what, "note", f"tuners that observe flows: {error.message}", error.remedy)
+        return Finding.of(what, "note", error, "tuners that observe flows")
 
 
 def _ns3() -> Finding:

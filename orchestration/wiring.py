@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from orchestration.device.ssh import Secrets
 from orchestration.model.capabilities import backends, capabilities
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, check_known, needs
 from orchestration.model.ports import Backend
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
     without a backend's libraries.
     """
     known = [one.name for one in backends()]
-    if name not in known:
-        raise InputError.single(
-            "backend", f"no backend is called {name!r}", f"known are {', '.join(known)}"
-        )
+    check_known("backend", "no backend is called {!r}", [name], known)
     own = capabilities(name)
     if own.on_rack and rack is None:
         raise InputError.single(
@@ -53,13 +50,8 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
             "`closloop rack up` makes a virtual one",
         )
     module, _, implementation = own.implementation.partition(":")
-    try:
+    with needs(f"the {name} backend", own.extra):
         made = getattr(import_module(module), implementation)
-    except ModuleNotFoundError as error:
-        raise NotReadyError(
-            f"the {name} backend needs {error.name}, which is not installed",
-            f"pip install 'closloop[{own.extra}]'",
-        ) from error
     found: Backend = made(rack.inventory, rack.secrets) if own.on_rack and rack else made()
     return found
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.csv_columns import CsvColumns, Kind, NameColumn, read_csv, unreadable
-from orchestration.model.errors import InputError
+from orchestration.model.csv_columns import CsvColumns, Kind, NameColumn, read_csv
+from orchestration.model.errors import InputError, unreadable
 from orchestration.model.records import Ints
 
 COLUMNS: dict[str, Kind] = {

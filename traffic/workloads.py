@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from orchestration.model import plugins
 from orchestration.model.brought import here
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, raise_any
 from orchestration.model.records import Floats, Ints
 
 GROUP = "closloop.workloads"
@@ -175,8 +175,7 @@ def parse_table(name: str, text: str, where: str) -> Workload:
             Problem(place, what, remedy) for what, remedy in _faults(point, before, index == last)
         ]
         points.append(point)
-    if problems:
-        raise InputError(problems)
+    raise_any(problems)
     return Workload(name, tuple(points), " ".join(comments))
 
 

@@ -31,9 +31,8 @@ def check_tuner(
     `reference` is a tuner's name, `file.py:Class`, or an entry point of `closloop.tuners`.
     """
     spec = TunerSpec(reference, dict(params or {}))
-    faults = list(registry.check(spec.name, spec.params, testbed))
-    if faults:
-        return faults
+    if wrong := registry.check(spec.name, spec.params, testbed):
+        return [fault.in_one_sentence for fault in wrong]
     tuner = registry.create(spec)
     faults = [*_unknown("signal", tuner.observes, BY_KEY), *_unknown("knob", tuner.knobs, KNOBS)]
     if faults:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pkgutil import resolve_name
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,6 +18,7 @@ from orchestration.model import plugins
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import KNOBS
 from orchestration.model.ports import Tuner
+from orchestration.model.problems import Problem, of_text, of_value, suggest
 from orchestration.model.trial import Scalar, TunerSpec
 from tuners.base import BaseTuner
 
@@ -65,22 +65,20 @@ def names() -> tuple[str, ...]:
 def tuner_class(name: str) -> type[Any]:
     """Return the class behind a tuner's name or reference.
 
-    Raises PluginError, a ValueError with `what: remedy`, if there is none.
+    Raises PluginError if there is none.
     """
     if name in TUNERS:
         known: type[Any] = resolve_name(TUNERS[name])
         return known
     if not plugins.is_file(name) and name not in plugins.offered(GROUP):
-        near = get_close_matches(name, TUNERS, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise plugins.PluginError(f"unknown tuner {name!r}: {guess}known are {', '.join(names())}")
+        remedy = f"{suggest(name, TUNERS)}known are {', '.join(names())}"
+        raise plugins.PluginError(f"unknown tuner {name!r}", remedy)
     found = plugins.load(name, GROUP)
     absent = [what for what in ("reset", "act") if not callable(getattr(found, what, None))]
     if absent or not isinstance(found, type):
         lacks = f" without {' and '.join(absent)}" if absent else ""
-        raise plugins.PluginError(
-            f"{name!r} is no tuner{lacks}: derive a class from closloop.BaseTuner"
-        )
+        what, remedy = f"{name!r} is no tuner{lacks}", "derive a class from closloop.BaseTuner"
+        raise plugins.PluginError(what, remedy)
     return found
 
 
@@ -93,7 +91,7 @@ def create(spec: TunerSpec) -> Tuner:
     """Return a new tuner. Raises ValueError with a remedy for an unknown name or parameter."""
     made, faults = _made(spec.name, spec.params)
     if made is None or faults:
-        raise ValueError("; ".join(faults))
+        raise ValueError("; ".join(fault.in_one_sentence for fault in faults))
     made.check_testbed(None)
     tuner: Tuner = made
     return tuner
@@ -154,8 +152,10 @@ def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
     return {table: str(params[table]) for table in tables if params.get(table)}
 
 
-def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) -> tuple[str, ...]:
-    """Return all faults of a tuner's name or parameters, each as `what: remedy`.
+def check(
+    name: str, params: dict[str, Scalar], testbed: Testbed | None = None
+) -> tuple[Problem, ...]:
+    """Return all faults of a tuner's name or parameters.
 
     With `testbed`, also the reasons why the tuner cannot run there.
     """
@@ -165,36 +165,32 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
     try:
         made.check_testbed(testbed)
     except InputError as error:
-        # callers split at the first colon, so the fault itself must not contain one
-        return tuple(
-            f"{item.what.replace(': ', ', ')} (in {item.where}): {item.remedy}"
-            for item in error.problems
-        )
+        return error.problems
     except ValueError as error:
-        return (str(error),)
+        return (of_value(error),)
     return ()
 
 
-def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[str]]:
+def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[Problem]]:
     """Return a new tuner (None if it cannot be created) and the faults of its parameters."""
     try:
         kind = tuner_class(name)
     except plugins.PluginError as error:
-        return None, [str(error)]
+        return None, [of_value(error)]
     accepted = _parameters(kind)
     takes = ", ".join(accepted) if accepted else "no parameters"
     faults = [
-        f"tuner {name!r} has no parameter {key!r}: it takes {takes}"
+        Problem("", f"tuner {name!r} has no parameter {key!r}", f"it takes {takes}")
         for key in params
         if key not in accepted
     ]
     faults += [
-        f"tuner {name!r} needs {key!r}: write it beside the name"
+        Problem("", f"tuner {name!r} needs {key!r}", "write it beside the name")
         for key, one in accepted.items()
         if one.default is one.empty and key not in params
     ]
     faults += [
-        f"{key} {params[key]!r} is not {_WANTED[_kind(one.annotation)]}: correct it"
+        Problem("", f"{key} {params[key]!r} is not {_WANTED[_kind(one.annotation)]}", "correct it")
         for key, one in accepted.items()
         if key in params and not _fits(params[key], one.annotation)
     ]
@@ -203,8 +199,8 @@ def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[str]]:
     try:
         made = kind(**params)
     except ValueError as error:
-        return None, [str(error)]
-    return made, list(made.faults()) if isinstance(made, BaseTuner) else []
+        return None, [of_value(error)]
+    return made, [of_text(text) for text in made.faults()] if isinstance(made, BaseTuner) else []
 
 
 def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:

@@ -19,6 +19,7 @@ from collectors.bpf.compile import compiled
 from collectors.bpf.elf import INSTRUCTION_BYTES, ObjectError, read_program, read_section
 from collectors.bpf.load import SYSCALL, LoadError, load
 from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.model.problems import Code
 
 ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
@@ -42,6 +43,8 @@ CONTEXT = np.dtype(
 
 class PolicyError(ClosloopError):
     """The file is no policy, or the kernel's verifier refuses it."""
+
+    code = Code.POLICY_REFUSED
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
-from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.model.errors import NotReadyError, TrialError, needs
+from orchestration.model.problems import Code, Problem
 
 # ok: all was stored. later: try again, the fault may pass. refused: not with these settings.
 Meaning = Literal["ok", "later", "refused", "too-large"]
@@ -55,20 +56,20 @@ class Answer:
     remedy: str = ""
     wait_s: float = 0.0
 
+    @property
+    def problem(self) -> Problem:
+        """What is wrong, and the remedy."""
+        return Problem("", self.text, self.remedy, Code.NOT_READY)
+
 
 class InfluxConnection:
     """A connection to one server. Close it."""
 
     def __init__(self, server: Server, timeout_ms: int = _TIMEOUT_MS) -> None:
         """Prepare; nothing is sent yet. Raises NotReadyError without influxdb-client."""
-        try:
+        with needs("InfluxDB", "influx"):
             from influxdb_client.client.influxdb_client import InfluxDBClient
             from influxdb_client.service.write_service import WriteService
-        except ModuleNotFoundError as error:
-            raise NotReadyError(
-                "InfluxDB needs influxdb-client, which is not installed",
-                "pip install 'closloop[influx]'",
-            ) from error
         self.server = server
         self._client: Any = InfluxDBClient(
             server.url, server.token, org=server.org, timeout=timeout_ms
@@ -119,12 +120,12 @@ class InfluxConnection:
                 # the first of its columns are annotations, which begin with # or are empty
                 if number == 0 and row and row[0] and not row[0].startswith("#"):
                     answer = self._rubbish(f"{_short(','.join(row))!r} where it says CSV")
-                    raise NotReadyError(answer.text, answer.remedy)
+                    raise NotReadyError([answer.problem])
                 yield row
         except (ApiException, HTTPError, OSError) as error:
             answer = self._failure(error, "the query")
             failed = TrialError if answer.meaning == "later" else NotReadyError
-            raise failed(answer.text, answer.remedy) from error
+            raise failed([answer.problem]) from error
 
     def _failure(self, error: Any, what: str) -> Answer:
         """Return the answer that an exception stands for: a refusal, or no server at all."""

@@ -14,8 +14,7 @@ from orchestration.analysis.metric import FlowChoice, Metric
 from orchestration.analysis.metrics import QUANTILES, SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.analysis.sample_parts import measured_flows
 from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import TABLES
-from orchestration.model.errors import InputError
+from orchestration.artifacts.tables import TABLES, damaged
 from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
 
 _SMALL_UPTO_BYTES, _LARGE_FROM_BYTES = 100_000, 10_000_000
@@ -45,11 +44,10 @@ def done_flows(result: TrialResult) -> DoneFlows:
     """
     flows, schedule = result.table("flows"), result.table("schedule")
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
-        raise InputError.single(
-            str(result.folder / TABLES["flows"].file),
+        raise damaged(
+            result.folder / TABLES["flows"].file,
             f"has {len(flows['flow_id']):,} flows, which are not the "
             f"{len(schedule['flow_id']):,} of {TABLES['schedule'].file}",
-            "run the trial again, or restore both files from a copy",
         )
     done = (flows["status"] == STATUS_NAMES[DONE]) & measured_flows(result)
     fct = flows["fct_ns"][done].astype(np.float64)

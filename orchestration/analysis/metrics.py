@@ -9,13 +9,14 @@ environment variable CLOSLOOP_METRICS names (`file.py:NAME`, several separated b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from orchestration.analysis.metric import FlowChoice, Law, Metric, Scope
 from orchestration.model.errors import InputError
 from orchestration.model.plugins import PluginError, load, offered
+from orchestration.model.problems import of_value
 from orchestration.render.numbers import Unit
 
 # The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
@@ -352,13 +353,6 @@ class Catalogue(Mapping[str, Metric]):
         known = self.of_a_trial
         return next((one for one in (name, f"{rest}_{first}") if one in known), "")
 
-    def suggestion(self, name: str, known: Iterable[str]) -> str:
-        """Return what to write in place of a name that is not among those `known`."""
-        from inventory.strictyaml import suggest
-
-        names = list(known)
-        return f"{suggest(name, names)}use one of {', '.join(names)}"
-
 
 METRICS = Catalogue()
 
@@ -370,8 +364,7 @@ def _known() -> dict[str, Metric]:
         try:
             brought: Any = load(reference.strip(), _GROUP)
         except PluginError as error:
-            what, _, remedy = str(error).rpartition(": ")
-            raise InputError.single("metrics", what, remedy) from error
+            raise InputError([of_value(error, "metrics")]) from error
         for metric in brought if isinstance(brought, list | tuple) else [brought]:
             found[_checked(metric, reference, found).key] = metric
     return found

@@ -36,15 +36,13 @@ from orchestration.model.condition import (
     labels_of,
     tuner_called,
 )
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, gather
 from orchestration.model.records import Floats
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.model.turns import place_of, turns
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
-# Problems of one kind to print: a lost disk causes hundreds.
-_PROBLEMS_TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,9 @@ def summarise(
 def _no_trials(folder: Path) -> Problem:
     if not folder.is_dir():
         return Problem(str(folder), "there is no such folder", "give a campaign's: runs/<campaign>")
-    return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
+    return Problem(
+        str(folder), "holds no finished trial", "run the campaign first: closloop run CAMPAIGN"
+    )
 
 
 def _headless(path: Path, found: Sequence[Path]) -> list[Path]:
@@ -206,35 +206,13 @@ def _headless(path: Path, found: Sequence[Path]) -> list[Path]:
 
 
 def _load_all(folders: Sequence[Path], progress: Callable[[int, int], None]) -> tuple[Trial, ...]:
-    trials: list[Trial] = []
-    problems: list[Problem] = []
-    for place, folder in enumerate(folders):
-        progress(place, len(folders))
-        try:
-            trials.append(_load(folder))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(_said_once(problems))
+    def load(item: tuple[int, Path]) -> Trial:
+        progress(item[0], len(folders))
+        return _load(item[1])
+
+    trials = tuple(gather(load, enumerate(folders)))
     progress(len(folders), len(folders))
-    return tuple(trials)
-
-
-def _said_once(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the first problems of each kind; the last one says how many more there are."""
-    kinds: dict[tuple[str, str, str], list[Problem]] = {}
-    for problem in problems:
-        said = problem.what.replace(problem.where, "")  # libraries repeat the path
-        kind = (Path(problem.where).name, said, problem.remedy)
-        kinds.setdefault(kind, []).append(problem)
-    told = []
-    for alike in kinds.values():
-        told += alike[:_PROBLEMS_TOLD]
-        more = len(alike) - _PROBLEMS_TOLD
-        if more > 0:
-            where = f"{told[-1].where} (and {more} more like it)"
-            told[-1] = dataclasses.replace(told[-1], where=where)
-    return told
+    return trials
 
 
 def _load(folder: Path) -> Trial:

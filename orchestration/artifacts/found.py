@@ -70,7 +70,7 @@ def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
         raise InputError.single(
             ", ".join(str(path) for path in paths),
             "no finished trial is there",
-            "name run folders, or a folder that has some; `closloop run` makes them",
+            "name run folders, or a folder that has some; `closloop run CAMPAIGN` makes them",
         )
     return tuple(
         Found(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())

@@ -14,14 +14,13 @@ import numpy as np
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.tables import TABLES, Columns, read_table
+from orchestration.artifacts.tables import TABLES, Columns, damaged, read_table
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, reason_of
 from orchestration.model.records import Samples
 from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, target_names
 from orchestration.model.trial import TrialSpec
 
-_AGAIN = "run the trial again, or restore the file from a copy"
 _PLURAL: dict[Scope, str] = {
     "queue": "queues",
     "priority": "lossless queues",
@@ -51,7 +50,7 @@ class TrialResult:
         try:
             return testbed_from_json(read_json(path))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError.single(str(path), f"is not a testbed: {error!r}", _AGAIN) from error
+            raise damaged(path, f"is not a testbed: {error!r}") from error
 
     @cached_property
     def _tables(self) -> dict[str, Columns]:
@@ -82,12 +81,11 @@ class TrialResult:
             np.array_equal(table[column], np.repeat(np.array(values, dtype=object), samples))
             for column, values in zip(TARGET_COLUMNS[scope], columns, strict=False)
         ):
-            where = str(self.folder / TABLES[name].file)
             what = (
                 f"its rows are not the {len(known)} {_PLURAL[scope]} of {TESTBED_FILE}, "
                 "each sampled alike"
             )
-            raise InputError.single(where, what, _AGAIN)
+            raise damaged(self.folder / TABLES[name].file, what)
         matrices = {one: table[one].reshape(len(known), samples).T for one in names(scope)}
         return Samples(table["t_ns"][:samples], matrices)
 
@@ -112,8 +110,7 @@ def read_trial(folder: Path) -> TrialResult:
             facts=dict(data["facts"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        what = f"is not the trial.json of a closloop trial: {error!r}"
-        raise InputError.single(str(path), what, _AGAIN) from error
+        raise damaged(path, f"is not the trial.json of a closloop trial: {error!r}") from error
 
 
 def finished_trials(campaign_folder: Path) -> list[Path]:
@@ -127,17 +124,16 @@ def finished_trials(campaign_folder: Path) -> list[Path]:
     )
 
 
-def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, Any]:
+def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     """Return the JSON object in a file. Raises InputError if there is none."""
-    where = str(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError.single(where, "the file is missing", remedy) from error
+        raise damaged(path, "the file is missing", remedy) from error
     except OSError as error:
-        raise InputError.single(where, f"cannot be read: {error.strerror}", remedy) from error
+        raise damaged(path, f"cannot be read: {reason_of(error)}", remedy) from error
     except ValueError as error:
-        raise InputError.single(where, f"is damaged: {error}", remedy) from error
+        raise damaged(path, f"is damaged: {error}", remedy) from error
     if not isinstance(data, dict):
-        raise InputError.single(where, "does not hold a JSON object", remedy)
+        raise damaged(path, "does not hold a JSON object", remedy)
     return data

@@ -9,9 +9,11 @@ For other programs there are Arrow tables, and exports of Parquet and CSV.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, KNOBS
+from orchestration.model.problems import Code
 from orchestration.model.signals import (
     FLOW_SCOPE,
     OPTIONAL_SCOPES,
@@ -40,7 +43,6 @@ _NAME = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
 # Readers get this for integers that the file lacks.
 _MISSING = -1
-_AGAIN = "run the trial again, or restore the file from a copy"
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def read_table(path: Path, name: str) -> Columns:
     """
     if is_absent(path, name):
         return no_rows(name)
-    table = _read(path, lambda: pq.read_table(path, page_checksum_verification=True))
+    table = of_parquet(path, partial(pq.read_table, page_checksum_verification=True))
     newer = _check_columns(table.schema, name, path)
     columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
     absent = np.full(table.num_rows, _MISSING, dtype=np.int64)
@@ -200,7 +202,7 @@ def check_file(path: Path, name: str) -> None:
 
     Reads only the end of the file, which may be missing, damaged or another table.
     """
-    _check_columns(_read(path, lambda: pq.read_schema(path)), name, path)
+    _check_columns(of_parquet(path, pq.read_schema), name, path)
 
 
 def _check_columns(schema: Any, name: str, path: Path) -> list[str]:
@@ -218,19 +220,28 @@ def _check_columns(schema: Any, name: str, path: Path) -> list[str]:
     ]
     absent = [key for key in TABLES[name].columns if key not in (*schema.names, *newer)]
     if absent:
-        raise InputError.single(str(path), f"has no column {absent[0]!r}", _AGAIN)
+        raise damaged(path, f"has no column {absent[0]!r}")
     return newer
 
 
-def _read(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what `read` reads of a file. Raises InputError if it is missing or damaged."""
+def damaged(path: Path, what: str, remedy: str = "") -> InputError:
+    """Return the error for a file that cannot be used as it is: a trial's, unless `remedy` says."""
+    remedy = remedy or (
+        f"restore it from a copy, or `rm -r {shlex.quote(str(path.parent))}` and give the run's "
+        "command again, which then runs that trial only"
+    )
+    return InputError.single(str(path), what, remedy, Code.DAMAGED_FILE)
+
+
+def of_parquet(path: Path, read: Callable[[Path], Any]) -> Any:
+    """Return what `read` takes from a Parquet file. Raises InputError if it is none."""
     try:
-        return read()
+        return read(path)
     except FileNotFoundError as error:
-        raise InputError.single(str(path), "the file is missing", _AGAIN) from error
+        raise damaged(path, "the file is missing") from error
     except (OSError, pa.ArrowException) as error:
         said = str(error).splitlines()[0]
-        raise InputError.single(str(path), f"cannot be read as Parquet: {said}", _AGAIN) from error
+        raise damaged(path, f"cannot be read as Parquet: {said}") from error
 
 
 def is_absent(path: Path, name: str) -> bool:

@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
-from orchestration.model.csv_columns import unreadable
-from orchestration.model.errors import InputError, TrialError
+from orchestration.model.errors import InputError, TrialError, unreadable
 from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw

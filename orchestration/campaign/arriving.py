@@ -125,7 +125,7 @@ def foretold(trials: Sequence[TrialSpec]) -> str:
     short = _short(arriving(trials, cache(load_testbed), make_schedule, repeats=1))
     if not short:
         return ""
-    more = f" ({len(short) - 1} more such: closloop plan)" if short[1:] else ""
+    more = f" ({len(short) - 1} more such: closloop plan CAMPAIGN)" if short[1:] else ""
     return f"{short[0].sentence}{more}"
 
 

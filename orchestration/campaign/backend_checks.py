@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from inventory.strictyaml import Loc
@@ -48,8 +49,8 @@ class Chosen(NamedTuple):
 
         why = self.mode.why.get(asked.field, "")
         what = f"{self.backend.in_words(self.mode)} has no {asked.what}"
-        elsewhere = self.backend.remedy(self.mode, has_all)
-        elsewhere = elsewhere or self.backend.remedy(self.mode, asked.has)
+        elsewhere = self.backend.alternative(self.mode, has_all)
+        elsewhere = elsewhere or self.backend.alternative(self.mode, asked.has)
         remedy = ", or ".join(filter(None, (elsewhere, asked.otherwise)))
         yield Finding(asked.loc, f"{what}: {why}" if why else what, remedy)
 
@@ -136,12 +137,12 @@ def _asked_of_hosts(
     )
     program = host.roce.program
     if program is not None:
-        kind = program.program[-2:]
+        kind = Path(program.program).suffix  # a deployed policy's name has none
         yield Asked(
             ("host", "congestion_control"),
             f"policy in a BPF object like {program.program}",
             "policies",
-            lambda mode: not mode.policies or kind in mode.policies,
+            lambda mode: not (kind and mode.policies) or kind in mode.policies,
             "name the .c file",
         )
 

@@ -30,6 +30,7 @@ from orchestration.campaign.host_checks import check_host, check_roce
 from orchestration.campaign.load_balancing import check_load_balancing
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
+from orchestration.model.problems import of_text, of_value
 from orchestration.model.trial import CHECKPOINT_PARAM, DriverSpec
 from orchestration.model.units import format_duration
 from traffic.drivers import programs
@@ -115,16 +116,16 @@ def _check_driver(
         try:
             options.append((key, driver.option(key)))
         except ValueError as error:
-            yield _finding((*loc, key), str(error))
+            yield Finding.of((*loc, key), of_value(error))
     name = reference_beside(folder, driver.name)
     try:
         spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
         problems = programs.check(spec, testbed, queue_class or "")
     except plugins.PluginError as error:
-        yield _finding(loc, str(error))
+        yield Finding.of(loc, of_value(error))
         return
     for problem in problems:
-        yield Finding((*loc, *filter(None, [problem.option])), problem.what, problem.remedy)
+        yield Finding.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
 
 
 def _items(data: Fields, name: str) -> list[Any]:
@@ -191,7 +192,7 @@ def _check_tuner(
     given = {key: value for key, value in fields.items() if key not in schema.Tuner.model_fields}
     if rotation.takes_turns(given):
         faults = list(rotation.faults(given[CHECKPOINT_PARAM]))
-        yield from (_finding((*loc, CHECKPOINT_PARAM), fault) for fault in faults)
+        yield from (Finding.of((*loc, CHECKPOINT_PARAM), of_text(fault)) for fault in faults)
         if faults:
             return
     told: dict[Finding, None] = {}
@@ -217,12 +218,12 @@ def _of_params(
             params[key] = read_param(key, value)
         except ValueError as error:
             unread.append(key)
-            yield _finding((*loc, key), str(error))
+            yield Finding.of((*loc, key), of_value(error))
     params = params_beside(folder, params)
     for fault in recordings.check_tuner(name, params, label, whole, testbed):
         # A parameter that is present but cannot be read is not missing.
-        if not any(f"needs {key!r}" in fault for key in unread):
-            yield _finding(loc, fault)
+        if not any(f"needs {key!r}" in fault.what for key in unread):
+            yield Finding.of(loc, fault)
 
 
 def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]:
@@ -248,8 +249,7 @@ def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
     try:
         load_workload(beside(folder, name))
     except InputError as error:
-        for problem in error.problems:
-            yield Finding(loc, f"{problem.where}: {problem.what}", problem.remedy)
+        yield from (Finding.of(loc, problem) for problem in error.problems)
 
 
 def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
@@ -331,12 +331,6 @@ def _check_fault(
             f"up {_time(up)} is beyond duration and drain, which end at {end}",
             "come up earlier, or leave 'up' out for links that stay down",
         )
-
-
-def _finding(loc: Loc, fault: str) -> Finding:
-    """Return a finding from a sentence `what: remedy`."""
-    what, _, remedy = fault.partition(": ")
-    return Finding(loc, what, remedy)
 
 
 def _time(ns: int) -> str:

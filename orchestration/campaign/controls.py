@@ -21,6 +21,7 @@ from orchestration.model.congestion import (
     relation_fault,
 )
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.problems import Code, of_value
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from orchestration.policies.store import program_path
 
@@ -153,8 +154,8 @@ def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Findin
             values[name] = _read(known[name], value)
         except ValueError as error:
             faulty = True
-            what = str(error).partition(": write it like")[0]
-            yield Finding(loc, what, f"write it like {_EXAMPLES[known[name].kind]}")
+            example = f"write it like {_EXAMPLES[known[name].kind]}"
+            yield Finding(loc, of_value(error).what, example, Code.WRONG_VALUE)
     fault = None if faulty else relation_fault(control, values)
     if fault is not None:
         yield Finding(("host", "roce", control, fault[0]), fault[1], fault[2])
@@ -169,12 +170,9 @@ def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
     try:
         wanted = read_policy(policy_object(program_path(folder, program.program))).parameters
     except PolicyError as error:
-        yield Finding(loc, f"{program.program}: {error.message}", error.remedy)
-    except NotReadyError as error:
-        yield Finding(loc, error.message, error.remedy)
-    except InputError as error:
-        (problem,) = error.problems
-        yield Finding(loc, f"{problem.where}: {problem.what}", problem.remedy)
+        yield from (Finding.of(loc, one.relocated(program.program)) for one in error.problems)
+    except (NotReadyError, InputError) as error:
+        yield from (Finding.of(loc, problem) for problem in error.problems)
     else:
         if wanted != len(program.parameters):
             yield Finding(

@@ -34,8 +34,9 @@ from orchestration.model import plugins
 from orchestration.model.capabilities import capabilities, mode_of
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, raise_any
 from orchestration.model.files import sha256_of
+from orchestration.model.problems import of_value
 from orchestration.model.repeats import RepeatRule
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
@@ -227,8 +228,7 @@ def overridden(
         try:
             document.data["backend"] = schema.check_backend(backend)
         except ValueError as error:
-            what, _, remedy = str(error).partition(": ")
-            problems.append(Problem("--on", what, remedy))
+            problems.append(of_value(error, "--on"))
     if clock is not None:
         document.data["clock"] = clock
         clocks: tuple[str, ...] = get_args(schema.CampaignFile.model_fields["clock"].annotation)
@@ -238,8 +238,7 @@ def overridden(
         document.data["repeats"] = repeats
         if repeats < 1:
             problems.append(Problem("--repeats", f"{repeats} repeats", "use 1 or more"))
-    if problems:
-        raise InputError(problems)
+    raise_any(problems)
     return document
 
 
@@ -252,19 +251,9 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
         try:
             testbed = load(beside(folder, name))
         except InputError as error:
-            problems += [
-                document.problem(
-                    ("testbed",),
-                    fault.what if fault.where == "testbed" else f"{fault.where}: {fault.what}",
-                    fault.remedy,
-                )
-                for fault in error.problems
-            ]
-    problems += [
-        document.problem(finding.loc, finding.what, finding.remedy)
-        for finding in checks.check(document.data, testbed, folder)
-    ]
-    return problems
+            problems += [document.at(("testbed",), fault) for fault in error.problems]
+    found = checks.check(document.data, testbed, folder)
+    return problems + [document.problem(*finding) for finding in found]
 
 
 def _has(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator
 
-from inventory.strictyaml import Duration, Size
+from inventory.strictyaml import Duration, Size, matching, must
 from orchestration.model import plugins
 from orchestration.model.knobs import KNOBS
+from orchestration.model.problems import WrongValue
 from orchestration.model.trial import Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
@@ -66,52 +65,7 @@ def read_param(name: str, value: object, unit: str = "") -> Scalar:
                 return parse(value)
     if isinstance(value, (str, int, float)):
         return value
-    raise ValueError(f"{name!r} is not a single value: give a number, text, true or false")
-
-
-def _positive(value: int, info: ValidationInfo) -> int:
-    if value <= 0:
-        raise ValueError(f"{info.field_name!r} is {value}: use more than 0")
-    return value
-
-
-def _not_negative(value: int, info: ValidationInfo) -> int:
-    if value < 0:
-        raise ValueError(f"{info.field_name!r} is {value}: use 0 or more")
-    return value
-
-
-def _part_of(what: str, whole: str) -> Callable[[float], float]:
-    """Return a check that a value is a share of `whole`, which ends in an example."""
-
-    def check(value: float) -> float:
-        if not 0 < value <= 1:
-            raise ValueError(f"{what} {value:g} is outside (0, 1]: it is the share of {whole}")
-        return value
-
-    return check
-
-
-def _sha256(value: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(f"{value!r} is no SHA-256: use the 64 digits that sha256sum prints")
-    return value
-
-
-def _folder_name(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", value):
-        raise ValueError(
-            f"campaign {value!r} cannot name a folder: "
-            "use at most 64 of a-z, 0-9 and -, a letter or digit first"
-        )
-    return value
-
-
-def some(value: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-    """Return a tuple; raise ValueError if it is empty."""
-    if not value:
-        raise ValueError(f"{info.field_name!r} is empty: name at least one")
-    return value
+    raise WrongValue(f"{name!r} is not a single value", "give a number, text, true or false")
 
 
 def named(value: object) -> object:
@@ -119,13 +73,29 @@ def named(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
-PositiveSize = Annotated[Size, AfterValidator(_positive)]
-Positive = Annotated[int, AfterValidator(_positive)]
-NotNegative = Annotated[int, AfterValidator(_not_negative)]
-Load = Annotated[float, AfterValidator(_part_of("load", "the hosts' line rate, 0.6 for 60 %"))]
-Share = Annotated[
-    float, AfterValidator(_part_of("share", "the switch-to-switch links, 0.1 for 10 %"))
+def _share_of(what: str, whole: str) -> AfterValidator:
+    """Return a validator of shares of `whole`, which ends in an example."""
+    is_share = f"{what} {{:g}} is outside (0, 1]"
+    return must(lambda value: 0 < value <= 1, is_share, f"it is the share of {whole}")
+
+
+_POSITIVE = must(lambda value: value > 0, "{field!r} is {}", "use more than 0")
+SOME = must(bool, "{field!r} is empty", "name at least one")
+PositiveDuration = Annotated[Duration, _POSITIVE]
+PositiveSize = Annotated[Size, _POSITIVE]
+Positive = Annotated[int, _POSITIVE]
+NotNegative = Annotated[int, must(lambda value: value >= 0, "{field!r} is {}", "use 0 or more")]
+Load = Annotated[float, _share_of("load", "the hosts' line rate, 0.6 for 60 %")]
+Share = Annotated[float, _share_of("share", "the switch-to-switch links, 0.1 for 10 %")]
+Sha256 = Annotated[
+    str,
+    matching(r"[0-9a-f]{64}", "{!r} is no SHA-256", "use the 64 digits that sha256sum prints"),
 ]
-Sha256 = Annotated[str, AfterValidator(_sha256)]
-FolderName = Annotated[str, AfterValidator(_folder_name)]
+FolderName = Annotated[
+    str,
+    matching(
+        r"[a-z0-9][a-z0-9-]{0,63}",
+        "campaign {!r} cannot name a folder",
+        "use at most 64 of a-z, 0-9 and -, a letter or digit first",
+    ),
+]

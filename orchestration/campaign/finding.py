@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from inventory.strictyaml import Loc
+from orchestration.model.problems import Code, Problem
 
 Fields = Mapping[str, Any]
 
 
 class Finding(NamedTuple):
-    """A fault: where in the document, what, and the remedy."""
+    """A problem at a place in the document, which gives it its file and line."""
 
     loc: Loc
     what: str
     remedy: str
+    code: Code = Code.BAD_INPUT
+
+    @classmethod
+    def of(cls, loc: Loc, problem: Problem) -> Finding:
+        """Return the finding that a problem is at `loc`."""
+        return cls(loc, *problem.parts)

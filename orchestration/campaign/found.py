@@ -28,6 +28,7 @@ from inventory.topology import Testbed
 from orchestration.campaign.fields import beside, file_beside
 from orchestration.model.condition import BEST_STATIC, ORACLE
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.problems import Code
 
 FOUND_FORMAT: Literal[1] = 1
 # In a campaign file: where a setting comes from, and that it is the one of the trial's condition.
@@ -155,11 +156,15 @@ def read_found(path: str | Path) -> Found:
     written = document.data.get("found")
     if written != FOUND_FORMAT:
         what = "is no file of closloop search" if written is None else f"has format {written!r}"
-        raise InputError.single(name, f"{what}; this reads format {FOUND_FORMAT}", _SEARCH)
+        what = f"{what}; this reads format {FOUND_FORMAT}"
+        raise InputError.single(name, what, f"{_SEARCH} CAMPAIGN")
     found, problems = document.check(Found)
     if found is None or problems:
         first = problems[0]
-        raise InputError.single(first.where, f"is damaged: {first.what}", _SEARCH)
+        what = f"is damaged: {first.what}"
+        raise InputError.single(
+            first.where, what, f"{_SEARCH} CAMPAIGN -o {name}", Code.DAMAGED_FILE
+        )
     return found
 
 
@@ -241,12 +246,7 @@ def _read(document: Document, loc: Loc, path: str) -> Found:
     try:
         return _cached(path, os.stat(path).st_mtime_ns)
     except InputError as error:
-        raise InputError(
-            [
-                document.problem(loc, f"{fault.where}: {fault.what}", fault.remedy)
-                for fault in error.problems
-            ]
-        ) from error
+        raise InputError(document.at(loc, fault) for fault in error.problems) from error
 
 
 def _check_testbed(

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from collectors.bpf.policy import policy_object, read_policy
-from inventory.strictyaml import Duration, StrictModel, suggest
+from inventory.strictyaml import Duration, StrictModel, one_of
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
@@ -26,20 +26,12 @@ from orchestration.model.units import parse_size_bytes
 from orchestration.policies.store import program_path
 
 
-def _dcqcn_set(name: str) -> str:
-    if name not in DCQCN_SETS:
-        raise ValueError(
-            f"no set of parameters {name!r}: {suggest(name, DCQCN_SETS)}use {', '.join(DCQCN_SETS)}"
-        )
-    return name
-
-
 class Dcqcn(StrictModel):
     """DCQCN's parameters: a set by name, and any of them beside it, under mlx5's names."""
 
     model_config = ConfigDict(extra="allow")
 
-    set: Annotated[str, AfterValidator(_dcqcn_set)] = "mlx5"
+    set: Annotated[str, one_of("no set of parameters", DCQCN_SETS)] = "mlx5"
 
     @property
     def own(self) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from inventory.routing import next_hops
-from inventory.strictyaml import Duration, StrictModel, suggest
+from inventory.strictyaml import Duration, StrictModel, must, one_of
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model.load_balancing import (
@@ -28,45 +29,24 @@ from orchestration.model.units import format_duration
 _DEFAULT = LoadBalancingSpec()
 
 
-def _timeout(value: int) -> int:
-    if not LEAST_TIMEOUT_NS <= value <= MOST_TIMEOUT_NS:
-        raise ValueError(
-            f"a flowlet timeout of {format_duration(value, 6)} is out of range: use 1us to 1s; "
-            "`spray` chooses for each packet, `ecmp` for each flow"
-        )
-    return value
-
-
-def _route(name: str) -> str:
-    if name not in ROUTES:
-        raise ValueError(f"no route_by {name!r}: {suggest(name, ROUTES)}use {', '.join(ROUTES)}")
-    return name
-
-
-def _kind(name: str) -> str:
-    if name not in KINDS:
-        raise ValueError(
-            f"no load balancing {name!r}: {suggest(name, KINDS)}use {', '.join(KINDS)}"
-        )
-    return name
-
-
-def _entries(value: int) -> int:
-    if not LEAST_ENTRIES <= value <= MOST_ENTRIES or value & (value - 1):
-        raise ValueError(
-            f"a flowlet table of {value} entries is impossible: use a power of two, "
-            f"{LEAST_ENTRIES} to {MOST_ENTRIES}"
-        )
-    return value
-
-
-def _dre_time(value: int) -> int:
-    if not LEAST_DRE_TIME_NS <= value <= MOST_DRE_TIME_NS or value % 8:
-        raise ValueError(
-            f"a dre_time of {format_duration(value, 6)} is impossible: use 8us to 10ms, "
-            "of which an eighth is a whole number of ns"
-        )
-    return value
+_shown = partial(format_duration, digits=6)
+_TIMEOUT = must(
+    lambda value: LEAST_TIMEOUT_NS <= value <= MOST_TIMEOUT_NS,
+    "a flowlet timeout of {} is out of range",
+    "use 1us to 1s; `spray` chooses for each packet, `ecmp` for each flow",
+    _shown,
+)
+_ENTRIES = must(
+    lambda value: LEAST_ENTRIES <= value <= MOST_ENTRIES and not value & (value - 1),
+    "a flowlet table of {} entries is impossible",
+    f"use a power of two, {LEAST_ENTRIES} to {MOST_ENTRIES}",
+)
+_DRE_TIME = must(
+    lambda value: LEAST_DRE_TIME_NS <= value <= MOST_DRE_TIME_NS and not value % 8,
+    "a dre_time of {} is impossible",
+    "use 8us to 10ms, of which an eighth is a whole number of ns",
+    _shown,
+)
 
 
 def _both(value: object) -> object:
@@ -75,7 +55,7 @@ def _both(value: object) -> object:
     return {"edge": value, "aggregation": value}
 
 
-Timeout = Annotated[Duration, AfterValidator(_timeout)]
+Timeout = Annotated[Duration, _TIMEOUT]
 
 
 class Timeouts(StrictModel):
@@ -88,11 +68,11 @@ class Timeouts(StrictModel):
 class LoadBalancing(StrictModel):
     """How switches choose among equal-cost ports."""
 
-    kind: Annotated[str, AfterValidator(_kind)] = "ecmp"
+    kind: Annotated[str, one_of("no load balancing", KINDS)] = "ecmp"
     timeout: Annotated[Timeouts, BeforeValidator(_both)] | None = None
-    route_by: Annotated[str, AfterValidator(_route)] = _DEFAULT.route_by
-    entries: Annotated[int, AfterValidator(_entries)] = _DEFAULT.entries
-    dre_time: Annotated[Duration, AfterValidator(_dre_time)] = _DEFAULT.dre_time_ns
+    route_by: Annotated[str, one_of("no route_by", ROUTES)] = _DEFAULT.route_by
+    entries: Annotated[int, _ENTRIES] = _DEFAULT.entries
+    dre_time: Annotated[Duration, _DRE_TIME] = _DEFAULT.dre_time_ns
     metric_age: Duration = _DEFAULT.metric_age_ns
 
     def spec(self) -> LoadBalancingSpec:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inventory.topology import Testbed
 from orchestration.model.condition import factors_of, in_words, settings, tuner_called
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import Problem, raise_any
 from orchestration.model.knobs import ECN
 from orchestration.model.trial import ROCE_CONTROLS, TrialSpec
 from traffic.schedule import flow_controls, ignores_marks
@@ -121,8 +121,7 @@ def check_marking(
         )
         for one in marking(trials, testbed_of).refused
     ]
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    raise_any(problems)
 
 
 def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unanswered:

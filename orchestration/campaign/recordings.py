@@ -10,6 +10,7 @@ from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.model.errors import InputError
+from orchestration.model.problems import Problem
 from orchestration.model.trial import REPEAT, Scalar, of_repeat
 from traffic.flow_file import host_numbers, read_flows
 from tuners import registry
@@ -54,7 +55,7 @@ def check_flows(
         except InputError as error:
             faulty = True
             for item in error.problems if path not in told else ():
-                yield Finding((*loc, "file"), f"{item.where}: {item.what}", item.remedy)
+                yield Finding.of((*loc, "file"), item)
             told.add(path)
     wanted = pattern.get("recorded_class")
     if wanted and wanted not in known and not faulty:
@@ -70,12 +71,12 @@ def check_tuner(
     label: str,
     whole: Fields,
     testbed: Testbed | None,
-) -> tuple[str, ...]:
+) -> tuple[Problem, ...]:
     """Return the faults that `tuners.registry.check` finds, in the actions of every repeat."""
     actions = registry.actions_of(name, params)
     if not any(REPEAT in path for path in actions.values()):
         return registry.check(name, dict(params), testbed)
-    found: dict[str, None] = {}
+    found: dict[Problem, None] = {}
     for repeat in repeats_of(whole, label):
         own = {key: of_repeat(path, repeat) for key, path in actions.items()}
         found |= dict.fromkeys(registry.check(name, {**params, **own}, testbed))

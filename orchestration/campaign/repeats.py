@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from inventory.strictyaml import StrictModel
-from orchestration.campaign.fields import Positive, some
+from inventory.strictyaml import StrictModel, must
+from orchestration.campaign.fields import SOME, Positive
+from orchestration.model.problems import WrongValue
 from orchestration.model.repeats import RepeatRule
 
 # Two pairs give an interval with one degree of freedom, which tells nothing.
@@ -22,36 +23,33 @@ def _percent(value: object) -> object:
         except ValueError:
             number = -1.0
         if not value.endswith("%") or number <= 0:
-            raise ValueError(f"'until' is {value!r}: write a share like 3%")
+            raise WrongValue(f"'until' is {value!r}", "write a share like 3%")
         return number / 100
     return value
 
 
-def _below_one(value: float) -> float:
-    if not 0 < value < 1:
-        raise ValueError(f"'until' is {value:g}, outside (0, 1): write a share like 3%")
-    return value
+_BELOW_ONE = must(
+    lambda value: 0 < value < 1, "'until' is {:g}, outside (0, 1)", "write a share like 3%"
+)
 
 
 class Adaptive(StrictModel):
     """Repeats until the interval of each difference is narrow enough."""
 
-    until: Annotated[float, BeforeValidator(_percent), AfterValidator(_below_one)] = Field(
+    until: Annotated[float, BeforeValidator(_percent), _BELOW_ONE] = Field(
         description="half an interval, as a share of the first tuner's mean, like 3%"
     )
-    of: Annotated[tuple[str, ...], AfterValidator(some)] = ("slowdown_mean",)
+    of: Annotated[tuple[str, ...], SOME] = ("slowdown_mean",)
     least: Positive = 5
     most: Positive = 60
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.least < _LEAST:
-            raise ValueError(f"'least' is {self.least}: use {_LEAST} or more")
+            raise WrongValue(f"'least' is {self.least}", f"use {_LEAST} or more")
         if self.most <= self.least:
-            raise ValueError(
-                f"'most' is {self.most} and 'least' {self.least}: "
-                "use more for 'most', or write one number of repeats"
-            )
+            what = f"'most' is {self.most} and 'least' {self.least}"
+            raise WrongValue(what, "use more for 'most', or write one number of repeats")
         return self
 
     def rule(self) -> RepeatRule:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from inventory.strictyaml import Duration, StrictModel, suggest
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
+    SOME,
     FolderName,
     Load,
     NotNegative,
@@ -24,7 +25,6 @@ from orchestration.campaign.fields import (
     Share,
     named,
     read_param,
-    some,
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
@@ -150,7 +150,7 @@ class MessageMix(Windowed):
 
     kind: Literal["message-mix"]
     load: Load = Field(description="share of the hosts' line rate, like 0.6")
-    sizes: Annotated[tuple[PositiveSize, ...], AfterValidator(some)] = ACC_MESSAGE_SIZES_BYTES
+    sizes: Annotated[tuple[PositiveSize, ...], SOME] = ACC_MESSAGE_SIZES_BYTES
     receiver: str = ""
     draw: Draw = STRATA
 
@@ -276,10 +276,10 @@ class CampaignFile(StrictModel):
     campaign: FolderName = Field(description="the name of its run folder")
     testbed: str = Field(description="its name, like graphcc, or its file's path")
     backend: Annotated[str, AfterValidator(check_backend)] = "emulated"
-    tuners: Annotated[tuple[NamedTuner, ...], AfterValidator(some)] = Field(
+    tuners: Annotated[tuple[NamedTuner, ...], SOME] = Field(
         description="a list, like [secn1, secn2]"
     )
-    traffic: Annotated[tuple[Pattern, ...], AfterValidator(some)] = Field(
+    traffic: Annotated[tuple[Pattern, ...], SOME] = Field(
         description="a list of patterns, each with its kind"
     )
     factors: Annotated[dict[str, Any], Field(default_factory=dict)]

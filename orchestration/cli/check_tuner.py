@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Annotated
 
 import typer
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError
+from orchestration.model.problems import of_text
 
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 
@@ -41,7 +44,6 @@ def check_tuner(
     """
     from inventory.files import load_testbed
     from orchestration.campaign.fields import read_param
-    from orchestration.model.errors import InputError
     from tuners import contract
 
     params = {}
@@ -60,8 +62,7 @@ def check_tuner(
         for name, found in faults.items():
             typer.echo(f"{name}: {'holds' if not found else 'does not hold'}")
             for fault in found:
-                what, _, remedy = fault.rpartition(": ")
-                typer.echo(f"  {what}\n    -> {remedy}")
+                typer.echo(textwrap.indent(str(of_text(fault)), "  "))
     raise typer.Exit(1 if any(faults.values()) else 0)
 
 

@@ -8,6 +8,8 @@ import typer
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import ClosloopError
+from orchestration.model.problems import Problem
 
 
 @verb("Examples:  closloop clean --dry-run  |  sudo closloop clean  |  closloop clean --json")
@@ -20,7 +22,6 @@ def clean(
     Only what closloop made is touched, and nothing that a rack or run which is alive uses. Ends
     with 3 if something could not be removed.
     """
-    from orchestration.model.errors import ClosloopError
     from orchestration.virtual_rack.leftovers import leftovers
 
     rows = []
@@ -39,8 +40,8 @@ def clean(
         print_json(rows)
     else:
         for row in rows:
-            why = f"\n  -> {row['why']}" if row["why"] else ""
-            typer.echo(f"{row['done']}: {row['kind']} {row['name']}, {row['what']}{why}")
+            what = f"{row['kind']} {row['name']}, {row['what']}"
+            typer.echo(Problem(row["done"], what, row["why"]))
         if not rows:
             typer.echo("nothing is left of killed racks")
     if any(row["done"] == "failed" for row in rows):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.model.errors import InputError
+
 if TYPE_CHECKING:
     from orchestration.runner.place import Place
 
@@ -35,7 +37,6 @@ def place_of(cluster: str) -> Iterator[Place]:
     from orchestration.cluster.authentication import admitted
     from orchestration.cluster.cluster import Cluster, disconnect, require_ray
     from orchestration.cluster.started import joined, started
-    from orchestration.model.errors import InputError
 
     require_ray()
     with ExitStack() as ends:

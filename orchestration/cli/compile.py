@@ -9,6 +9,7 @@ import typer
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError, TrialError
 
 
 @verb(
@@ -58,7 +59,6 @@ def loads(program: Path) -> None:
     from collectors.bpf.policy import PolicyError
     from orchestration.backends.emulated.kernel.cache import find_kernel
     from orchestration.backends.emulated.policies import load_in_guest
-    from orchestration.model.errors import InputError, TrialError
 
     if find_kernel() is None:
         typer.echo("there is no virtual-time kernel to try it on: closloop kernel build", err=True)
@@ -66,4 +66,4 @@ def loads(program: Path) -> None:
     try:
         load_in_guest(program)
     except (PolicyError, TrialError) as error:
-        raise InputError.single(program.name, error.message, error.remedy) from error
+        raise InputError(one.at(program.name) for one in error.problems) from error

@@ -12,6 +12,7 @@ import typer
 
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
+from orchestration.model.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -95,7 +96,6 @@ def _say_lab(name: str, written: WrittenLab, is_built: bool) -> None:
 
 def _switch(text: str) -> SwitchKind:
     from orchestration.exchange.containerlab.lab import SWITCH_KINDS
-    from orchestration.model.errors import InputError, suggest
 
     for kind in SWITCH_KINDS:
         if kind == text:
@@ -105,7 +105,6 @@ def _switch(text: str) -> SwitchKind:
 
 
 def _image(flag: str, text: str) -> str:
-    from orchestration.model.errors import InputError
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", text):
         remedy = "write it like docker.io/library/debian:12"
@@ -115,8 +114,6 @@ def _image(flag: str, text: str) -> str:
 
 def _network(text: str) -> IPv4Network:
     from ipaddress import IPv4Network
-
-    from orchestration.model.errors import InputError
 
     try:
         return IPv4Network(text)
@@ -152,7 +149,6 @@ class _Unsaid:
 
 def _quantity(flag: str, text: str, parse: Callable[[object], int]) -> int | None:
     """Return an option's value in its base unit, None if it is not given."""
-    from orchestration.model.errors import InputError
     from orchestration.model.units import UnitError
 
     if not text:
@@ -160,8 +156,7 @@ def _quantity(flag: str, text: str, parse: Callable[[object], int]) -> int | Non
     try:
         value = parse(text)
     except UnitError as error:
-        what, _, remedy = str(error).rpartition(": ")
-        raise InputError.single(flag, what, remedy) from error
+        raise InputError([error.problem.relocated(flag)]) from error
     if value < 1:
         raise InputError.single(flag, f"{text!r} is nothing", "use more than 0")
     return value

@@ -10,6 +10,8 @@ import typer
 from orchestration.cli.compile import loads
 from orchestration.cli.options import Json, Passwords, enter_virtual_rack, verb
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError
+from orchestration.model.problems import Problem
 
 if TYPE_CHECKING:
     from orchestration.provision.policies import HostPolicy
@@ -49,7 +51,6 @@ def deploy(
     Exit code: 0 in force, 2 refused, 3 a compiler is missing, the store cannot be written, or a
     host is not ready.
     """
-    from orchestration.model.errors import InputError
 
     if sum([source is not None, bool(undo), show, status]) != 1:
         raise InputError.single(
@@ -99,9 +100,8 @@ def deploy(
 def show_hosts(said: list[HostPolicy]) -> None:
     """Print what hosts say."""
     for host in said:
-        typer.echo(f"{host.device}: {host.text}")
-        if host.error and host.remedy:
-            typer.echo(f"  -> {host.remedy}")
+        policy = host.problem if host.error else Problem("", host.text)
+        typer.echo(policy.relocated(host.device))
 
 
 def _for_campaigns(source: Path | None, name: str, undo: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestration.model import wall
+from orchestration.model.problems import in_words, told
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.watch.tally import RunningTrial, Tally, status_line
@@ -74,11 +75,9 @@ class Display:
         """Count a failed trial, and show the end of its console output."""
         self._ended(trial, failure.wall_s)
         self.tally.failed += 1
-        lines = [f"{self._count()} {trial.id} FAILED: {failure.message}"]
-        lines += [f"    | {line}" for line in failure.console.splitlines()[-_CONSOLE_LINES:]]
-        if failure.remedy:
-            lines.append(f"  -> {failure.remedy}")
-        self._say("\n".join(lines))
+        lines = [f"    | {line}" for line in failure.console.splitlines()[-_CONSOLE_LINES:]]
+        failed = f"{self._count()} {trial.id} FAILED: {in_words(failure.problems)}"
+        self._say("\n".join([failed, *lines]))
 
     def looked(
         self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
@@ -210,14 +209,14 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
     What is the same in several trials is said once. Without `warnings`, a report follows that says
     them.
     """
-    from orchestration.artifacts.findings import in_words, said_once
+    from orchestration.artifacts import findings
 
     good = summary.finished + summary.skipped - len(summary.invalid)
     rows: list[list[Value]] = [["valid", f"{good} of {summary.trials} trials"]]
     if summary.skipped:
         rows.append(["finished earlier", str(summary.skipped)])
     rows += [["repeats", repeats] for repeats in summary.repeats_told]
-    failed = {trial: (failure.message,) for trial, failure in summary.failed.items()}
+    failed = {trial: (told(one.problems)["message"],) for trial, one in summary.failed.items()}
     invalid = {trial: ("; ".join(r),) for trial, r in summary.invalid.items()}
     kinds: tuple[tuple[str, Style, Mapping[str, tuple[str, ...]]], ...] = (
         ("invalid", "warning", invalid),
@@ -225,6 +224,7 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
         ("warning", "warning", summary.warned if warnings else {}),
     )
     for word, style, found in kinds:
-        rows += [[Span(word, style), in_words(told, summary.trials)] for told in said_once(found)]
+        for said in findings.said_once(found):
+            rows.append([Span(word, style), findings.in_words(said, summary.trials)])
     rows.append(["wall time", clock_text(summary.wall_s)])
     return table(("", ""), (), rows, heads=False)

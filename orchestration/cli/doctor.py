@@ -36,9 +36,8 @@ def doctor(
     else:
         rows = []
         for finding in findings:
-            remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
             mark = Span(finding.state, _STYLES[finding.state])
-            rows.append([mark, finding.what, f"{finding.found}{remedy}"])
+            rows.append([mark, finding.what, str(finding.problem)])
         end = (
             "ready: closloop run examples/quickstart.yml"
             if ready

@@ -11,6 +11,7 @@ import typer
 from orchestration.cli.containerlab import export_containerlab, import_containerlab
 from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json, waiting
+from orchestration.model.errors import InputError
 
 if TYPE_CHECKING:
     from orchestration.exchange.imported import Imported
@@ -251,13 +252,12 @@ def _say_replay(written: ReplayFile) -> None:
 
 
 def _duration(flag: str, text: str) -> int:
-    from orchestration.model.errors import InputError
     from orchestration.model.units import UnitError, parse_duration_ns
 
     try:
         return parse_duration_ns(text)
     except UnitError as error:
-        raise InputError.single(flag, str(error), "write it like 2s") from error
+        raise InputError([error.problem.relocated(flag)]) from error
 
 
 Run = Annotated[
@@ -332,7 +332,6 @@ def export_hpcc(
 
 
 def _parameter(text: str) -> tuple[str, str]:
-    from orchestration.model.errors import InputError
 
     key, equals, value = text.partition("=")
     if not equals or not value:

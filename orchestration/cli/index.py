@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestration.cli.terminal import Phases, print_json
+from orchestration.model.errors import InputError
 
 if TYPE_CHECKING:
     from orchestration.analysis.index.entries import Entry
@@ -23,7 +24,6 @@ def chosen_runs(paths: Sequence[Path]) -> list[Path]:
     Raises InputError for one of several paths that does not exist.
     """
     from orchestration.artifacts.found import trial_folders
-    from orchestration.model.errors import InputError
     from orchestration.runner.journal import run_folders
 
     found: dict[Path, Path] = {}
@@ -96,7 +96,6 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
     from orchestration.analysis.index.entries import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
-    from orchestration.model.errors import InputError
     from orchestration.render.html import replace_file
     from orchestration.runner.journal import read_history
 
@@ -112,8 +111,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
             replace_file(report, build_page(summary))
         entry = entry_of(run, summary, history)
     except InputError as error:
-        problem = error.problems[0]
-        return unread_entry(run, f"{problem.where}: {problem.what}", history), ""
+        return unread_entry(run, error.problems[0].text, history), ""
     link = os.path.relpath(report.resolve(), home.resolve()) if report.exists() else ""
     return entry, link
 

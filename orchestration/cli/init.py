@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestration.cli.options import verb
+from orchestration.model.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -111,7 +112,6 @@ def _answers(said: _Said, asks: bool) -> Answers:
 
 def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str:
     """Return a row's name, chosen by name or number."""
-    from orchestration.model.errors import suggest
 
     names = [name for name, _ in rows]
     typer.echo(question)
@@ -130,7 +130,6 @@ def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str
 
 def _ask_load(usual: float, fabric: Testbed) -> float:
     from orchestration.campaign.starter.sizes import checked_load
-    from orchestration.model.errors import InputError
 
     while True:
         answer: float = typer.prompt("   Load, of the hosts' line rate?", default=usual, type=float)
@@ -138,7 +137,7 @@ def _ask_load(usual: float, fabric: Testbed) -> float:
             return checked_load(answer, fabric)
         except InputError as error:
             (problem,) = error.problems
-            typer.echo(f"   {problem.what}: {problem.remedy}")
+            typer.echo(f"   {problem.relocated('').in_one_sentence}")
 
 
 def _sizes(workload: Workload) -> str:

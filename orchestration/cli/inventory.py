@@ -10,6 +10,7 @@ import typer
 
 from orchestration.cli.options import Group, InventoryArgument, Json, Passwords, enter_virtual_rack
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError, unwritable
 from orchestration.render.numbers import count
 from orchestration.render.table import Span, strong, table
 from orchestration.render.terminal import show
@@ -84,7 +85,6 @@ def write_inventory(
     """
     from inventory.ansible_text import skeleton
     from inventory.files import load_testbed
-    from orchestration.model.errors import InputError
 
     found = load_testbed(testbed)
     is_path = "/" in testbed or testbed.endswith((".yml", ".yaml"))
@@ -102,10 +102,7 @@ def write_inventory(
             str(out), "this file exists", "write to another one, or remove it first"
         ) from None
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError.single(
-            str(out), f"cannot be written: {reason}", "check the path"
-        ) from error
+        raise unwritable(out, error, "check the path", InputError) from error
     typer.echo(f"{out} has placeholders: edit it, then run `closloop inventory check {out}`")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.cabling import CHECKS, Finding, Survey
 from inventory.reachability import is_provisioned
-from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.model.errors import ClosloopError, NotReadyError, needs
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.render.terminal import show
 
@@ -67,16 +67,11 @@ def check_rack(inventory: Path, access: RackAccess) -> Checked:
             f"{inventory}: {len(examples)} addresses are still placeholders: {shown}",
             "write the devices' own addresses at ansible_host",
         )
-    try:
+    with needs("reaching a rack", "hardware"):
         from orchestration.backends.hardware.survey import judge_rack, survey_rack
 
         with _progress(len(rack.access)) as told:
             found = survey_rack(rack, access.secrets, told)
-    except ModuleNotFoundError as error:
-        raise NotReadyError(
-            f"a rack cannot be reached without {error.name}, which is not installed",
-            "pip install 'closloop[hardware]'",
-        ) from error
     return Checked(rack, found, tuple(judge_rack(rack, found)))
 
 
@@ -103,9 +98,7 @@ def print_checked(checked: Checked) -> None:
     ]
     show(table(("device", *CHECKS), (), rows), "")
     for finding in checked.findings:
-        show(Span(f"{finding.device}: {finding.what}", _STYLES[finding.severity]))
-        if finding.remedy:
-            show(f"  -> {finding.remedy}")
+        show(Span(str(finding.problem), _STYLES[finding.severity]))
     show(*(Span(note, "faint") for note in _notes(checked)), _verdict(checked))
 
 

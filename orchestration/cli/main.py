@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from orchestration.cli.terminal import print_json, printed
 from orchestration.cli.verbs import VERBS, Verbs, shown_only
-from orchestration.model.errors import ClosloopError
+from orchestration.model.errors import ClosloopError, InputError
+from orchestration.model.problems import Code, Problem, in_words, to_json, unexpected
 
 _DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
 _UNEXPECTED_EXIT_CODE = 1
@@ -57,22 +60,32 @@ def options(
 def main() -> NoReturn:
     """Run the command line and exit with a code of `orchestration.model.errors`."""
     warnings.showwarning = _print_notice
+    as_json = "--json" in sys.argv[1:]
     try:
-        app()
-    except ClosloopError as error:
-        if os.environ.get(_DEBUG_VARIABLE):
-            raise
-        _print_error(str(error))
-        sys.exit(error.exit_code)
+        code = app(prog_name="closloop", standalone_mode=not as_json)
     except Exception as error:
         if os.environ.get(_DEBUG_VARIABLE):
             raise
-        _print_error(
-            f"unexpected {type(error).__name__}: {error}\n"
-            "  -> this is a fault of closloop; `closloop --debug ...` shows where"
-        )
-        sys.exit(_UNEXPECTED_EXIT_CODE)
-    sys.exit(0)
+        problems, code = _problems_of(error)
+        if as_json and not printed:
+            print_json(to_json(problems, code))
+        _print_problems(problems)
+    sys.exit(code or 0)
+
+
+def _problems_of(error: Exception) -> tuple[Sequence[Problem], int]:
+    """Return what an error says, and its exit code."""
+    if isinstance(error, ClosloopError):
+        return error.problems, error.exit_code
+    if isinstance(error, typer.Abort):
+        return [Problem("", "aborted", "", Code.INTERRUPTED)], _UNEXPECTED_EXIT_CODE
+    # typer has a copy of click's exceptions, whose base it does not offer
+    message = getattr(error, "format_message", None)
+    if message is not None:
+        where = getattr(getattr(error, "ctx", None), "command_path", "closloop")
+        return [Problem("", message(), f"{where} --help", Code.USAGE)], InputError.exit_code
+    remedy = "this is a fault of closloop; `closloop --debug ...` shows where"
+    return [unexpected(error, remedy)], _UNEXPECTED_EXIT_CODE
 
 
 def _print_notice(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -84,10 +97,12 @@ def _print_notice(message: Warning | str, category: type[Warning], *_: Any, **__
         print(text, file=sys.stderr)
 
 
-def _print_error(text: str) -> None:
+def _print_problems(problems: Sequence[Problem]) -> None:
     if sys.stderr.isatty():
         from rich.console import Console
 
-        Console(stderr=True).print(text, style="red", highlight=False, markup=False)
+        console = Console(stderr=True)
+        text = in_words(problems, console.width)
+        console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
     else:
-        print(text, file=sys.stderr)
+        print(in_words(problems), file=sys.stderr)

@@ -23,6 +23,7 @@ from orchestration.cli.options import (
 )
 from orchestration.cli.run import at_scale, on_rack, rack_of
 from orchestration.cli.terminal import Phases, print_json
+from orchestration.model.errors import InputError
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Table, table
 from orchestration.render.terminal import show
@@ -61,7 +62,6 @@ def plan(
     """
     from orchestration.campaign.bounds import read_bounds
     from orchestration.campaign.expand import load_campaign
-    from orchestration.model.errors import InputError
 
     bounds = read_bounds(file, backend=backend, clock=clock, repeats=repeats)
     if not bounds.planned:
@@ -148,6 +148,7 @@ def _bounds_json(bounds: Bounds) -> dict[str, Any]:
         "disk_bytes": bounds.disk_bytes,
         "wall_s": round(bounds.wall_s, 3),
         "possible": not bounds.problems,
+        "problems": [problem.to_json() for problem in bounds.problems],
     }
 
 

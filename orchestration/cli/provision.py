@@ -188,8 +188,7 @@ def _show(result: ProvisionResult, *, check: bool = False) -> None:
     for step, reason, devices in skipped_steps(result):
         show(f"left out on {devices}: {step}: {reason}")
     for name in result.failed:
-        failed = result.devices[name]
-        show(f"{name}: {failed.failure}\n  -> {failed.remedy}")
+        show(str(result.devices[name].problem))
     show(f"{_verdict(result, check)}, {result.took.in_words()}")
 
 

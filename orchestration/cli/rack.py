@@ -10,6 +10,7 @@ import typer
 
 from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError
 from orchestration.virtual_rack.layout import Clock
 
 if TYPE_CHECKING:
@@ -197,7 +198,6 @@ def down(rack: WhichRack = None) -> None:
 
 
 def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> None:
-    from orchestration.model.errors import InputError
 
     if interfaces and clock != "real":
         what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
@@ -222,7 +222,6 @@ def _shown(phases: Phases) -> Callable[[str, int, int], None]:
 
 def _scale(text: str, testbed: Testbed, clock: Clock) -> int:
     """Return the scale that was asked for, or in real time the one that fits this machine."""
-    from orchestration.model.errors import InputError
     from orchestration.virtual_rack.forwarding import chosen_scale
 
     if clock == "real":

@@ -10,6 +10,7 @@ import typer
 from orchestration.cli.index import INDEX_FILE, REPORT_FILE, chosen_runs, report_index
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json
+from orchestration.model.errors import InputError
 
 PDF_FILE = "report.pdf"
 
@@ -46,7 +47,6 @@ def report(
 
     closloop report runs  |  closloop report runs/a runs/b -o both
     """
-    from orchestration.model.errors import InputError
 
     runs = [] if together else chosen_runs(run_folders)
     if len(runs) > 1:

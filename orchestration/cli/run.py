@@ -28,6 +28,8 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError
+from orchestration.model.problems import of_value, told
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
@@ -58,8 +60,6 @@ class Running:
     ) -> Summary:
         """Run a campaign with progress; `watch` shows its fabric, `sink` receives its records."""
         if self.cluster and (watch or sink):
-            from orchestration.model.errors import InputError
-
             raise InputError.single(
                 "--watch" if watch else "--sink",
                 "trials on a cluster's nodes are not seen from here while they run",
@@ -209,7 +209,6 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     from inventory.files import load_testbed
     from orchestration.campaign.scale import in_words, with_scale
     from orchestration.model.capabilities import capabilities
-    from orchestration.model.errors import InputError
     from orchestration.virtual_rack.forwarding import chosen_scale
 
     if not campaign.trials[0].clock:
@@ -229,13 +228,11 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
 def backend_named(name: str) -> BackendName:
     """Return a valid backend name. Raises InputError for a backend that runs nothing."""
     from orchestration.campaign.schema import check_backend
-    from orchestration.model.errors import InputError
 
     try:
         return check_backend(name)
     except ValueError as error:
-        what, _, remedy = str(error).rpartition(": ")
-        raise InputError.single("backend", what, remedy) from error
+        raise InputError([of_value(error, "backend")]) from error
 
 
 def run_all(
@@ -277,6 +274,7 @@ def run_all(
 
 
 def _as_json(summary: Summary) -> dict[str, Any]:
+
     return {
         "folder": str(summary.folder),
         "trials": summary.trials,
@@ -285,7 +283,7 @@ def _as_json(summary: Summary) -> dict[str, Any]:
         "invalid": {trial: list(reasons) for trial, reasons in summary.invalid.items()},
         "warned": {trial: list(reasons) for trial, reasons in summary.warned.items()},
         "failed": {
-            trial: {"message": failure.message, "remedy": failure.remedy}
+            trial: {**told(failure.problems), "problems": [p.to_json() for p in failure.problems]}
             for trial, failure in summary.failed.items()
         },
         "wall_s": round(summary.wall_s, 3),

@@ -12,6 +12,7 @@ from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import Jobs, Json, On, Out, verb
 from orchestration.cli.run import spare_threads
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError
 from orchestration.render.table import table
 from orchestration.render.terminal import show
 
@@ -143,7 +144,6 @@ class _Runner:
 def _check(campaign: Campaign) -> None:
     from orchestration import wiring
     from orchestration.model.capabilities import capabilities
-    from orchestration.model.errors import InputError
 
     if capabilities(campaign.trials[0].backend).on_rack:
         raise InputError.single(

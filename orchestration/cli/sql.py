@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import verb
+from orchestration.model.errors import InputError, check_known
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,15 +47,13 @@ def sql(
     join trials, where valid. Nothing is written but what -o names.
     """
     from orchestration.artifacts.found import recorded_files
-    from orchestration.model.errors import InputError
     from orchestration.model.outputs import check_outputs
     from orchestration.query import Runs
     from orchestration.query.database import interruptible
     from orchestration.query.output import FORMATS, check_place, first_rows, write_result
 
     kind = "json" if as_json else kind or _of_name(output, FORMATS)
-    if kind not in FORMATS:
-        raise InputError.single("--format", f"unknown {kind!r}", f"give {', '.join(FORMATS)}")
+    check_known("--format", "unknown {!r}", [kind], FORMATS, "give ")
     if output is None and kind == "parquet":
         raise InputError.single("--format", "parquet goes to a file", "name one: -o rows.parquet")
     if output is not None and kind == "table":

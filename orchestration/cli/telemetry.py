@@ -12,6 +12,8 @@ import typer
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, waiting
+from orchestration.model.errors import InputError
+from orchestration.model.problems import Problem
 
 if TYPE_CHECKING:
     from orchestration.telemetry.process import Following
@@ -27,7 +29,6 @@ def follow(sink: str, campaign_folder: Path) -> Following | None:
     """Return a sender of a run's records to `sink`; None for "". Raises InputError if unknown."""
     if not sink:
         return None
-    from orchestration.model.errors import InputError
     from orchestration.telemetry.process import Following
     from orchestration.telemetry.settings import load_settings
 
@@ -116,5 +117,5 @@ def exporter(
             signal.pause()
 
 
-def _warn(text: str, remedy: str) -> None:
-    print(f"{text}\n  -> {remedy}" if remedy else text, file=sys.stderr, flush=True)
+def _warn(problem: Problem) -> None:
+    print(problem, file=sys.stderr, flush=True)

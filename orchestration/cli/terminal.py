@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+# Has "json" once this process has printed JSON: standard output holds one document.
+printed: set[str] = set()
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 def print_json(data: object, indent: int | None = 1, **how: Any) -> None:
     """Print data as JSON; `how` is passed to json.dumps."""
     from orchestration.render.json import json_text
+
+    printed.add("json")
 
     typer.echo(json_text(data, indent, **how))
 

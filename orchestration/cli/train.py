@@ -14,6 +14,7 @@ from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import Json, verb
 from orchestration.cli.run import spare_threads
 from orchestration.cli.terminal import print_json
+from orchestration.model.errors import InputError, check_known, not_installed
 
 if TYPE_CHECKING:
     from orchestration.model.trial import Scalar
@@ -111,11 +112,10 @@ def train(
     """
     spare_threads()
 
-    from orchestration.model.errors import InputError, NotReadyError
     from orchestration.training.learners import split_settings
 
     if find_spec("torch") is None:
-        raise NotReadyError("training needs torch", "install it: pip install 'closloop[learn]'")
+        raise not_installed("training", "torch", "learn")
     if tuner == "rl-cc":
         foreign = (scenario, backend, init, per_switch or "", cluster, *setting, *by.given())
         if any(foreign):
@@ -185,7 +185,6 @@ def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> 
     """Train every seed by the protocol, and print what they came to."""
     from orchestration.analysis.learning_curve import write_curve
     from orchestration.cli.training_display import Display, results_table
-    from orchestration.model.errors import InputError
     from orchestration.render.terminal import show
     from orchestration.training.outcome import verdict
     from orchestration.training.protocol import load_protocol
@@ -256,14 +255,10 @@ def _request(
 
 def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fresh: bool) -> None:
     from orchestration.cli.training_display import Display
-    from orchestration.model.errors import InputError
     from orchestration.training.rlcc.train import RlccRequest, train
     from tuners.nic.networks import ARCHITECTURES
 
-    if architecture not in ARCHITECTURES:
-        raise InputError.single(
-            "--architecture", f"{architecture!r} is none", f"use {' or '.join(ARCHITECTURES)}"
-        )
+    check_known("--architecture", "{!r} is none", [architecture], ARCHITECTURES)
     request = RlccRequest(ARCHITECTURES[architecture].kind, seed, updates)
     folder = out or Path("runs/train") / f"rl-cc-{architecture}-{seed}"
     with Display("episode") as display:
@@ -283,7 +278,6 @@ def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fr
 
 def _numbers(text: str) -> list[int]:
     """Return `1-5` or `1,3,7-9` as numbers."""
-    from orchestration.model.errors import InputError
 
     found: dict[int, None] = {}
     for part in text.split(","):
@@ -307,7 +301,6 @@ def _or_1(seed: int | None) -> int:
 
 
 def _read(text: str) -> tuple[str, Scalar]:
-    from orchestration.model.errors import InputError
 
     name, equals, value = text.partition("=")
     if not equals or not name or not value:

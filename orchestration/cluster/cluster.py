@@ -12,7 +12,7 @@ from inventory.topology import Testbed
 from orchestration.cluster.authentication import no_cluster
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
 from orchestration.model.capabilities import mode_of
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, NotReadyError, not_installed
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.pool import Work
@@ -32,9 +32,7 @@ _objects: list[Objects] = []
 def require_ray() -> None:
     """Raise NotReadyError without Ray, which is an extra."""
     if find_spec("ray") is None:
-        raise NotReadyError(
-            "a cluster needs Ray, which is not installed", "pip install 'closloop[cluster]'"
-        )
+        raise not_installed("a cluster", "Ray", "cluster")
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Cluster:
         nodes = {node["NodeID"]: _name(node) for node in self._nodes()}
         for name, problem in ask_nodes(self._offers(backend), testbed, nodes, _ANSWER_S):
             if problem is not None:
-                raise NotReadyError(f"node {name}: {problem.message}", problem.remedy)
+                raise NotReadyError(one.at(f"node {name}") for one in problem.problems)
 
     def workers(self, backend: Backend, do: Work) -> ClusterWorkers:
         """Return workers on all nodes, those included that join later."""

@@ -15,7 +15,6 @@ import pickle
 import shutil
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -62,8 +61,7 @@ def _serve(order: Order, connection: Connection, scratch: Path) -> None:
     except (EOFError, ConnectionError):
         raise
     except Exception as error:  # such as a full disk, or a backend of a package that is not here
-        what = f"unexpected {type(error).__name__} on the node: {error}"
-        connection.send((Failed(what, "", traceback.format_exc(), 0.0), {}))
+        connection.send((Failed.of(error), {}))
     finally:
         os.chdir(scratch)
         shutil.rmtree(folder, ignore_errors=True)
@@ -90,7 +88,7 @@ def _readiness(order: Order) -> Message:
     try:
         backend.check(order.testbed, 1, ())
     except ClosloopError as error:
-        return Failed(error.message, error.remedy, "", 0.0)
+        return Failed.of(error)
     return DONE
 
 

@@ -276,8 +276,7 @@ def _own_address(logins: Sequence[Any]) -> str:
 def _raise_any(found: dict[str, Any]) -> None:
     problems = [item for item in found.values() if isinstance(item, DeviceError)]
     if problems:
-        text = "\n".join(problem.message for problem in problems)
-        raise NotReadyError(text, problems[0].remedy)
+        raise NotReadyError(one for error in problems for one in error.problems)
 
 
 def _end_of(said: bytes) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from inventory.topology import Testbed
 from orchestration.cluster.host import Said
 from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, put
+from orchestration.model.errors import NotReadyError
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.pool import STOP_GRACE_S
 from orchestration.runner.worker import Failed, Progressed
@@ -113,10 +114,10 @@ def difference(duty: Duty) -> Failed | None:
     for name in sorted({*ours, *theirs}):
         here, there = ours.get(name, "none"), theirs.get(name, "none")
         if here != there:
-            return Failed(
-                f"it has {name} {here}, and the machine that plans {there}",
-                "install the same there: pip install 'closloop[cluster]', of the same commit",
-                "",
-                0.0,
+            return Failed.of(
+                NotReadyError(
+                    f"it has {name} {here}, and the machine that plans {there}",
+                    "install the same there: pip install 'closloop[cluster]', of the same commit",
+                )
             )
     return None

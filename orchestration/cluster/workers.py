@@ -7,7 +7,6 @@ journal says so, and a trial that takes every node down does not run for ever.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import pickle
@@ -149,13 +148,11 @@ class ClusterWorkers:
         memory_bytes = self._offers.memory_bytes(job.trial, job.testbed)
         if memory_bytes > self._largest_bytes:
             needed, most = memory_bytes >> 20, self._largest_bytes >> 20
-            problem = Failed(
+            error = TrialError(
                 f"it is planned to take {needed} MiB, and no node has more than {most} MiB",
                 "add a larger node; or a longer sample_period, which needs less",
-                "",
-                0.0,
             )
-            self._at_once.append((job, problem))
+            self._at_once.append((job, Failed.of(error)))
             return
         task = _Task(job, time.monotonic())
         self._hand_out(task)
@@ -246,7 +243,8 @@ class ClusterWorkers:
 
     def _failed(self, task: _Task, message: str, console: str) -> Failed:
         remedy = "see Ray's logs of the node; if memory was short there, give Ray less of it"
-        return Failed(message, remedy, console, time.monotonic() - task.begin_s)
+        error = TrialError(message, remedy, console)
+        return Failed.of(error, time.monotonic() - task.begin_s)
 
     def _has_ended(self, task: _Task) -> bool:
         """Return whether a cancelled task has ended, or else said something before that."""
@@ -290,11 +288,9 @@ def ask_nodes(
         except (ray.exceptions.NodeDiedError, ray.exceptions.TaskUnschedulableError):
             continue
         except ray.exceptions.RayError as error:
-            message = Failed(str(error).strip().splitlines()[-1], "", "", 0.0)
-        if isinstance(message, Failed) and "No module named" in message.message:
-            message = dataclasses.replace(
-                message, remedy="install it there: pip install 'closloop[cluster]'"
-            )
+            said = str(error).strip().splitlines()[-1]
+            install = "install it there: pip install 'closloop[cluster]'"
+            message = Failed.of(TrialError(said, install if "No module named" in said else ""))
         yield nodes[node], message if isinstance(message, Failed) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.model.errors import ClosloopError
+from orchestration.model.errors import ClosloopError, Code, Problem
 
 _SHOWN = 300
 
@@ -11,19 +11,29 @@ class DeviceError(ClosloopError):
     """A device refuses a request or answers badly. `what` is the message without the name."""
 
     exit_code = 3
+    code = Code.DEVICE_REFUSED
 
     def __init__(self, device: str, what: str, remedy: str = "") -> None:
-        super().__init__(f"{device}: {what}", remedy)
+        super().__init__([Problem(device, what, remedy, self.code)])
         self.device = device
         self.what = what
+
+    @property
+    def alone(self) -> Problem:
+        """The problem without the device's name, where that is said already."""
+        return self.problems[0].relocated("")
 
 
 class DeviceGone(DeviceError):  # noqa: N818 (names a state, like Interrupted)
     """The connection to a device is lost, or the device does not answer in time."""
 
+    code = Code.DEVICE_GONE
+
 
 class LoginRefused(DeviceError):  # noqa: N818
     """Logging in failed: the host key is unknown, or the device refuses our key or user."""
+
+    code = Code.LOGIN_REFUSED
 
 
 def printable(text: str | bytes) -> str:

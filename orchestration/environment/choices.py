@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, check_known
 from orchestration.model.knobs import KNOBS, Column, Knob
 from orchestration.model.records import Change, Ints
 from orchestration.model.signals import Scope
@@ -73,8 +73,7 @@ def _levels(column: Column, capacity: int | None, levels: int) -> list[float]:
 
 def knob_named(name: str) -> Knob:
     """Return a knob. Raises InputError if it is not declared, or has no agents."""
-    if name not in KNOBS:
-        raise InputError.single("knob", f"{name!r} is not declared", f"use {', '.join(KNOBS)}")
+    check_known("knob", "{!r} is not declared", [name], KNOBS, "use ")
     if KNOBS[name].scope not in ("queue", "switch"):
         raise InputError.single(
             "knob",

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestration.exchange.packets import LINK_TYPES, Packet, ends_of, parse
 from orchestration.exchange.records import FlowRecord, Recorded, Tally, Unread, counted
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, needs
 from orchestration.model.units import format_duration
 
 # Packets may be a little out of order, because the ports of a switch are captured in turn.
@@ -169,14 +169,9 @@ class _Flow:
 
 def _packets(path: Path) -> Iterator[tuple[int, bytes, int, int]]:
     """Yield each packet's time in ns, bytes, link type, and length on the link."""
-    try:
+    with needs("reading captures", "hardware"):
         from scapy.error import Scapy_Exception
         from scapy.utils import RawPcapNgReader, RawPcapReader
-    except ImportError as error:
-        raise NotReadyError(
-            "captures are read with Scapy, which is not installed",
-            "pip install 'closloop[hardware]'",
-        ) from error
     number = 0
     with _complaints() as complaints:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from orchestration.model.errors import InputError, suggest
+from orchestration.model.errors import InputError, check_known
 
 
 class FlowRecord(NamedTuple):
@@ -108,10 +108,7 @@ def kind_of_datagram(port: int, payload: bytes = b"") -> Unread | None:
 
 def check_names(names: Sequence[str]) -> None:
     """Raise InputError for a name that is no refused kind's."""
-    for name in names:
-        if name not in REFUSED:
-            remedy = f"{suggest(name, REFUSED)}use one of {', '.join(REFUSED)}"
-            raise InputError.single("--without", f"unknown: {name!r}", remedy)
+    check_known("--without", "unknown: {!r}", names, REFUSED)
 
 
 class Tally:

@@ -15,7 +15,7 @@ from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, Recorded, check_names
 from orchestration.exchange.source import new_place
 from orchestration.model.csv_columns import opened, write_csv
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, check_known
 from orchestration.model.files import whole_file
 from orchestration.model.units import parse_duration_ns
 
@@ -81,10 +81,7 @@ def read_records(
     (orchestration/exchange/records.py). Raises InputError.
     """
     check_names(without)
-    if kind not in IDLE:
-        known = ", ".join(IDLE)
-        remedy = f"{suggest(kind, IDLE)}use one of {known}"
-        raise InputError.single("--from", f"unknown kind {kind!r}", remedy)
+    check_known("--from", "unknown kind {!r}", [kind], IDLE)
     idle = parse_duration_ns(IDLE[kind]) if idle_ns is None else idle_ns
     if kind == "csv":
         if mapping is None:

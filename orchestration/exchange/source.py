@@ -18,7 +18,7 @@ from inventory.topology import Testbed
 from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.model.condition import factors_of, settings
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, unwritable
 from orchestration.model.files import whole_folder
 from orchestration.model.records import Floats, Ints, Schedule
 from orchestration.model.trial import TrialSpec
@@ -148,9 +148,8 @@ def new_place(place: Path) -> Iterator[Path]:
     try:
         yield place
     except OSError as error:
-        raise NotReadyError(
-            f"{place} cannot be written: {error.strerror or error}",
-            "make room there or make it writable, or choose another place with -o",
+        raise unwritable(
+            place, error, "make room there or make it writable, or choose another place with -o"
         ) from error
 
 

@@ -142,7 +142,7 @@ class Capabilities:
             text += f" with `fabric: {mode.fabric}`"
         return f"{text} in real time" if mode.clock else text
 
-    def remedy(self, mode: Mode, has: Callable[[Mode], bool]) -> str:
+    def alternative(self, mode: Mode, has: Callable[[Mode], bool]) -> str:
         """Return how a trial of a mode gets what that lacks; "" if nothing has it."""
         for one in self.modes:
             if has(one) and one.clock == mode.clock:

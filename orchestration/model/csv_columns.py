@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.errors import InputError, suggest
+from orchestration.model.errors import InputError, no_such_file, suggest, unreadable
 from orchestration.model.records import MISSING, Ints
 
 Kind = Literal["integer", "number", "name"]
@@ -51,7 +51,7 @@ def opened(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except FileNotFoundError:
-        raise InputError.single(str(path), "no such file", "check the path") from None
+        raise no_such_file(path) from None
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -70,12 +70,6 @@ def numbered_lines(path: Path, remedy: str) -> Iterator[tuple[int, bytes]]:
         raise InputError.single(str(path), "is empty", remedy)
     if not line.endswith(b"\n"):
         refuse(path, number, "the last line has no end: the file may be cut off", remedy)
-
-
-def unreadable(path: str | Path, error: OSError, remedy: str = "check the path") -> InputError:
-    """Return the error for a file that cannot be read."""
-    reason = (error.strerror or str(error)).lower()
-    return InputError.single(str(path), f"cannot be read: {reason}", remedy)
 
 
 def refuse_where(

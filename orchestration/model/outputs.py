@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from orchestration.model.errors import InputError, NotReadyError, Problem
+from orchestration.model.errors import Problem, raise_any, unwritable
 from orchestration.model.files import write_whole
 
 CHOOSE_ANOTHER = "choose another with -o"
@@ -45,8 +45,7 @@ def check_outputs(
                 for real, folder in folders
                 if os.path.realpath(path).startswith(real + os.sep)
             ]
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
+    raise_any(problems)
 
 
 def write_output(path: Path, data: str | bytes, remedy: str = CHOOSE_ANOTHER) -> None:
@@ -63,8 +62,7 @@ def write_output(path: Path, data: str | bytes, remedy: str = CHOOSE_ANOTHER) ->
         else:
             write_whole(place, data)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise NotReadyError(f"{path} cannot be written: {reason}", remedy) from error
+        raise unwritable(path, error, remedy) from error
 
 
 def _identity(path: str | Path) -> object:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.model.brought import here
+from orchestration.model.problems import WrongValue
 
 
-class PluginError(ValueError):
-    """A reference that leads to no class. The text reads `what: remedy`."""
+class PluginError(WrongValue):
+    """A reference that leads to no class."""
 
 
 def is_file(reference: str) -> bool:
@@ -48,19 +49,19 @@ def load(reference: str, group: str) -> Any:
         path, _, name = reference.rpartition(":")
         return _attribute(_module(here(str(Path(path).absolute()))), name, path)
     if reference not in offered(group):
-        raise PluginError(f"no entry point of {group} is called {reference!r}: install its package")
+        what = f"no entry point of {group} is called {reference!r}"
+        raise PluginError(what, "install its package")
     try:
         return offered(group)[reference].load()
     except Exception as error:
-        raise PluginError(
-            f"{reference!r} of {group} cannot be loaded ({error}): correct its package"
-        ) from error
+        what = f"{reference!r} of {group} cannot be loaded ({error})"
+        raise PluginError(what, "correct its package") from error
 
 
 @cache
 def _module(path: str) -> Any:
     if not Path(path).is_file():
-        raise PluginError(f"there is no file {path}: correct the path, as seen from the campaign")
+        raise PluginError(f"there is no file {path}", "correct the path, as seen from the campaign")
     name = f"closloop_plugin_{abs(hash(path)):x}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -72,8 +73,8 @@ def _module(path: str) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        what = f"{type(error).__name__}, {error}".replace(": ", ", ")
-        raise PluginError(f"{path} cannot be imported ({what}): correct it") from error
+        what = f"{path} cannot be imported ({type(error).__name__}, {error})"
+        raise PluginError(what, "correct it") from error
     return module
 
 
@@ -82,6 +83,5 @@ def _attribute(module: Any, name: str, path: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         classes = [word for word, value in vars(module).items() if isinstance(value, type)]
-        raise PluginError(
-            f"{path} has no {name!r}: it has {', '.join(classes) or 'no class'}"
-        ) from None
+        remedy = f"it has {', '.join(classes) or 'no class'}"
+        raise PluginError(f"{path} has no {name!r}", remedy) from None

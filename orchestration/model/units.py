@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
+from orchestration.model.problems import WrongValue
+
 RATES = {"bps": 1, "Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
 SIZES = {
     "B": 1,
@@ -24,30 +26,31 @@ DURATIONS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _NUMBER_UNIT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
-class UnitError(ValueError):
+class UnitError(WrongValue):
     """The text is not a number with a known unit, or not a whole number of the base unit."""
 
 
 def _parse(text: object, units: Mapping[str, int], noun: str, example: str) -> int:
     if not isinstance(text, str):
-        raise UnitError(f"{text!r} is not a {noun} with a unit: write it like {example}")
+        raise UnitError(f"{text!r} is not a {noun} with a unit", f"write it like {example}")
     match = _NUMBER_UNIT.fullmatch(text)
     if match is None:
-        raise UnitError(f"{text!r} is not a {noun}: write it like {example}")
+        raise UnitError(f"{text!r} is not a {noun}", f"write it like {example}")
     number, unit = match.groups()
     if unit not in units:
         near = [known for known in units if known.lower() == unit.lower()]
         hint = f"write {number}{near[0]}" if near else f"use one of {', '.join(units)}"
+        what = f"{text!r} has {f'unknown unit {unit!r}' if unit else 'no unit'} for a {noun}"
         if unit == "GBps":
-            hint = f"bytes per second are not accepted: write {number}Gbps if bits were meant"
-        said = f"unknown unit {unit!r}" if unit else "no unit"
-        raise UnitError(f"{text!r} has {said} for a {noun}: {hint}")
+            what = f"{what}: bytes per second are not accepted"
+            hint = f"write {number}Gbps if bits were meant"
+        raise UnitError(what, hint)
     try:
         value = Decimal(number.replace("_", "")) * units[unit]
     except InvalidOperation as error:  # pragma: no cover - the pattern admits numbers only
         raise UnitError(f"{text!r} is not a {noun}") from error
     if value != value.to_integral_value():
-        raise UnitError(f"{text!r} is not a whole number of {next(iter(units))}: round it")
+        raise UnitError(f"{text!r} is not a whole number of {next(iter(units))}", "round it")
     return int(value)
 
 

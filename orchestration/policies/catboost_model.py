@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.model.congestion import CONTROLS
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, raise_any, unreadable
 from orchestration.policies.trees import (
     LEAST_ACTION,
     MOST_ACTION,
@@ -60,9 +60,7 @@ def read_model(path: Path) -> IntegerTrees:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError.single(
-            where, f"cannot be read: {error.strerror}", "give the path of a model"
-        ) from error
+        raise unreadable(where, error, "give the path of a model") from error
     except ValueError as error:
         raise InputError.single(
             where, "is no JSON", 'save it with model.save_model(path, format="json")'
@@ -79,8 +77,7 @@ def read_model(path: Path) -> IntegerTrees:
 
 def _model(where: str, data: Mapping[str, Any]) -> IntegerTrees:
     problems = [Problem(where, *words) for words in _faults_of_kind(data)]
-    if problems:
-        raise InputError(problems)
+    raise_any(problems)
     floats = data["features_info"]["float_features"]
     settings, names = _settings(where, data["model_info"].get(METADATA), floats)
     words = [Problem(where, *words) for words in _faults_of_trees(data, floats, names, settings)]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from collectors.bpf.policy import HEADERS, PolicyError, policy_object
-from orchestration.model.errors import InputError, NotReadyError, Problem
+from orchestration.model.errors import InputError, NotReadyError, Problem, raise_any, unwritable
 from orchestration.model.outputs import check_outputs, write_output
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import policy_name, render_policy
@@ -145,8 +145,7 @@ def _keep_hand_written(paths: Iterable[Path], abouts: Iterable[Path]) -> None:
         for path in paths
         if path.exists() and left.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest()
     ]
-    if problems:
-        raise InputError(problems)
+    raise_any(problems)
 
 
 def _write(made: dict[Path, bytes]) -> None:
@@ -154,9 +153,7 @@ def _write(made: dict[Path, bytes]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise NotReadyError(
-                f"{path.parent} cannot be made: {error.strerror}", "choose another with -o"
-            ) from error
+            raise unwritable(path.parent, error, "choose another with -o") from error
         write_output(path, body)
 
 
@@ -187,9 +184,10 @@ def deploy(source: Path, name: str, check: Check) -> Version:
         try:
             check(policy_object(written))
             text = written.read_text()
-        except (PolicyError, UnicodeDecodeError) as error:
-            what = error.message if isinstance(error, PolicyError) else "is no text"
-            raise InputError.single(str(source), what, getattr(error, "remedy", "")) from error
+        except PolicyError as error:
+            raise InputError(one.relocated(str(source)) for one in error.problems) from error
+        except UnicodeDecodeError as error:
+            raise InputError.single(str(source), "is no text") from error
     return policy.deploy(text, about)
 
 

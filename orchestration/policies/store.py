@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestration.model.errors import InputError, NotReadyError, suggest
+from orchestration.model.errors import InputError, suggest, unwritable
 from orchestration.model.files import sync_path, write_whole
 
 PREFIX = "deployed:"
@@ -150,7 +150,9 @@ class DeployedPolicy:
                         write_whole(self._current, f"{before.number}\n")
                     return before
         raise InputError.single(
-            self.name, "there is no deployment to undo", "closloop deploy --list shows what is"
+            self.name,
+            "there is no deployment to undo",
+            "`closloop deploy --list` shows what there is",
         )
 
     def _lines(self) -> list[str]:
@@ -182,7 +184,8 @@ class DeployedPolicy:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise NotReadyError(
-                f"{self._folder} cannot be written: {error.strerror}",
+            raise unwritable(
+                self._folder,
+                error,
                 "make room or correct its rights, or set XDG_STATE_HOME to another place",
             ) from error

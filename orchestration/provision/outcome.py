@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from inventory.rack import Access
 from orchestration.device.errors import printable
+from orchestration.model.problems import Code, Problem
 from orchestration.model.wall import Took
 
 BROKEN = "Data could not be sent to remote host"
@@ -153,6 +154,11 @@ class DeviceOutcome:
     unexplained: bool = False
     held: bool = False
     seconds: float = 0.0
+
+    @property
+    def problem(self) -> Problem:
+        """The failure, and the remedy."""
+        return Problem(self.device, self.failure, self.remedy, Code.DEVICE_REFUSED)
 
 
 @dataclass(frozen=True)

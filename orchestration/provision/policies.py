@@ -24,7 +24,8 @@ from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import NotReadyError, check_known
+from orchestration.model.problems import Code, Problem, told
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.pacing import pacing_version
@@ -49,13 +50,18 @@ class HostPolicy:
     remedy: str = ""
 
     @property
+    def problem(self) -> Problem:
+        """The error, and the remedy."""
+        return Problem("", self.error, self.remedy, Code.DEVICE_REFUSED)
+
+    @property
     def model(self) -> str:
         """The hash of the model that kernel or NIC report, "" for none."""
         return str((self.said.get("reports") or {}).get("model", ""))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON-ready data."""
-        error = {"error": self.error, "remedy": self.remedy} if self.error else {}
+        error = told([self.problem], "error") if self.error else {}
         return {"device": self.device, **self.said, **error}
 
     @property
@@ -188,17 +194,13 @@ def _place(access: Access) -> str:
 
 def _said(device: str, answer: Any) -> HostPolicy:
     if isinstance(answer, DeviceError):
-        return HostPolicy(device, error=answer.what, remedy=answer.remedy)
+        return HostPolicy(device, {}, *answer.alone.parts[:2])
     return HostPolicy(device, answer)
 
 
 def _hosts(rack: Rack, limit: Sequence[str]) -> list[Access]:
     hosts = rack.testbed.hosts
-    for name in limit:
-        if name not in hosts:
-            raise InputError.single(
-                "--limit", f"rack {rack.name} has no host {name!r}", f"it has {', '.join(hosts)}"
-            )
+    check_known("--limit", f"rack {rack.name} has no host {{!r}}", limit, hosts, "it has ")
     return [rack.access[name] for name in hosts if not limit or name in limit]
 
 
@@ -290,18 +292,17 @@ def _ask(fleet: Fleet, requests: Mapping[str, tuple[str, Mapping[str, Any]]]) ->
 
 def _refuse(answers: Mapping[str, Any], stuck: Sequence[str] = ()) -> None:
     """Raise NotReadyError for hosts that refuse: errors, or lists of reasons and remedies."""
-    texts: list[str] = []
-    remedies: dict[str, None] = {}
+    problems: list[Problem] = []
     for device, answer in answers.items():
-        pairs = [(answer.what, answer.remedy)] if isinstance(answer, DeviceError) else answer or ()
-        if isinstance(pairs, Mapping):
-            continue
-        for what, remedy in pairs:
-            texts.append(f"{device}: {what}")
-            remedies[remedy] = None
-    if not texts:
+        if isinstance(answer, DeviceError):
+            problems.append(answer.alone.relocated(device))
+        elif not isinstance(answer, Mapping):
+            problems += [
+                Problem(device, what, remedy, Code.DEVICE_REFUSED) for what, remedy in answer or ()
+            ]
+    if not problems:
         return
     end = "; the former policy is in force everywhere"
     if stuck:
         end = f"; not taken back on {', '.join(stuck)}: run closloop restore"
-    raise NotReadyError("\n".join(texts) + end, "; ".join(filter(None, remedies)))
+    raise NotReadyError([*problems[:-1], problems[-1].with_end(end)])

@@ -27,7 +27,15 @@ from orchestration.device.fleet import holder_name
 from orchestration.device.jumps import SECRET_VARIABLES
 from orchestration.device.netlink import RouteSocket, claims
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import InputError, Interrupted, NotReadyError
+from orchestration.model.errors import (
+    InputError,
+    Interrupted,
+    NotReadyError,
+    check_known,
+    needs,
+    not_installed,
+    unwritable,
+)
 from orchestration.model.trial import HostSpec
 from orchestration.model.wall import Stopwatch
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
@@ -116,20 +124,14 @@ def save_inventory(
     try:
         path.write_text(text + "\n")
     except OSError as error:
-        raise InputError.single(
-            str(path), f"cannot be written: {error.strerror}", "choose another place"
-        ) from error
+        raise unwritable(path, error, "choose another place", InputError) from error
 
 
 def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
     known = {device.name: rack.access[device.name] for device in rack.testbed.devices}
     if rack.collector is not None:
         known[rack.collector.device] = rack.collector
-    for name in limit:
-        if name not in known:
-            raise InputError.single(
-                "--limit", f"rack {rack.name} has no device {name!r}", f"it has {', '.join(known)}"
-            )
+    check_known("--limit", f"rack {rack.name} has no device {{!r}}", limit, known, "it has ")
     return [access for name, access in known.items() if not limit or name in limit]
 
 
@@ -188,19 +190,11 @@ def _run_playbook(
     secrets: Secrets,
     take: Callable[[Mapping[str, Any]], None],
 ) -> None:
-    try:
+    with needs("provisioning", "hardware"):
         from ansible_runner import Runner, RunnerConfig
-    except ImportError as error:
-        raise NotReadyError(
-            f"provisioning needs Ansible, and {error.name} is not installed",
-            "pip install 'closloop[hardware]'",
-        ) from error
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     if shutil.which("ansible-playbook", path=path) is None:
-        raise NotReadyError(
-            "provisioning needs the program ansible-playbook, which is not installed",
-            "pip install 'closloop[hardware]'",
-        )
+        raise not_installed("provisioning", "the program ansible-playbook", "hardware")
     hosts = folder / "inventory.json"
     hosts.write_text(json.dumps(inventory))
     hosts.chmod(0o600)

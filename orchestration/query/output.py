@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from orchestration.artifacts.tables import write_csv, write_parquet
 from orchestration.artifacts.writer import TRIAL_FILE
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, unwritable
 from orchestration.model.files import whole_file
 from orchestration.query.database import query_error
 
@@ -43,9 +43,7 @@ def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> in
             with partial.open("wb") as file:
                 return stream_result(relation, file, kind)
     except OSError as error:
-        raise InputError.single(
-            str(path), f"cannot be written: {error.strerror or error}", "choose another -o"
-        ) from error
+        raise unwritable(path, error, "choose another -o", InputError) from error
 
 
 def stream_result(relation: duckdb.DuckDBPyRelation, file: BinaryIO, kind: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import finished_trials
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, unwritable
 from orchestration.model.files import partial_folder, sha256_of
 from orchestration.model.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_text
@@ -78,10 +78,11 @@ def write_replay(
             read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
             _put(partial, target, out / name, fresh, read)
     except OSError as error:
-        raise InputError.single(
-            str(error.filename or target),
-            f"cannot be written: {error.strerror}",
+        raise unwritable(
+            error.filename or target,
+            error,
             "make room there, make it writable, or choose another place with --out",
+            InputError,
         ) from error
     return Replay(target / CAMPAIGN_FILE, (*draft.notes, *_changed(draft.testbed, testbed)))
 

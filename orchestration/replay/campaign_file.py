@@ -13,7 +13,7 @@ from inventory.strictyaml import parse
 from orchestration.campaign.controls import written
 from orchestration.model.capabilities import capabilities
 from orchestration.model.congestion import CONTROLS
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, unreadable
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.roce import (
     BDP_WINDOW,
@@ -221,8 +221,7 @@ def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
         if card.is_file():
             shutil.copyfile(card, folder / card.name)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError.single(name, f"cannot be read: {reason}", "check the path") from error
+        raise unreadable(name, error) from error
     return TunerEntry({**entry.fields, "checkpoint": source.name}, entry.label)
 
 

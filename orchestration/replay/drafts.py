@@ -13,9 +13,10 @@ from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.schema import check_backend
 from orchestration.model.capabilities import capabilities
 from orchestration.model.csv_columns import write_csv
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, raise_any
 from orchestration.model.files import sha256_of
 from orchestration.model.load_balancing import ECMP
+from orchestration.model.problems import of_value
 from orchestration.model.trial import (
     CLOSLOOP,
     LINUX,
@@ -101,8 +102,7 @@ def backend_of(request: ReplayRequest, recorded: str) -> str:
     try:
         return check_backend(request.backend)
     except ValueError as error:
-        what, _, remedy = str(error).partition(": ")
-        raise InputError.single("--on", what, remedy) from error
+        raise InputError([of_value(error, "--on")]) from error
 
 
 @dataclass(frozen=True)
@@ -349,8 +349,7 @@ def _of_flows(request: ReplayRequest) -> Draft:
     for option, given in unfit.items():
         if given:
             problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
-    if problems:
-        raise InputError(problems)
+    raise_any(problems)
     request.choices.check()
     flows = flow_file.read_flows(str(request.run))
     if not len(flows):

@@ -12,11 +12,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from inventory.testbed_json import testbed_to_json
-from orchestration.artifacts.found import read_each
-from orchestration.artifacts.reader import TrialResult, finished_trials
+from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.condition import in_words, settings, tuner_called
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, gather
 from orchestration.model.files import sha256_of
 from orchestration.model.trial import TrialSpec
 
@@ -75,9 +74,7 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
     """
     chosen = named_trials(run, pattern, "--trials")
     one_meant = chosen == [run] or (bool(pattern) and not any(sign in pattern for sign in _GLOB))
-    trials, problems = read_each(chosen)
-    if problems:
-        raise InputError(problems)
+    trials = gather(read_trial, chosen)
     valid = [trial for trial in trials if one_meant or trial.stamp.valid]
     if not valid:
         raise InputError.single(

@@ -12,7 +12,7 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import TABLES, Columns, read_table
+from orchestration.artifacts.tables import TABLES, Columns, damaged, read_table
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, KNOBS, Knob
@@ -24,7 +24,6 @@ from tuners.recorded import columns_of, faults
 
 # A reading that began up to a tenth of a period early still belongs to the sampling time.
 _EARLY_SHARE = 10
-_AGAIN = "run the trial again, or restore the file from a copy"
 
 
 def write_actions(
@@ -194,4 +193,4 @@ def refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) 
     """Raise InputError for the first row that is wrong; `wrong` begins with row `offset`."""
     rows = np.flatnonzero(wrong)
     if len(rows):
-        raise InputError.single(where, f"row {int(rows[0]) + offset + 1} {what}", _AGAIN)
+        raise damaged(Path(where), f"row {int(rows[0]) + offset + 1} {what}")

@@ -16,7 +16,7 @@ from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.capabilities import Mode, capabilities, mode_of
 from orchestration.model.congestion import ACK_EVERY, PROGRAM
-from orchestration.model.errors import InputError, suggest
+from orchestration.model.errors import InputError, check_known
 from orchestration.model.import_facts import (
     CONGESTION_CONTROL,
     HPCC_FORMAT,
@@ -70,10 +70,7 @@ class Choices:
             (_CONTROL_OPTION, named, CONTROLS),
             (_WITHOUT_OPTION, self.without, WITHOUT),
         ):
-            for word in words:
-                if word not in known:
-                    remedy = f"{suggest(word, known)}use one of {', '.join(known)}"
-                    raise InputError.single(option, f"unknown: {word!r}", remedy)
+            check_known(option, "unknown: {!r}", words, known)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from inventory.switch import SwitchSpec
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Link, Port, Testbed
 from orchestration.model.errors import InputError
+from orchestration.model.problems import of_value
 from orchestration.model.units import UnitError, parse_rate_bps, whole_duration, whole_rate
 from orchestration.replay.campaign_file import mapping, quoted
 
@@ -65,8 +66,7 @@ def parse_rate(text: str) -> tuple[str, int]:
     try:
         rate_bps = parse_rate_bps(value + unit)
     except UnitError as error:
-        what, _, remedy = str(error).partition(": ")
-        raise InputError.single("--rate", f"{text!r}: {what}", remedy) from error
+        raise InputError([of_value(error, repr(text)).at("--rate")]) from error
     if not equals or not name or rate_bps < 1:
         raise InputError.single("--rate", f"{text!r} is no link's rate", "like leaf1-spine2=50G")
     return name, rate_bps

@@ -24,7 +24,7 @@ from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import read_trial
 from orchestration.campaign.expand import Campaign
 from orchestration.model.condition import TUNER, factors_of
-from orchestration.model.errors import InputError, TrialError
+from orchestration.model.errors import InputError, TrialError, unknown
 from orchestration.model.repeats import RepeatRule, Standing
 from orchestration.model.trial import Scalar, TrialSpec
 
@@ -41,18 +41,17 @@ def checked_rule(campaign: Campaign) -> RepeatRule | None:
     rule = campaign.repeats
     if rule is None:
         return None
-    unknown = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
-    if unknown:
-        document = read(campaign.path)
+    strange = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
+    if strange:
+        document, known = read(campaign.path), METRICS.of_a_trial
         raise InputError(
-            [
-                document.problem(
-                    ("repeats", "of", place),
-                    f"no metric is called {rule.of[place]!r}",
-                    METRICS.suggestion(rule.of[place], METRICS.of_a_trial),
-                )
-                for place in unknown
-            ]
+            unknown(
+                document.where(("repeats", "of", place)),
+                f"no metric is called {name!r}",
+                name,
+                known,
+            )
+            for place, name in ((place, rule.of[place]) for place in strange)
         )
     names = tuple(dict.fromkeys(METRICS.canonical(name) for name in rule.of))
     return RepeatRule(rule.until, names, rule.least, rule.most)

@@ -7,7 +7,7 @@ from functools import partial
 
 from inventory.topology import Testbed
 from orchestration.model.capabilities import Mode, capabilities, mode_of
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import Problem, raise_any
 from orchestration.model.knobs import KNOBS
 from orchestration.model.load_balancing import ECMP
 from orchestration.model.signals import BY_KEY, Need
@@ -56,8 +56,7 @@ def check_fit(
         for what, remedy in _problems(trial, testbeds[trial.testbed], mode):
             said = f"tuner {trial.tuner.name!r} {what}"
             problems[Problem(where(trial), said, f"{remedy}, or run another tuner")] = None
-    if problems:
-        raise InputError(list(problems))
+    raise_any(problems)
 
 
 def _problems(trial: TrialSpec, testbed: Testbed, mode: Mode) -> Iterator[tuple[str, str]]:
@@ -67,7 +66,7 @@ def _problems(trial: TrialSpec, testbed: Testbed, mode: Mode) -> Iterator[tuple[
     for kind, name in lacks:
         has = partial(_offers, kind=kind, name=name)
         have = ", ".join(getattr(mode, f"{kind}s")) or "none"
-        remedy = backend.remedy(mode, has) or f"its {kind}s are {have}: give up {name!r}"
+        remedy = backend.alternative(mode, has) or f"its {kind}s are {have}: give up {name!r}"
         yield f"needs the {kind} {name!r}, which {backend.in_words(mode)} lacks", remedy
     control, balancing = trial.host.congestion_control, trial.load_balancing.kind
     if trial.host.roce is not None:

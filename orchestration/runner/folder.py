@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 from pathlib import Path
 
-from orchestration.artifacts.reader import finished_trials
+from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.former import has_former_hpcc
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, NotReadyError, unwritable
 from orchestration.model.files import PARTIAL_SUFFIX, write_whole
+from orchestration.model.problems import Code
 from orchestration.model.roce import FORMER_HPCC
 from orchestration.model.trial import TrialSpec, drawn_independently
 from orchestration.runner.journal import JOURNAL_FILE, TRIAL_STARTED, Journal, read_journal
@@ -43,9 +45,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise NotReadyError(
-                f"{self.path} cannot be created: {error.strerror}", "choose another with --out"
-            ) from error
+            raise unwritable(self.path, error, "choose another with --out") from error
         self._hold()
         self._refuse_foreign()
         if not part_of_many:
@@ -84,6 +84,7 @@ class RunFolder:
             raise NotReadyError(
                 f"{self.path} is in use by another run",
                 "wait for it to end, or give this one a folder of its own with --out",
+                Code.IN_USE,
             ) from error
 
     def _release(self) -> None:
@@ -107,13 +108,23 @@ class RunFolder:
             before = {drawn_independently(trial).id for trial in campaign.trials}
             drawn = any(name in before for name in other)
             former = any(has_former_hpcc(self.path / name) for name in other)
+            mine = campaign.trials[0].backend
+            theirs = read_trial(self.path / other[0]).spec.backend
+
+            def run(backend: str, out: str = "", more: str = "") -> str:
+                words = ("closloop", "run", campaign.path, "--on", backend, "--out")
+                return f"`{shlex.join(map(str, (*words, f'{self.path.parent}{out}')))}{more}`"
+
+            on = "" if theirs == mine else f" on the {theirs} backend, not the {mine} one,"
             raise InputError.single(
                 str(self.path),
-                f"holds {len(other)} finished trials that {campaign.path} no longer describes "
+                f"holds {len(other)} finished trials{on} that {campaign.path} no longer describes "
                 f"(such as {other[0]})",
                 ("give its patterns draw: independent, as theirs were; or " if drawn else "")
                 + (self._go_on_as_before() if former else "")
-                + "keep both with --out, or put the old results aside with --fresh",
+                + ("" if theirs == mine else f"go on with theirs, {run(theirs)}; or ")
+                + f"keep both with {run(mine, f'-{mine}')}, or put the old results aside with "
+                f"{run(mine, more=' --fresh')}",
             )
 
     def _go_on_as_before(self) -> str:

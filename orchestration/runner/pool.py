@@ -23,6 +23,7 @@ from typing import NoReturn
 import numpy.ma  # noqa: F401
 
 from orchestration.model import wall
+from orchestration.model.errors import TrialError
 from orchestration.model.ports import Backend
 from orchestration.runner.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 
@@ -103,12 +104,12 @@ class Pool:
         how = f"ended with {info.si_status}"
         if info.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             how = f"was killed by {signal.Signals(info.si_status).name}"
-        return Failed(
+        error = TrialError(
             f"the trial's process {how}",
             "if memory was short, run fewer trials side by side with --jobs",
             _end_of_console(worker.job),
-            wall.steady_s() - worker.begin_s,
         )
+        return Failed.of(error, wall.steady_s() - worker.begin_s)
 
     def _end(self, worker: _Worker, patience_s: float = STOP_GRACE_S) -> None:
         """Wait for a worker's end, then end what it may have left running.

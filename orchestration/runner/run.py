@@ -20,6 +20,7 @@ from orchestration.campaign.marks import check_marking
 from orchestration.campaign.places import tuner_places
 from orchestration.model.errors import Interrupted, NotReadyError
 from orchestration.model.ports import Backend
+from orchestration.model.problems import told
 from orchestration.model.repeats import RepeatRule, Standing
 from orchestration.model.trial import TrialSpec
 from orchestration.model.wall import Stopwatch
@@ -301,7 +302,7 @@ class _Run:
     def _failed(self, trial: TrialSpec, failure: Failed) -> None:
         self._clear(trial)
         self.summary.failed[trial.id] = failure
-        why = {name: getattr(failure, name) for name in ("message", "remedy", "console")}
+        why = {**told(failure.problems), "console": failure.console}
         wall_s = round(failure.wall_s, 3)
         self._folder.journal.add(log.TRIAL_FAILED, trial=trial.id, wall_s=wall_s, **why)
         self._listener.failed(trial, failure)

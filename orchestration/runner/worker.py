@@ -22,9 +22,10 @@ from orchestration.analysis.load import load_facts
 from orchestration.analysis.packet_hops import hop_facts
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
-from orchestration.model.errors import ClosloopError, TrialError
+from orchestration.model.errors import ClosloopError, Problem
 from orchestration.model.files import write_whole
 from orchestration.model.ports import Backend
+from orchestration.model.problems import unexpected
 from orchestration.model.trial import TrialSpec
 from orchestration.model.wall import Stopwatch
 from traffic.schedule import ideal_times_ns, make_schedule
@@ -74,10 +75,16 @@ class Finished:
 class Failed:
     """A trial failed. `console` is the end of the output of its guest or process."""
 
-    message: str
-    remedy: str
-    console: str
-    wall_s: float
+    problems: tuple[Problem, ...]
+    console: str = ""
+    wall_s: float = 0.0
+
+    @classmethod
+    def of(cls, error: Exception, wall_s: float = 0.0) -> Failed:
+        """Return what an error means, whose traceback is shown if nobody raised it on purpose."""
+        if isinstance(error, ClosloopError):
+            return cls(error.problems, getattr(error, "console", ""), wall_s)
+        return cls((unexpected(error),), traceback.format_exc(), wall_s)
 
 
 @dataclass(frozen=True)
@@ -121,13 +128,8 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         reasons = tuple(reason.text for reason in verdict.reasons)
         virtual_ns = int(record.ports.t_ns[-1]) if len(record.ports.t_ns) else 0
         pipe.send(Finished(verdict.valid, reasons, virtual_ns, stopwatch.took().wall_s))
-    except ClosloopError as error:
-        console = error.console if isinstance(error, TrialError) else ""
-        wall_s = stopwatch.took().wall_s
-        pipe.send(Failed(error.message, error.remedy, console, wall_s))
     except Exception as error:
-        message = f"unexpected {type(error).__name__}: {error}"
-        pipe.send(Failed(message, "", traceback.format_exc(), stopwatch.took().wall_s))
+        pipe.send(Failed.of(error, stopwatch.took().wall_s))
 
 
 def _introduce(job: Job, flows: int) -> None:

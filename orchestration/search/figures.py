@@ -87,13 +87,13 @@ class Figures:
         if not table.size:
             raise ClosloopError(
                 f"no setting has a figure in condition {condition + 1}",
-                "look at the trials there: closloop report; or choose another --metric",
+                "look at the trials there: closloop report RUN; or choose another --metric",
             )
         means = np.where(np.isfinite(table).all(axis=1), table.mean(axis=1), math.nan)
         if not np.isfinite(means).any():
             raise ClosloopError(
                 f"no setting has a figure at every seed in condition {condition + 1}",
-                "look at the trials there: closloop report; or choose another --metric",
+                "look at the trials there: closloop report RUN; or choose another --metric",
             )
         best = float(np.nanmax(means) if self.higher else np.nanmin(means))
         if not best > 0:

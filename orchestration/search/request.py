@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from inventory.files import load_testbed
-from inventory.strictyaml import suggest
 from inventory.topology import Testbed
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.expand import expand, read_cells
 from orchestration.model.condition import TUNER
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, check_known
 from orchestration.model.trial import REPEAT, ReplaySpec, Scalar
 from orchestration.search.halving import Effort
 from orchestration.search.space import Space
@@ -63,18 +62,13 @@ class SearchRequest:
     @cached_property
     def objective(self) -> Metric:
         """The metric. Raises InputError for an unknown one, or one that may be 0."""
-        usable = METRICS.objectives
-        if self.metric not in usable:
-            what = f"no setting is chosen by {self.metric!r}"
-            raise InputError.single("--metric", what, METRICS.suggestion(self.metric, usable))
+        check_known("--metric", "no setting is chosen by {!r}", [self.metric], METRICS.objectives)
         return METRICS[self.metric]
 
     @cached_property
     def scene(self) -> Scene:
         """The campaign's conditions. Raises InputError for what cannot be searched."""
-        if self.over not in OVER:
-            remedy = f"{suggest(self.over, OVER)}use {', '.join(OVER)}"
-            raise InputError.single("--over", f"nothing is called {self.over!r}", remedy)
+        check_known("--over", "nothing is called {!r}", [self.over], OVER, "use ")
         tuner = _TUNERS[self.over]
         cells = read_cells(self.file, backend=self.backend, repeats=1, tuners=[tuner])
         first = cells[0].file
@@ -113,11 +107,8 @@ class SearchRequest:
     def groups(self) -> tuple[Group, ...]:
         """The conditions by the levels of `by`. Raises InputError for an unknown factor."""
         scene = self.scene
-        known = list(scene.cells[0])
-        for name in self.by:
-            if name not in known:
-                remedy = f"{suggest(name, known)}its factors are {', '.join(known) or 'none'}"
-                raise InputError.single("--by", f"the campaign has no factor {name!r}", remedy)
+        none = "the campaign has no factor {!r}"
+        check_known("--by", none, self.by, scene.cells[0], "its factors are ")
         found: dict[tuple[Scalar, ...], list[int]] = {}
         for number, cell in enumerate(scene.cells):
             found.setdefault(tuple(cell[name] for name in self.by), []).append(number)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from inventory.topology import Testbed
 from orchestration.campaign.fields import read_param
-from orchestration.model.errors import InputError, suggest
+from orchestration.model.errors import InputError, check_known
 from orchestration.model.load_balancing import LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS
 from orchestration.model.roce import DCQCN_PARAMETERS, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import Scalar
@@ -126,11 +126,7 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
                 tuple((*one, (name, default)) for one in space.known),
             )
             known[name] = added
-        if name not in known:
-            hint = suggest(name, known)
-            raise InputError.single(
-                "--range", f"{name!r} is not searched", f"{hint}there are {', '.join(known)}"
-            )
+        check_known("--range", "{!r} is not searched", [name], known, "there are ")
         one, (low, high) = known[name], _parsed(name, bounds)
         if not one.lowest <= low < high <= one.highest:
             raise InputError.single(

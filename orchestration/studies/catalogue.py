@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from inventory.strictyaml import suggest
 from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, gather
+from orchestration.model.problems import unknown
 from orchestration.model.trial import BackendName
 
 _SEARCH_PREFIX = "search-"
@@ -76,22 +76,13 @@ def _load(
     backend: str | None,
     repeats: int | None,
 ) -> dict[str, Campaign]:
-    known = f"there are {', '.join(files)}"
-    problems = [
-        Problem(name, f"no such {noun}", f"{suggest(name, files)}{known}")
-        for name in names
-        if name not in files
-    ]
-    campaigns = {}
-    for name in names or files:
-        try:
-            if name in files:
-                campaigns[name] = load_campaign(files[name], backend=backend, repeats=repeats)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return campaigns
+    def load(name: str) -> Campaign:
+        if name not in files:
+            raise InputError([unknown(name, f"no such {noun}", name, files, "there are ")])
+        return load_campaign(files[name], backend=backend, repeats=repeats)
+
+    wanted = list(names or files)
+    return dict(zip(wanted, gather(load, wanted), strict=True))
 
 
 def put_aside(campaign: Campaign, runs: Path) -> int:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from collectors.sinks.influx import Answer
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import unwritable
+from orchestration.model.problems import Problem
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
 # A request that is too large is halved, but not below this.
@@ -54,7 +55,7 @@ class Delivery:
 
     connection: Connection
     patient: Callable[[], bool]
-    said: Callable[[str, str], None]
+    said: Callable[[Problem], None]
     sleep: Callable[[float], None] = time.sleep
     requests: int = 0
     points: int = 0
@@ -93,7 +94,7 @@ class Delivery:
         self.trouble = answer.text
         if answer.text not in self._known:
             self._known.add(answer.text)
-            self.said(answer.text, answer.remedy)
+            self.said(answer.problem)
 
     def _pause(self, answer: Answer, tries: int) -> None:
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries, 10))
@@ -134,9 +135,8 @@ class Ledger:
                 folder / _FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
             )
         except OSError as error:
-            raise NotReadyError(
-                f"{folder} cannot be written: {error.strerror}",
-                "make it writable: what has been sent is noted there",
+            raise unwritable(
+                folder, error, "make it writable: what has been sent is noted there"
             ) from error
         self._runs: dict[tuple[str, str], Sent] = {}
         for line in (folder / _FILE).read_bytes().splitlines():

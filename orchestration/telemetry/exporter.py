@@ -20,7 +20,7 @@ from inventory.topology import Testbed
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.trial_figures import measure
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, NotReadyError, needs
 from orchestration.model.knobs import KNOBS
 from orchestration.model.signals import recorded
 from orchestration.watch.state import RunReader, RunState, TrialState, find_run
@@ -264,11 +264,6 @@ def _registry(run: Path) -> Any:
 
 
 def _library() -> Any:
-    try:
+    with needs("the exporter", "influx"):
         import prometheus_client
-    except ModuleNotFoundError as error:
-        raise NotReadyError(
-            "the exporter needs prometheus_client, which is not installed",
-            "pip install 'closloop[influx]'",
-        ) from error
     return prometheus_client

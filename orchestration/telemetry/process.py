@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectors.sinks.spooling import SpoolNote
 from orchestration.model.errors import ClosloopError
+from orchestration.model.problems import Code, Problem, told
 
 if TYPE_CHECKING:  # the process itself needs none of these
     from orchestration.model.repeats import RepeatRule, Standing
@@ -42,14 +43,6 @@ _TROUBLE_S = 3.0
 _SLACK_S = 5.0
 # How long to wait at the end of a run for a server that works.
 PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
-
-
-@dataclass(frozen=True)
-class Said:
-    """A message to the user, with a remedy."""
-
-    text: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,7 @@ class SenderProcess:
         """The process id."""
         return self._process.pid
 
-    def messages(self, timeout_s: float = 0.0) -> Iterator[Said]:
+    def messages(self, timeout_s: float = 0.0) -> Iterator[Problem]:
         """Yield the messages that arrive within `timeout_s`."""
         assert self._process.stdout is not None
         handle = self._process.stdout.fileno()
@@ -95,12 +88,12 @@ class SenderProcess:
             for line in lines:
                 values = json.loads(line)
                 if "text" in values:
-                    yield Said(**values)
+                    yield Problem("", values["text"], values["remedy"], Code.NOT_READY)
                 else:
                     self.outcome = Outcome(**values)
             timeout_s = 0.0
 
-    def finish(self, patience_s: float) -> Iterator[Said]:
+    def finish(self, patience_s: float) -> Iterator[Problem]:
         """Let it send the rest within `patience_s`; yield its messages meanwhile."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the process has already ended
@@ -207,12 +200,12 @@ class Following:
             return
         else:
             what = f"InfluxDB: {found.trials} trials are not sent yet, or not as a whole"
-        print(f"{what}\n  -> closloop push {self._folder}, any time", file=sys.stderr)
+        remedy = f"closloop push {self._folder}, any time"
+        print(Problem("", what, remedy), file=sys.stderr)
 
 
-def _show(said: Said) -> None:
-    remedy = f"\n  -> {said.remedy}" if said.remedy else ""
-    print(f"InfluxDB: {said.text}{remedy}", file=sys.stderr, flush=True)
+def _show(problem: Problem) -> None:
+    print(problem.at("InfluxDB"), file=sys.stderr, flush=True)
 
 
 class _Patience:
@@ -247,8 +240,8 @@ def send(campaign_folder: Path) -> None:
 
     patience = _Patience()
 
-    def say(text: str, remedy: str) -> None:
-        _print({"text": text, "remedy": remedy})
+    def say(problem: Problem) -> None:
+        _print(told([problem], "text"))
 
     class Watched(InfluxConnection):
         """Reports the server's state to the patience."""
@@ -271,7 +264,7 @@ def send(campaign_folder: Path) -> None:
             try:
                 busy = not refused and sender.turn()
             except Refused as error:
-                say(error.answer.text, error.answer.remedy)
+                say(error.answer.problem)
                 refused, busy = True, False
             except GaveUp:
                 break
@@ -307,7 +300,7 @@ def main() -> None:
     try:
         send(folder)
     except ClosloopError as error:
-        _print({"text": error.message, "remedy": error.remedy})
+        _print(told(error.problems, "text"))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ from inventory.topology import Testbed
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.tables import OPTIONAL, TABLES, write_table
 from orchestration.artifacts.writer import TESTBED_FILE
-from orchestration.model.errors import InputError, TrialError
+from orchestration.model.errors import InputError, TrialError, unwritable
 from orchestration.model.files import whole_folder
+from orchestration.model.problems import Code, Problem
 from orchestration.model.signals import TABLE_OF, target_names
 from orchestration.runner.journal import JOURNAL_FILE, Journal
 from orchestration.telemetry.points import CAMPAIGN_FILE
 
-Say = Callable[[str, str], None]
+Say = Callable[[Problem], None]
 _PULLED = "pulled"
 _MISSING = -1
 _TIME = "_time"
@@ -73,7 +74,7 @@ def pull(
             raise InputError.single(
                 "pull",
                 f"there is no {what} {campaign!r} in {server}",
-                known or "give the name as in the campaign file; closloop push sends a run",
+                known or "give the name as in the campaign file; `closloop push RUN` sends a run",
             )
         pulled = Pulled(out / campaign)
         there = {folder.name for folder in finished_trials(pulled.folder)}
@@ -87,7 +88,8 @@ def pull(
                 pulled.rebuilt.append(name)
             except Incomplete as error:
                 pulled.broken.append(name)
-                say(f"{name}: {error}", "closloop push --again, where its archive is")
+                remedy = f"`closloop push --again {pulled.folder}` where its archive is"
+                say(Problem(name, str(error), remedy, Code.DAMAGED_FILE))
     if pulled.rebuilt:  # with a journal, the campaign can be continued in the folder
         with closing(Journal(pulled.folder / JOURNAL_FILE)) as journal:
             journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
@@ -148,9 +150,11 @@ def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: P
     except (InputError, KeyError, ValueError) as error:
         raise Incomplete(str(error)) from error
     except OSError as error:
-        raise TrialError(
-            f"{campaign_folder} cannot be written: {error.strerror or error}",
+        raise unwritable(
+            campaign_folder,
+            error,
             "make room there, or choose another place with --out",
+            TrialError,
         ) from error
 
 

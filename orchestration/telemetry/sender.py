@@ -21,11 +21,12 @@ from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError, NotReadyError, TrialError
+from orchestration.model.problems import Code, Problem
 from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
 from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
 from orchestration.telemetry.settings import Settings
 
-Say = Callable[[str, str], None]
+Say = Callable[[Problem], None]
 # How long to wait for a server that does not work before giving up. Confirmed data are noted.
 TROUBLE_S = 60.0
 _SPOOLED = tuple(one.table for one in (*SAMPLES.values(), *ACTIONS.values()))
@@ -115,8 +116,7 @@ class Sender:
             return self._archive(read_trial(folder), again)
         except InputError as error:
             self._damaged.add(folder.name)
-            problem = error.problems[0]
-            self._say(f"{problem.where}: {problem.what}; it is not sent", problem.remedy)
+            self._say(error.problems[0].with_end("; it is not sent"))
             return False
 
     def _archive(self, trial: TrialResult, again: bool) -> bool:
@@ -150,12 +150,15 @@ class Sender:
         counts = {table: (sent.spooled.get(table, 0), points.rows(table)) for table in _SPOOLED}
         spooled, rows = counts[PORT.table]
         if spooled != rows:
-            self._say(
-                f"{trial.spec.id}: the spool took {spooled} of {rows} readings of queues; they are "
-                "sent from the archive",
+            problem = Problem(
+                trial.spec.id,
+                f"the spool took {spooled} of {rows} readings of queues; they are sent from the "
+                "archive",
                 "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they "
                 "are sent while the trial runs",
+                Code.NO_ROOM,
             )
+            self._say(problem)
         return tuple(table for table, (spooled, rows) in counts.items() if spooled == rows)
 
     def _send_spool(self, run: SpooledRun) -> bool:
@@ -179,10 +182,9 @@ class Sender:
                     sent.spool_done = True
                     self._ledger.note(*key)
         except (DamagedSpool, KeyError) as error:
-            self._say(
-                f"the spool is damaged: {error}; the trial is sent from the archive",
-                "nothing is lost once the trial is finished",
-            )
+            what = f"the spool is damaged: {error}; the trial is sent from the archive"
+            remedy = "nothing is lost once the trial is finished"
+            self._say(Problem("", what, remedy, Code.DAMAGED_FILE))
             written = False
         if not written:
             run.remove()
@@ -200,11 +202,14 @@ class Sender:
         ahead_s = (start_ns - time.time_ns()) / 1e9
         if ahead_s > 1 and not self._clock_said:
             self._clock_said = True
-            self._say(
+            problem = Problem(
+                "",
                 f"the clock of this machine was set back by {ahead_s:.0f} s or more: trials were "
                 "started after now",
                 "set the clock; points keep the times that were right when they were made",
+                Code.NOT_READY,
             )
+            self._say(problem)
 
 
 @dataclass
@@ -256,8 +261,7 @@ def push(
                     pushed.trials += 1
                 pushed.failed += sorted(sender.damaged)
     except Refused as refused:
-        answer = refused.answer
-        raise NotReadyError(answer.text, answer.remedy) from refused
+        raise NotReadyError([refused.answer.problem]) from refused
     except GaveUp as error:
         raise TrialError(
             f"{delivery.trouble}; gave up after {trouble_s:.0f} s",

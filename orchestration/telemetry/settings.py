@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from collectors.sinks.influx import Server
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, NotReadyError, unreadable
 from orchestration.model.units import UnitError, format_size, parse_size_bytes
 
 FILE_VARIABLE = "CLOSLOOP_INFLUX_FILE"
@@ -92,9 +92,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, str]:
             ) from error
         return {}
     except OSError as error:
-        raise InputError.single(
-            str(path), f"cannot be read: {error.strerror}", "make it yours, mode 600"
-        ) from error
+        raise unreadable(path, error, "make it yours, mode 600") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         # Without the parser's message, which may quote the token from the file.
         raise InputError.single(
@@ -127,7 +125,7 @@ def _spool(text: str) -> int:
     try:
         size = parse_size_bytes(text)
     except UnitError as error:
-        raise InputError.single(_VARIABLES["spool"], str(error), "write it like 256MB") from error
+        raise InputError([error.problem.relocated(_VARIABLES["spool"])]) from error
     if size < _LEAST_SPOOL_BYTES:
         raise InputError.single(
             _VARIABLES["spool"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration.model.errors import ClosloopError, TrialError
+from orchestration.model.errors import TrialError
 from orchestration.model.ports import Backend
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.place import THIS_MACHINE, Place
-from orchestration.runner.worker import Failed, Finished, Job, Message, enter_worker
+from orchestration.runner.worker import Failed, Finished, Job, enter_worker
 from traffic.schedule import make_schedule
 
 Trace = dict[str, NDArray[Any]]
@@ -44,10 +43,6 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep =
     """
     enter_worker(job, parent)
     begin = time.monotonic()
-
-    def failed(message: str, remedy: str, console: str) -> Message:
-        return Failed(message, remedy, console, time.monotonic() - begin)
-
     try:
         schedule = make_schedule(job.trial, job.testbed)
         record = backend.run(job.trial, job.testbed, schedule, job.work, lambda t, end: None)
@@ -55,12 +50,8 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep =
         job.folder.mkdir(parents=True, exist_ok=True)
         np.savez(job.folder / _TRACE, **kept)
         pipe.send(Finished(True, (), 0, time.monotonic() - begin))
-    except ClosloopError as error:
-        console = error.console if isinstance(error, TrialError) else ""
-        pipe.send(failed(error.message, error.remedy, console))
     except Exception as error:
-        message = f"unexpected {type(error).__name__}: {error}"
-        pipe.send(failed(message, "", traceback.format_exc()))
+        pipe.send(Failed.of(error, time.monotonic() - begin))
 
 
 def episode_job(trial: TrialSpec, testbed: Testbed, work: Path) -> Job:
@@ -94,11 +85,9 @@ class Players:
                 self._pool.start(waiting.pop(0))
             for job, message in self._pool.messages(_TICK_S):
                 if isinstance(message, Failed):
-                    raise TrialError(
-                        f"episode {job.trial.repeat}: {message.message}",
-                        message.remedy,
-                        message.console,
-                    )
+                    episode = f"episode {job.trial.repeat}"
+                    problems = [problem.at(episode) for problem in message.problems]
+                    raise TrialError(problems, console=message.console)
                 if isinstance(message, Finished):
                     with np.load(job.folder / _TRACE) as arrays:
                         traces[job.work] = dict(arrays)

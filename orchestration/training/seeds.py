@@ -101,7 +101,7 @@ def train_seeds(
     if failed:
         name, error = next(iter(failed.items()))
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise TrialError(f"{name}{more}: {error.message}", error.remedy)
+        raise TrialError(problem.at(f"{name}{more}") for problem in error.problems)
     return {name: read_result(folder / name) for name in requests}
 
 
@@ -168,7 +168,7 @@ def _one(
     except Interrupted:
         pass
     except ClosloopError as error:
-        pipe.send(TrialError(error.message, error.remedy))
+        pipe.send(TrialError(error.problems))
     pipe.close()
 
 

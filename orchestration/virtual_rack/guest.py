@@ -36,6 +36,7 @@ from orchestration.backends.emulated.system import (
 )
 from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import ClosloopError
+from orchestration.model.problems import told
 from orchestration.virtual_rack import cabling, containers
 from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.device import fork_device
@@ -358,7 +359,7 @@ def main() -> None:
         guest.serve()
     except ClosloopError as error:
         if guest is not None:
-            guest.say({"failed": error.message, "remedy": error.remedy})
+            guest.say(told(error.problems, "failed"))
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Platform, Rack
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from inventory.topology import Port, Testbed
-from orchestration.model.errors import InputError
+from orchestration.model.errors import check_known
 
 CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"
@@ -197,19 +197,14 @@ def make_layout(
 
     Raises InputError for names that are no switch or no host of the testbed.
     """
-    from inventory.strictyaml import suggest
-
     roce = testbed.hosts if tuple(roce) == ("all",) else tuple(roce)
     for option, names, known, kind, kinds in (
         ("--sonic", sonic, testbed.switches, "switch", "switches"),
         ("--roce", roce, testbed.hosts, "host", "hosts"),
         ("--bluefield", bluefield, testbed.hosts, "host", "hosts"),
     ):
-        for name in names:
-            if name not in known:
-                what = f"testbed {testbed.name} has no {kind} {name!r}"
-                remedy = f"{suggest(name, known)}its {kinds} are {', '.join(known)}"
-                raise InputError.single(option, what, remedy)
+        none = f"testbed {testbed.name} has no {kind} {{!r}}"
+        check_known(option, none, names, known, f"its {kinds} are ")
     roce = tuple(dict.fromkeys((*roce, *bluefield)))
     return Layout(testbed, tuple(dict.fromkeys(sonic)), roce, tuple(dict.fromkeys(bluefield)))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError
+from orchestration.model.problems import of_value
 from orchestration.model.units import UnitError, parse_duration_ns
 from orchestration.replay.build import Replay
 from orchestration.replay.parents import named_trials
@@ -170,5 +171,4 @@ def _time(option: str, text: str) -> int:
     try:
         return 0 if text == "0" else parse_duration_ns(text)
     except UnitError as error:
-        what, _, remedy = str(error).partition(": ")
-        raise InputError.single(option, what, remedy or "like 2ms") from error
+        raise InputError([of_value(error, option, "like 2ms")]) from error

@@ -187,7 +187,7 @@ def test_a_trial_that_fails_says_why_and_stops_no_other(place, tmp_path):
     summary = run_campaign(campaign, engine, tmp_path / "runs", 4, Listener(), place=place)
     assert (summary.finished, len(summary.failed)) == (2, 2)
     failure = next(iter(summary.failed.values()))
-    assert "ZeroDivisionError" in failure.message
+    assert "ZeroDivisionError" in failure.problems[0].what
     assert "mine.py" in failure.console
 
 
@@ -218,7 +218,7 @@ def test_a_trial_that_fits_no_node_fails_at_once(place, tmp_path):
     workers = ClusterWorkers(offers, 4 << 30)
     workers.start(Job(trial, load_testbed(trial.testbed), tmp_path / "a", tmp_path / "b"))
     ((_, message),) = workers.messages(0.1)
-    assert "no node has more than 4096 MiB" in message.message
+    assert "no node has more than 4096 MiB" in message.problems[0].what
     assert len(workers) == 0
 
 

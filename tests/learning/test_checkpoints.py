@@ -35,7 +35,8 @@ def saved(tmp_path, testbed):
 
 
 def refusal(path, testbed=None, tuner="acc") -> str:
-    return "; ".join(registry.check(tuner, {"checkpoint": str(path)}, testbed))
+    faults = registry.check(tuner, {"checkpoint": str(path)}, testbed)
+    return "; ".join(fault.in_one_sentence for fault in faults)
 
 
 def test_a_good_one_is_taken(saved, testbed):

@@ -196,7 +196,7 @@ def test_it_sets_edges_and_aggregations_as_its_actor_says(write):
 def test_a_checkpoint_of_another_fabric_is_refused(write):
     path = write("drlet", DrletLearner(1, K4))
     (fault,) = registry.check("drlet", {"checkpoint": path}, load_testbed("graphcc"))
-    assert "is for 56 pairs of edge switches and 16 switches with several paths" in fault
+    assert "is for 56 pairs of edge switches and 16 switches with several paths" in fault.what
     assert registry.check("drlet", {"checkpoint": path}, K4) == ()
 
 

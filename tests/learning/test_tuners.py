@@ -157,7 +157,7 @@ def test_weights_add_up_to_one(name, weights):
     first, second = weights
     assert not [*registry.create(TunerSpec(name, {first: 0.6, second: 0.4})).faults()]
     said = registry.check(name, {first: 0.6, second: 0.6}, None)
-    assert f"{first} 0.6 and {second} 0.6 are no weights" in "; ".join(said)
+    assert f"{first} 0.6 and {second} 0.6 are no weights" in said[0].what
 
 
 def test_a_reading_that_is_no_number_is_refused():

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from orchestration.cli.display import Display, Tally, live_view, status_line, summary_table
 from orchestration.model import wall
+from orchestration.model.problems import Problem
 from orchestration.model.trial import TrialSpec, TunerSpec
 from orchestration.runner.run import Summary
 from orchestration.runner.worker import Failed, Finished, Progressed
@@ -63,14 +64,16 @@ def test_lines_for_the_start_and_every_end(display, said):
     display.started(trial(1))
     display.finished(trial(1), Finished(True, (), 12 * MS, 4.0))
     display.started(trial(2))
-    display.failed(trial(2), Failed("the guest died", "try again", "boot\npanic", 1.0))
+    display.failed(
+        trial(2), Failed((Problem("", "the guest died", "try again"),), "boot\npanic", 1.0)
+    )
     assert said[0] == "quick on fluid: 3 trials, 1 of them finished earlier, 2 side by side"
     assert said[1] == f"[2/3] {trial(1).id} done (12ms of virtual time in 4.0 s)"
     assert said[2].splitlines() == [
         f"[3/3] {trial(2).id} FAILED: the guest died",
+        "  -> try again",
         "    | boot",
         "    | panic",
-        "  -> try again",
     ]
 
 
@@ -155,7 +158,7 @@ def test_the_summary_names_every_trial_that_is_not_as_it_should_be():
         skipped=2,
         finished=2,
         invalid={"a-r1": ("[late]",)},
-        failed={"b-r1": Failed("died", "", "", 1.0)},
+        failed={"b-r1": Failed((Problem("", "died"),))},
         wall_s=61,
     )
     said = text(summary_table(summary))

@@ -94,7 +94,7 @@ def test_a_node_is_asked_whether_it_is_ready(host, tmp_path):
 def test_what_the_node_cannot_load_is_a_failure_and_the_host_goes_on(host, tmp_path):
     ((message, _),) = host.said(order_of(tmp_path, pickled=b"cnowhere\nthing\n."))
     assert isinstance(message, Failed)
-    assert "ModuleNotFoundError" in message.message
+    assert "ModuleNotFoundError" in message.problems[0].what
     *_, (message, _) = host.said(order_of(tmp_path))
     assert isinstance(message, Finished)
 
@@ -116,5 +116,5 @@ def test_a_node_that_differs_says_in_what():
     theirs = {**described(), "files": "0123"}
     duty = Duty(b"", "/", theirs, {}, {}, "cache")
     problem = difference(duty)
-    assert "it has files" in problem.message
+    assert "it has files" in problem.problems[0].what
     assert difference(dataclasses.replace(duty, versions=described())) is None

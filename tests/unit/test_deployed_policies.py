@@ -90,7 +90,7 @@ def test_a_write_that_fails_leaves_the_former_version_in_force(tmp_path, monkeyp
         write(path, *args)
 
     monkeypatch.setattr(store, "write_whole", full)
-    with pytest.raises(NotReadyError, match="No space left"):
+    with pytest.raises(NotReadyError, match="no space left"):
         deploy(written(tmp_path, 2), "edge", accepts)
     assert DeployedPolicy("edge").current().number == 1
 

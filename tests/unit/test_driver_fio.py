@@ -110,7 +110,7 @@ def test_a_flow_smaller_than_a_block_is_one():
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in ": ".join(problem) for problem in Fio().check(options))
+    assert any(said in problem.in_one_sentence for problem in Fio().check(options))
     assert Fio().check({"block": 4096, "rate": 10**9}) == []
 
 

@@ -149,7 +149,7 @@ def test_udp_takes_no_congestion_control():
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in ": ".join(problem) for problem in Iperf3().check(options))
+    assert any(said in problem.in_one_sentence for problem in Iperf3().check(options))
     assert Iperf3().check({"rate": 10**9, "streams": 4, "zerocopy": True}) == []
 
 

@@ -184,13 +184,13 @@ def test_small_flows_have_the_fewest_iterations_that_perftest_takes():
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in ": ".join(problem) for problem in Perftest().check(options))
+    assert any(said in problem.in_one_sentence for problem in Perftest().check(options))
 
 
 def test_an_mtu_must_fit_the_testbeds():
     testbed = load_testbed("graphcc")
     (problem,) = Perftest().check({"mtu": 2048}, testbed)
-    assert (problem.option, problem.remedy) == ("mtu", "give at most 1024, or leave it out")
+    assert (problem.where, problem.remedy) == ("mtu", "give at most 1024, or leave it out")
     assert Perftest().check({"mtu": 1024}, testbed) == []
     assert Perftest().check({"mtu": 2048}) == []
 

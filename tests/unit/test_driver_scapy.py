@@ -161,7 +161,7 @@ def test_receivers_count_the_frames_of_their_flow_only(shape):
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in ": ".join(problem) for problem in ScapyIncast().check(options))
+    assert any(said in problem.in_one_sentence for problem in ScapyIncast().check(options))
     assert ScapyIncast().check({"shape": "roce", "payload": 1024}) == []
 
 

@@ -191,7 +191,7 @@ def test_files_of_ones_own_are_named_as_the_campaign_sees_them(run, tmp_path, mo
         (("--load", "1.2"), "hosts can send"),
         (("--load", "0"), "is no load"),
         (("--testbed", "rlcc-64", "--load", "0.6"), "its links between switches carry"),
-        (("--compare", "ecn"), "use one of: ecn-tcp"),
+        (("--compare", "ecn"), "use one of ecn-tcp"),
         (("--compare", "flowlets", "--testbed", "rlcc-7"), "one path between two hosts"),
         (("--tuners", "secn3"), "did you mean 'secn"),
     ],

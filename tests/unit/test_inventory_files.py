@@ -97,7 +97,7 @@ def test_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError) as caught:
         load_testbed("grafcc")
     assert str(caught.value) == (
-        "testbed: unknown testbed 'grafcc'\n"
+        "unknown testbed 'grafcc'\n"
         "  -> did you mean 'graphcc'? known are acc, acc-fig8, drlet-k4, drlet-k8, graphcc, pet, "
         "rlcc-64, rlcc-7; or give a file's path"
     )

@@ -129,7 +129,7 @@ def test_damaged_and_missing_files_are_named(copy, name):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=rf"{name}\.parquet: cannot be read as Parquet") as damaged:
         table(copy, name)
-    assert "restore the file" in str(damaged.value)
+    assert "restore it from a copy" in str(damaged.value)
     path.unlink()
     with pytest.raises(InputError, match=rf"{name}\.parquet: the file is missing"):
         table(copy, name)

@@ -118,20 +118,20 @@ def test_a_knob_without_actions_is_never_turned(tmp_path):
 def test_one_file_a_knob_under_its_own_name(tmp_path):
     files = several(tmp_path)
     (fault,) = registry.check("recorded", {}, TESTBED)
-    assert "needs 'actions'" in fault
+    assert "needs 'actions'" in fault.in_one_sentence
     (fault,) = registry.check("recorded", {"actions_dcqcn": files["actions"]}, TESTBED)
-    assert "has actions of ecn: write actions" in fault
+    assert "has actions of ecn: write actions" in fault.in_one_sentence
     both = {"actions": files["actions_dcqcn"], "actions_dcqcn": files["actions_dcqcn"]}
     (fault,) = registry.check("recorded", both, TESTBED)
-    assert "both have actions of dcqcn" in fault
+    assert "both have actions of dcqcn" in fault.in_one_sentence
     # `actions` alone may have any knob's
     assert registry.check("recorded", {"actions": files["actions_dcqcn"]}, TESTBED) == ()
     bad = recorded(tmp_path, "0,switch9,30000", header=TIMEOUTS, name="bad.csv")
     (fault,) = registry.check("recorded", {**files, "actions_flowlet_timeout": bad}, TESTBED)
-    assert f"{bad}:2" in fault
+    assert f"{bad}:2" in fault.in_one_sentence
     wrong = recorded(tmp_path, f"0,{SWITCH},3", header=TIMEOUTS, name="bad.csv")
     (fault,) = registry.check("recorded", {"actions_flowlet_timeout": wrong}, TESTBED)
-    assert "timeout_ns is not 1000..1000000000" in fault
+    assert "timeout_ns is not 1000..1000000000" in fault.in_one_sentence
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_bad_recording_is_refused_with_its_line(tmp_path, rows, line, said):
     assert said in problem.what
     assert problem.remedy
     (fault,) = registry.check("recorded", {"actions": path}, TESTBED)
-    assert f"{path}:{line}" in fault
+    assert f"{path}:{line}" in fault.in_one_sentence
 
 
 def test_thresholds_read_back_as_they_were_written(tmp_path):

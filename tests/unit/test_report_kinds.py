@@ -227,8 +227,10 @@ def test_the_same_damage_in_many_trials_is_told_a_few_times(campaign, tmp_path):
         (folder / "ports.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(InputError) as error:
         summarise(copy)
-    assert len(error.value.problems) == 5
-    assert error.value.problems[-1].where.endswith("(and 5 more like it)")
+    assert len(error.value.problems) == 10
+    shown = [line for line in str(error.value).splitlines() if not line.startswith("  -> ")]
+    assert len(shown) == 5
+    assert "ports.parquet (and 5 more like it): " in shown[-1]
 
 
 @pytest.mark.parametrize("name", ["trial.json", "testbed.json", "flows.parquet", "ports.parquet"])

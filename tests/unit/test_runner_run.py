@@ -177,7 +177,7 @@ def test_a_trial_that_fails_does_not_stop_the_others(load, out):
 
     summary, _ = run(load(), out, Faulty(fault))
     assert (summary.finished, len(summary.failed), summary.exit_code) == (2, 2, 1)
-    assert {failure.message for failure in summary.failed.values()} == {"the guest died"}
+    assert {failure.problems[0].what for failure in summary.failed.values()} == {"the guest died"}
     failed = [entry for entry in journal(out) if entry["event"] == "trial-failed"]
     assert {entry["trial"] for entry in failed} == set(summary.failed)
     assert failed[0]["console"] == "last words"
@@ -192,7 +192,7 @@ def test_a_trial_that_fails_does_not_stop_the_others(load, out):
 def test_an_unexpected_error_is_a_failure_with_its_traceback(load, out):
     summary, _ = run(load(), out, Faulty(lambda: 1 // 0))
     failure = next(iter(summary.failed.values()))
-    assert "ZeroDivisionError" in failure.message
+    assert "ZeroDivisionError" in failure.problems[0].what
     assert "Traceback" in failure.console
 
 
@@ -203,14 +203,14 @@ def test_a_worker_that_is_killed_is_a_failure_with_what_it_printed(load, out):
 
     summary, _ = run(load(), out, Faulty(fault))
     failure = next(iter(summary.failed.values()))
-    assert "SIGKILL" in failure.message
+    assert "SIGKILL" in failure.problems[0].what
     assert "about to be killed" in failure.console
     assert summary.finished == 2
 
 
 def test_a_worker_that_ends_silently_is_a_failure(load, out):
     summary, _ = run(load(), out, Faulty(lambda: os._exit(7)))
-    assert next(iter(summary.failed.values())).message.endswith("ended with 7")
+    assert next(iter(summary.failed.values())).problems[0].what.endswith("ended with 7")
 
 
 def test_invalid_trials_are_kept_and_told_each_time(load, out):

@@ -44,7 +44,9 @@ def watch(monkeypatch):
 
 def deliver(connection, watch, patient=lambda: True):
     said = []
-    made = Delivery(connection, patient, lambda *words: said.append(words), watch.sleep)
+    made = Delivery(
+        connection, patient, lambda one: said.append((one.text, one.remedy)), watch.sleep
+    )
     return made, said
 
 

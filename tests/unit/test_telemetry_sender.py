@@ -85,7 +85,7 @@ def campaign(tmp_path):
 
 def sending(campaign, store, patient=lambda: True):
     said = []
-    say = lambda *words: said.append(words)  # noqa: E731
+    say = lambda one: said.append((one.text, one.remedy))  # noqa: E731
     delivery = Delivery(store, patient, say, sleep=lambda seconds: None)
     return Sender(campaign, campaign / ".telemetry" / "home", delivery, say), said
 

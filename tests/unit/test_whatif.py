@@ -373,8 +373,8 @@ class TestForced:
         params = {"tuner": "acc", "parameters": '{"checkpoint": "acc-dcqcn-2"}', "actions": "a.csv"}
         assert registry.checkpoint_of("forced", params) == "acc-dcqcn-2"
         assert registry.actions_of("forced", params) == {"actions": "a.csv"}
-        assert "are no JSON object" in registry.check("forced", {"parameters": "["})[0]
-        assert "unknown tuner" in registry.check("forced", {"tuner": "acd"})[0]
+        assert "are no JSON object" in registry.check("forced", {"parameters": "["})[0].what
+        assert "unknown tuner" in registry.check("forced", {"tuner": "acd"})[0].what
 
 
 def test_the_label_of_the_unchanged_trial_is_its_own(old, tmp_path):

@@ -20,6 +20,11 @@ class OutputError(ValueError):
         self.what = what
         self.remedy = remedy
 
+    @property
+    def why(self) -> str:
+        """What is wrong, and what to do."""
+        return f"{self}; {self.remedy}" if self.remedy else str(self)
+
 
 def excerpt(text: str) -> str:
     """Return the start of a program's output as one line of printable characters."""

@@ -16,10 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inventory.rack import ROCE_TRAFFIC_CLASS
 from orchestration.model import plugins
+from orchestration.model.problems import Problem, of_text
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from orchestration.model.trial import SOCKETS, DriverSpec, Scalar
 from traffic.drivers.output import OutputError, excerpt
@@ -134,14 +135,6 @@ class Option:
     unit: Literal["", "bytes", "bps", "ns"] = ""
 
 
-class OptionProblem(NamedTuple):
-    """A fault of an option, and what to do. `option` is "" for the driver as a whole."""
-
-    option: str
-    what: str
-    remedy: str
-
-
 class FlowFailed(Exception):  # noqa: N818 (names what is so)
     """A program did not send its flow; the message says why."""
 
@@ -163,11 +156,14 @@ class ProgramDriver(ABC):
         """Return what the controller lacks, as `what: remedy`, or ""."""
         return ""
 
-    def check(self, options: Options, testbed: Testbed | None = None) -> list[OptionProblem]:
-        """Return the faults of a campaign's options, on a testbed if one is given."""
+    def check(self, options: Options, testbed: Testbed | None = None) -> list[Problem]:
+        """Return the faults of a campaign's options, on a testbed if one is given.
+
+        They are at an option, or at "" for the driver as a whole.
+        """
         values, problems = _read(self.options, options)
         said = (*problems, *self._conflicts(values, options, testbed))
-        return [OptionProblem(name, *_split(text)) for name, text in said]
+        return [of_text(text, name) for name, text in said]
 
     def values(self, options: Options) -> dict[str, Any]:
         """Return every option's value, or its default if none is given."""
@@ -190,7 +186,7 @@ class ProgramDriver(ABC):
         try:
             return self._result(flow, server, client)
         except OutputError as error:
-            why = f"{error}; {error.remedy}" if error.remedy else str(error)
+            why = error.why
         except FlowFailed as error:
             why = str(error)
         return Outcome(client.started_ns, -1, UNKNOWN, FAILED, why)
@@ -217,9 +213,8 @@ def driver(name: str) -> ProgramDriver:
     if name not in _DRIVERS and known(name):
         found = plugins.load(name, GROUP)
         if not (isinstance(found, type) and issubclass(found, ProgramDriver)):
-            raise plugins.PluginError(
-                f"{name!r} is no driver: derive a class from traffic.drivers.programs.ProgramDriver"
-            )
+            remedy = "derive a class from traffic.drivers.programs.ProgramDriver"
+            raise plugins.PluginError(f"{name!r} is no driver", remedy)
         own: ProgramDriver = found()
         return own
     if name not in _DRIVERS:
@@ -229,20 +224,18 @@ def driver(name: str) -> ProgramDriver:
     return made
 
 
-def check(
-    spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = ""
-) -> list[OptionProblem]:
+def check(spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = "") -> list[Problem]:
     """Return the faults of a driver's options, on a testbed's class if one is given. Pure."""
     if spec.name == SOCKETS.name:
         what, remedy = "sockets have no option {!r}", "remove it, or name a program that has it"
-        return [OptionProblem(key, what.format(key), remedy) for key, _ in spec.options]
+        return [Problem(key, what.format(key), remedy) for key, _ in spec.options]
     sends = driver(spec.name)
     problems = sends.check(dict(spec.options), testbed)
     classes = [] if testbed is None else [klass.name for klass in testbed.classes]
     # packets without a mark of their class are the first one's
     if queue_class in classes[1:] and not sends.marks:
         what = f"{sends.name} cannot mark its packets as those of {queue_class}"
-        problems.append(OptionProblem("", what, "leave these flows to sockets or to iperf3"))
+        problems.append(Problem("", what, "leave these flows to sockets or to iperf3"))
     return problems
 
 
@@ -303,11 +296,6 @@ _KINDS: dict[type, str] = {int: "whole number", bool: "true or false", str: "wor
 def _is_word(value: str) -> bool:
     # a value on a command line must not be mistaken for an option
     return not value or (value[0].isalnum() and all(c.isalnum() or c in "._-" for c in value))
-
-
-def _split(text: str) -> tuple[str, str]:
-    what, _, remedy = text.partition(": ")
-    return what, remedy
 
 
 def failure(program: str, output: Output, role: str) -> str:

@@ -15,7 +15,8 @@ from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
 from inventory.topology import Testbed
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet, answered, gather
-from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
+from orchestration.model.errors import NotReadyError, TrialError, raise_any
+from orchestration.model.problems import of_text
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.connections import host_addresses, services
@@ -23,7 +24,6 @@ from traffic.drivers.flows import Service
 from traffic.drivers.programs import (
     Flow,
     Launch,
-    OptionProblem,
     Options,
     Outcome,
     Output,
@@ -93,10 +93,9 @@ def check_drivers(trial: TrialSpec, testbed: Testbed | None = None) -> None:
     for number, spec in enumerate(trial.traffic):
         found = check(spec.driver, testbed, spec.queue_class)
         if spec.driver.name != SOCKETS.name and (lacks := driver(spec.driver.name).missing_here()):
-            found.append(OptionProblem("", *lacks.split(": ", 1)))
-        problems += [Problem(f"traffic[{number}].driver", said, todo) for _, said, todo in found]
-    if problems:
-        raise InputError(problems)
+            found.append(of_text(lacks))
+        problems += [one.relocated(f"traffic[{number}].driver") for one in found]
+    raise_any(problems)
 
 
 def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None:

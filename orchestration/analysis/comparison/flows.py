@@ -10,6 +10,7 @@ from orchestration.analysis.flow_figures import in_class
 from orchestration.analysis.metrics import SIZE_CLASSES
 from orchestration.analysis.sample_parts import measured_flows
 from orchestration.artifacts.reader import TrialResult
+from orchestration.artifacts.tables import damaged
 from orchestration.model.errors import InputError
 from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
 
@@ -120,8 +121,7 @@ def read_flows(trial: TrialResult) -> TrialFlows:
     flows, schedule = trial.table("flows"), trial.table("schedule")
     where = str(trial.folder / "flows.parquet")
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
-        what = "its flows are not those of schedule.parquet"
-        raise InputError.single(where, what, "put the trial's own files back")
+        raise damaged(trial.folder / "flows.parquet", "its flows are not those of schedule.parquet")
     done = (flows["status"] == STATUS_NAMES[DONE]) & measured_flows(trial)
     fct, ideal = flows["fct_ns"][done], flows["ideal_ns"][done]
     if np.any(fct < 0) or np.any(ideal <= 0):

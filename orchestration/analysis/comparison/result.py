@@ -24,7 +24,7 @@ from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.packet_hops import told_hops
 from orchestration.artifacts.reader import TrialResult
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, raise_any
 from orchestration.model.records import Floats
 
 Progress = Callable[[int, int], None]
@@ -91,8 +91,7 @@ def compare_runs(
         for other, pairing in zip(others, pairings, strict=True)
         if not pairing.cells
     ]
-    if problems:
-        raise InputError(problems)
+    raise_any(problems)
     total = sum(len(cell.pairs) for pairing in pairings for cell in pairing.cells)
     done = 0
 
@@ -113,7 +112,7 @@ def _nothing(a: Run, b: Run) -> Problem:
             return Problem(
                 str(run.folder),
                 f"none of its {len(run.invalid)} trials is valid: nothing can be compared",
-                "closloop report says why; run the campaign again",
+                f"`closloop report {run.folder}` says why; run the campaign again",
             )
     return Problem(
         f"{a.folder} and {b.folder}",
@@ -201,7 +200,7 @@ class _Work:
 
 def _about(run: Run) -> list[str]:
     """Return notes on the trials of a run that were left out."""
-    notes = [f"{run.letter}: {problem.where}: {problem.what}" for problem in run.problems]
+    notes = [f"{run.letter}: {problem.text}" for problem in run.problems]
     for trial in run.invalid:
         reasons = "; ".join(r.text for r in trial.stamp.reasons if r.severity == "invalid")
         notes.append(f"{run.letter}: {trial.folder.name} is invalid and left out: {reasons}")

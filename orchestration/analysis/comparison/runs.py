@@ -18,7 +18,7 @@ from orchestration.artifacts.found import campaign_below, read_each, trial_folde
 from orchestration.artifacts.looks import read_looks
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.condition import TUNER, factors_of, labels_of
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import InputError, Problem, gather
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # (campaign below the run's folder, factors, tuner)
@@ -91,16 +91,7 @@ def open_runs(folders: Sequence[Path]) -> list[Run]:
         )
     if len(folders) > len(_LETTERS):
         raise InputError.single("compare", f"{len(folders)} runs are too many", "give at most 26")
-    runs: list[Run] = []
-    problems: list[Problem] = []
-    for letter, folder in zip(_LETTERS, folders, strict=False):
-        try:
-            runs.append(_open(letter, folder))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return runs
+    return gather(lambda one: _open(*one), zip(_LETTERS, folders, strict=False))
 
 
 def _open(letter: str, folder: Path) -> Run:
@@ -109,7 +100,10 @@ def _open(letter: str, folder: Path) -> Run:
         what = "there is no such folder"
         remedy = "give a run folder: runs/<campaign>, or one trial's"
         if folder.is_dir():
-            what, remedy = "holds no finished trial", "run the campaign first: closloop run"
+            what, remedy = (
+                "holds no finished trial",
+                "run the campaign first: closloop run CAMPAIGN",
+            )
         raise InputError.single(str(folder), what, remedy)
     trials, problems = read_each(places)
     if not trials:

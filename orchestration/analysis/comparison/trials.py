@@ -109,7 +109,7 @@ def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[
     try:
         return read(trial)
     except InputError as error:
-        notes += [f"{problem.where}: {problem.what}" for problem in error.problems]
+        notes += [problem.text for problem in error.problems]
         return None
 
 

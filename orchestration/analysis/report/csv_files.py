@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.summary import Summary
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import unwritable
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.html import replace_file
 from orchestration.render.picture import rows_of
@@ -29,9 +29,7 @@ def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> li
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NotReadyError(
-            f"{folder} cannot be made: {error.strerror}", "give a folder: --csv DIR"
-        ) from error
+        raise unwritable(folder, error, "give a folder: --csv DIR") from error
     paths = []
     for name, text in {**tables, **pictures}.items():
         paths.append(folder / name)

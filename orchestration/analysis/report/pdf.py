@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import NotReadyError, unwritable
 from orchestration.model.files import whole_file
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -48,9 +48,7 @@ def print_page(html: str, path: Path) -> None:
             with whole_file(path) as partial:
                 shutil.copyfile(printed, partial)
         except OSError as error:
-            raise NotReadyError(
-                f"{path} cannot be written: {error.strerror}", "make room there or make it writable"
-            ) from error
+            raise unwritable(path, error, "make room there or make it writable") from error
 
 
 def printing_command(browser: str, page: Path, printed: Path, profile: Path) -> list[str]:

@@ -116,11 +116,12 @@ def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
     except NotReadyError as error:
         roce = _without_tcp(trial, testbed)
         records_bytes = memory_bytes - guest_memory_bytes(testbed, flows, roce=roce)
-        raise NotReadyError(
-            f"{error.message}; of it {records_bytes // _MEBIBYTE} MiB for up to {readings:,} "
-            f"readings of {len(testbed.queues):,} queues",
-            f"{error.remedy}; fewer readings need less: a longer sample_period, a shorter drain",
-        ) from error
+        end = (
+            f"; of it {records_bytes // _MEBIBYTE} MiB for up to {readings:,} "
+            f"readings of {len(testbed.queues):,} queues"
+        )
+        more = "; fewer readings need less: a longer sample_period, a shorter drain"
+        raise NotReadyError(one.with_end(end, more) for one in error.problems) from error
     return memory_bytes
 
 

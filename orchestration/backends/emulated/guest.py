@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off
 from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.model.problems import told
 from orchestration.model.trial import REAL
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def main(clock: str = "") -> None:
             os.sync()  # this message may be the last that a guest does
         say(stage="done")
     except ClosloopError as error:
-        say(stage="failed", error=error.message, remedy=error.remedy)
+        say(stage="failed", **told(error.problems, "error"))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

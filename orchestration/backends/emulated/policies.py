@@ -71,4 +71,4 @@ def check_policies(trials: Sequence[TrialSpec]) -> None:
             if find_kernel() is not None:
                 load_in_guest(made)
         except (PolicyError, TrialError) as error:
-            raise InputError.single(program, error.message, error.remedy) from error
+            raise InputError(one.at(program) for one in error.problems) from error

@@ -164,7 +164,7 @@ class HardwareBackend:
                 notes.append(f"{error.message}; the trial was run again")
                 self._await_devices(error)
             except DeviceError as error:
-                raise TrialError(error.message, error.remedy) from error
+                raise TrialError(error.problems) from error
             else:
                 events = tuple(Event(0, "warning", note) for note in notes)
                 return _with_events(record, events)

@@ -15,7 +15,7 @@ from collectors.bpf.compile import path_choice_object
 from collectors.bpf.elf import read_program
 from inventory.rack import Rack
 from inventory.routing import next_hops
-from orchestration.backends.hardware.readiness import raise_problems, words_of
+from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import TrialError
@@ -84,7 +84,7 @@ def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     }
     for name, answer in gather(requests).items():
         if isinstance(answer, DeviceError):
-            problems.append(words_of(answer))
+            problems.append(answer.problems[0].line)
         else:
             problems += _missing(rack, name, answer)
     raise_problems(

@@ -16,7 +16,7 @@ from inventory.rack import Rack
 from inventory.topology import Testbed
 from orchestration.backends import dctcp_program
 from orchestration.backends.dctcp_program import DCTCP, new_name
-from orchestration.backends.hardware.readiness import raise_problems, words_of
+from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.linux import host_sysctls
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
@@ -75,7 +75,7 @@ def check_programs(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> Non
         return
     request = {"programs": _programs(), "name": new_name()}
     answers = gather({host: (fleet.agents[host], ("control.try", request)) for host in hosts})
-    problems = [words_of(said) for said in answers.values() if isinstance(said, DeviceError)]
+    problems = [said.problems[0].line for said in answers.values() if isinstance(said, DeviceError)]
     raise_problems(
         "hosts have no DCTCP, and do not take it as a program",
         problems,

@@ -15,7 +15,7 @@ from collectors.bpf.compile import ENTRY_BITS, rack_flow_table_object
 from collectors.bpf.elf import read_program
 from collectors.readers.flows import FlowCounts, queue_numbers
 from inventory.rack import Rack
-from orchestration.backends.hardware.readiness import raise_problems, words_of
+from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
 from orchestration.model.records import Ints
@@ -54,7 +54,9 @@ def check_tables(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
         for name in keepers
         if not problems
     }
-    problems += [words_of(said) for said in gather(asked).values() if isinstance(said, DeviceError)]
+    problems += [
+        said.problems[0].line for said in gather(asked).values() if isinstance(said, DeviceError)
+    ]
     raise_problems(
         "a tuner looks at flows, and switches keep no flow table",
         problems,

@@ -97,13 +97,13 @@ def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
                 raise answer
             switch.reading(answer)
         except DeviceError as error:
-            problems.append(words_of(error))
+            problems.append(error.problems[0].line)
     raise_problems("switches are not ready", problems, "run `closloop provision` on the inventory")
 
 
 def raise_unreachable(problems: Iterable[DeviceError]) -> None:
     """Raise NotReadyError for devices whose agent could not be started."""
-    lines = [words_of(error) for error in problems]
+    lines = [error.problems[0].line for error in problems]
     raise_problems(
         "devices cannot be used", lines, "`closloop inventory check` looks at all of them"
     )
@@ -141,11 +141,6 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
 def _of_another(record: Mapping[str, Any]) -> str:
     """Return the remedy for another account's record, which a plain restore does not deal with."""
     return "" if record.get("trusted", True) else f" ({printable(record['remedy'])})"
-
-
-def words_of(error: DeviceError) -> str:
-    """Return an error with its remedy, as one of several lines."""
-    return f"{error.message}" + (f" ({error.remedy})" if error.remedy else "")
 
 
 def raise_problems(what: str, problems: list[str], remedy: str) -> None:

@@ -91,7 +91,7 @@ def _failure(device: str, error: DeviceError) -> Finding:
         check = "login"
     elif "sudo" in error.what:
         check = "rights"
-    return Finding(device, check, "wrong", error.what, error.remedy)
+    return Finding.of(check, "wrong", error.alone.relocated(device))
 
 
 def survey_of(device: str, facts: Any) -> Survey:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, NotReadyError, not_installed
 from orchestration.model.trial import TrialSpec
 
 PROGRAM = "closloop-ns3"
@@ -80,10 +80,7 @@ def require_program() -> Program:
     """
     wheel = find_wheel()
     if wheel is None:
-        raise NotReadyError(
-            "the simulated backend needs ns3, which is not installed",
-            "pip install 'closloop[sim]'",
-        )
+        raise not_installed("the simulated backend", "ns3", "sim")
     program = _program(wheel)
     if not program.path.is_file():
         _compile(wheel, program.path)

@@ -129,8 +129,8 @@ def _fabric(draft: Draft) -> Iterator[str]:
     yield f"testbed: {draft.testbed}"
     if draft.comparison.transport == DCTCP:
         yield from _comment(
-            "Where it runs: Linux in virtual time. `closloop run --on fluid` gives a first look in "
-            "seconds, `--on simulated` is ns-3, `--on hardware` a rack."
+            "Where it runs: Linux in virtual time. `closloop run --on fluid --out first-look` "
+            "gives a first look in seconds, `--on simulated` is ns-3, `--on hardware` a rack."
         )
     else:
         yield from _comment(

@@ -17,7 +17,7 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.starter import sizes
 from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, choose
 from orchestration.campaign.starter.text import Draft, campaign_text, lossless_text
-from orchestration.model.errors import InputError, Problem, suggest
+from orchestration.model.errors import InputError, Problem, check_known, unwritable
 from orchestration.model.files import write_whole
 from traffic.schedule import make_schedule
 from traffic.workloads import load_workload
@@ -102,9 +102,7 @@ def _named(answers: Answers, lossless: bool, file: Path) -> dict[str, Any]:
 
 def comparison_named(name: str) -> Comparison:
     """Return a comparison by its name. Raises InputError for an unknown one."""
-    if name not in COMPARISONS:
-        remedy = f"{suggest(name, COMPARISONS)}use one of: {', '.join(COMPARISONS)}"
-        raise InputError.single("--compare", f"no comparison is called {name!r}", remedy)
+    check_known("--compare", "no comparison is called {!r}", [name], COMPARISONS)
     return COMPARISONS[name]
 
 
@@ -134,10 +132,7 @@ def write(made: Made, *, force: bool = False) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise InputError.single(
-                str(path), f"cannot be written: {reason}", "choose another place"
-            ) from error
+            raise unwritable(path, error, "choose another place", InputError) from error
 
 
 def _refuse_existing(paths: Iterable[Path]) -> None:

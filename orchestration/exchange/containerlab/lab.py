@@ -27,7 +27,7 @@ from inventory.rack import SONIC_QUEUE, Access, Rack
 from inventory.topology import Device, Port, Testbed
 from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.exchange.source import new_folder
-from orchestration.model.errors import InputError, NotReadyError, Problem
+from orchestration.model.errors import NotReadyError, Problem, raise_any
 from orchestration.model.units import format_duration, format_rate
 
 SwitchKind = Literal["linux", "sonic-vs"]
@@ -117,8 +117,7 @@ class Lab:
     def topology(self) -> str:
         """Return the text of the topology file. Raises InputError for what it cannot hold."""
         problems = list(_problems(self))
-        if problems:
-            raise InputError(problems)
+        raise_any(problems)
         name = self.testbed.name
         lines = [
             *_HEAD.format(name=name, rate=RATE, delay=DELAY).splitlines(),

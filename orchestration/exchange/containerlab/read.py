@@ -19,6 +19,7 @@ from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.yamltree import MAX_FAULTS
 from orchestration.exchange.containerlab.lab import DELAY, RATE
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.problems import of_value
 from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_bps
 
 # Between two nodes; and those that leave the lab or end nowhere.
@@ -282,8 +283,7 @@ class _Links:
         try:
             value: int = parse(said[key])
         except UnitError as error:
-            what, _, remedy = str(error).rpartition(": ")
-            self._problem(loc, f"{key}: {what}", remedy)
+            self.problems.append(self._document.at(loc, of_value(error, key)))
             return None
         if value < 1:
             self._problem(loc, f"{key} is 0", "write more, or remove it")

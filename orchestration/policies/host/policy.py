@@ -67,14 +67,10 @@ class Policies:
         found = [list(pair) for pair in self._kind(version).refusals(version)]
         if record["intent"] is not None:
             found.append(list(_interrupted(record)))
-        kinds = {item["kind"] for item in record["stack"]} - {version["kind"]}
-        found += [
-            [
-                f"a policy of the other kind ({kind}) is in force",
-                "undo it first: closloop deploy --undo",
-            ]
-            for kind in kinds
-        ]
+        for item in [one for one in record["stack"] if one["kind"] != version["kind"]][-1:]:
+            what = f"a policy of the other kind ({item['kind']}) is in force"
+            undo = f"`closloop deploy --undo {item['name']} -i INVENTORY`"
+            found.append([what, f"undo it first: {undo}"])
         return found
 
     def deploy(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,13 +102,13 @@ class Policies:
         attempted = max(stack, intent or [], key=len)
         if not attempted:
             raise OperationError(
-                "no policy was deployed here", "see closloop deploy --status INVENTORY"
+                "no policy was deployed here", "see `closloop deploy --status -i INVENTORY`"
             )
         name = request.get("name")
         if name and attempted[-1]["name"] != name:
             raise OperationError(
                 f"the policy in force is {attempted[-1]['name']!r}, not {name!r}",
-                f"closloop deploy --undo {attempted[-1]['name']}",
+                f"`closloop deploy --undo {attempted[-1]['name']} -i INVENTORY`",
             )
         return self._go_back(record, wanted, str(request["holder"]))
 
@@ -223,7 +219,7 @@ def _interrupted(record: Mapping[str, Any]) -> tuple[str, str]:
     by = record["by"]
     return (
         f"a deployment by {by['holder']} at {by['at']} was cut off",
-        "run `closloop deploy --undo NAME` or `closloop restore` first",
+        "run `closloop deploy --undo NAME -i INVENTORY` or `closloop restore INVENTORY` first",
     )
 
 

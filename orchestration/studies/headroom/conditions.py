@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from inventory.strictyaml import suggest
 from orchestration.analysis.metrics import METRICS
 from orchestration.model.condition import TUNER, factors_of
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, check_known
 from orchestration.studies.papers.claims import Section, When
 from orchestration.studies.papers.condition import Condition
 from orchestration.studies.papers.results import Measured, evaluate_section
@@ -51,10 +50,7 @@ def check_metrics(metrics: Sequence[str]) -> None:
         for key, metric in METRICS.papers.items()
         if metric.better == "lower" and not metric.may_be_zero
     ]
-    for metric in metrics:
-        if metric not in usable:
-            remedy = METRICS.suggestion(metric, usable)
-            raise InputError.single("--metric", f"no headroom is told by {metric!r}", remedy)
+    check_known("--metric", "no headroom is told by {!r}", metrics, usable)
 
 
 def scene_of(
@@ -107,10 +103,7 @@ def scene_of(
 def _check_factors(trials: Iterable[Measured], by: Sequence[str], joined: Sequence[str]) -> None:
     known = list(dict.fromkeys(name for one in trials for name in factors_of(one.cell)))
     for option, names in (("--by", by), ("--setting", joined)):
-        for name in names:
-            if name not in known:
-                remedy = f"{suggest(name, known)}its factors are {', '.join(known) or 'none'}"
-                raise InputError.single(option, f"no factor is called {name!r}", remedy)
+        check_known(option, "no factor is called {!r}", names, known, "its factors are ")
     for name in by:
         if name in joined:
             what = f"{name!r} is also part of the setting"

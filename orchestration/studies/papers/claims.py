@@ -16,7 +16,7 @@ from pydantic import Field
 from inventory.strictyaml import Duration, Loc, StrictModel, in_order, read, suggest
 from orchestration.analysis.metrics import METRICS
 from orchestration.model.condition import TUNER
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, check_known, unreadable
 from orchestration.model.trial import Scalar
 
 # Factor -> level; {} means every condition.
@@ -133,16 +133,11 @@ def of_paper(file: ClaimsFile, paper: str, page: Path) -> str:
 
     Raises InputError for a paper without claims, and without a page.
     """
-    papers = file.papers
-    if paper not in papers:
-        remedy = f"{suggest(paper, papers)}there are {', '.join(papers)}"
-        raise InputError.single("--paper", f"no claims of a paper {paper!r}", remedy)
+    check_known("--paper", "no claims of a paper {!r}", [paper], file.papers, "there are ")
     try:
         return page.read_text(encoding="utf-8")
     except OSError as error:
-        remedy = "leave --paper out, which makes a whole page"
-        what = f"cannot be read: {error.strerror}"
-        raise InputError.single(str(page), what, remedy) from error
+        raise unreadable(page, error, "leave --paper out, which makes a whole page") from error
 
 
 def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, unreadable
 from orchestration.render.json import json_text
 from orchestration.studies.papers.headroom import Headroom
 
@@ -108,10 +108,7 @@ def read_data(path: Path) -> PageData:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        what = f"cannot be read: {error.strerror}"
-        raise InputError.single(
-            str(path), what, "make the whole page anew, without --paper"
-        ) from error
+        raise unreadable(path, error, "make the whole page anew, without --paper") from error
     try:
         data = json.loads(text)
         if data.pop("version", None) != VERSION:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import InputError, needs
 from orchestration.model.files import whole_file
 from orchestration.policies.trees import IntegerTrees, feature_names
 from tuners.nic.networks import SPAN, Architecture
@@ -54,12 +54,8 @@ def fit(windows: NDArray[np.int32], actions: NDArray[np.int32], budget: Budget, 
 
     Raises NotReadyError without catboost.
     """
-    try:
+    with needs("distillation", "learn"):
         from catboost import CatBoostRegressor
-    except ImportError as error:
-        raise NotReadyError(
-            "distillation needs catboost, which is not installed", "pip install 'closloop[learn]'"
-        ) from error
     model = CatBoostRegressor(
         iterations=budget.trees,
         depth=budget.depth,

@@ -26,6 +26,7 @@ from orchestration.device.agent.place import boottime_ns
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Agent, answered, gather
 from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
+from orchestration.model.problems import Code, Problem
 
 _FEEDS_A_TIMEOUT = 4
 
@@ -153,7 +154,7 @@ class Guard:
         if error is None:
             raise NotRestored(words, "run `closloop restore` when the devices can be reached")
         if isinstance(error, ClosloopError):
-            error.message += f"\n{words}"
+            error.problems += (Problem("", words, code=Code.DEVICE_REFUSED),)
         else:
             error.add_note(words)
 

@@ -16,7 +16,7 @@ from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, printable
 from orchestration.device.fleet import Agent, Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.errors import NotReadyError, check_known
 
 RESTORE_TIMEOUT_S = 60.0
 _SERVICES = ("state", "deadman", "lease")
@@ -39,11 +39,7 @@ def restore_runs(
     ledger = Ledger.of(rack.name, inventory)
     runs = ledger.open_runs()
     known = {*rack.access, *(device for run in runs for device in run.snapshots)}
-    for name in forget:
-        if name not in known:
-            raise InputError.single(
-                "--forget", f"no device {name!r}", f"there are {', '.join(sorted(known))}"
-            )
+    check_known("--forget", "no device {!r}", forget, sorted(known), "there are ")
     services = dict.fromkeys(rack.access, _SERVICES)
     agents, problems = open_agents(rack.access.values(), rack.known_hosts_file, services, secrets)
     with Fleet(agents):
@@ -182,11 +178,7 @@ def _settle_device(
             agent, device, run, ledger, force
         )
     except DeviceError as error:
-        return Outcome(name, False, f"could not be restored: {_with_remedy(error)}")
-
-
-def _with_remedy(error: DeviceError) -> str:
-    return f"{error.what} ({error.remedy})" if error.remedy else error.what
+        return Outcome(name, False, f"could not be restored: {error.alone.line}")
 
 
 def _settled_by_device(agent: Agent, device: str, run: OpenRun, force: bool) -> Outcome | None:
@@ -307,7 +299,7 @@ def _settle_others(agent: Agent, device: str, forget: Collection[str]) -> Outcom
             return Outcome(device, True, f"is in use by {holder}, of another ledger: left alone")
         settled = _settle_all(agent, give_up=device in forget)
     except DeviceError as error:
-        return Outcome(device, False, _with_remedy(error))
+        return Outcome(device, False, error.alone.line)
     if settled is None:
         return Outcome(device, True, "what was left on it was given up, as told")
     for record in settled:

@@ -17,7 +17,7 @@ from math import gcd
 from inventory.rack import Access, Rack
 from orchestration.device.agent.rows import NAME
 from orchestration.device.qdiscs import CLASS_TOS
-from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import Problem, raise_any
 
 # Table -> key -> field -> value.
 Tables = dict[str, dict[str, dict[str, str]]]
@@ -75,9 +75,7 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
     access, testbed = rack.access[device], rack.testbed
     where = f"{rack.name}: {device}"
     ports = testbed.ports_of[device]
-    problems = sorted(_problems(where, access, testbed.queues_per_port))
-    if problems:
-        raise InputError(problems)
+    raise_any(sorted(_problems(where, access, testbed.queues_per_port)))
     tables: Tables = {
         **_maps(access),
         "WRED_PROFILE": {},
