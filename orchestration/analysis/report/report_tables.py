@@ -101,7 +101,7 @@ def comparison_table(condition: Condition) -> Table:
     columns = [
         Column("metric"),
         *([Column("tuner")] if several else []),
-        Column("verdict"),
+        Column("verdict", wraps=True),
         Column("difference [95% CI]"),
         Column("p, Holm", detail=True),
         Column("p, sign flip", detail=True),
