@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from orchestration.model.brought import here
@@ -82,6 +83,12 @@ def _attribute(module: Any, name: str, path: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        classes = [word for word, value in vars(module).items() if isinstance(value, type)]
-        remedy = f"it has {', '.join(classes) or 'no class'}"
+        own = [
+            word
+            for word, value in vars(module).items()
+            if not word.startswith("_")
+            and not isinstance(value, ModuleType)
+            and (not isinstance(value, type | FunctionType) or value.__module__ == module.__name__)
+        ]
+        remedy = f"it has {', '.join(own) or 'no public names'}"
         raise PluginError(f"{path} has no {name!r}", remedy) from None
