@@ -31,7 +31,6 @@ ON_DEVICES = ("orchestration/device/agent/", "orchestration/policies/host/", "co
 ARROW = re.compile(r"\n\s*-> |^ {2,}-> ")
 # Help, and pages that are written: what they name exists, but they are no remedies.
 NO_REMEDIES = (
-    "orchestration/analysis/comparison/comparison_page.py",
     "orchestration/analysis/index/page.py",
     "orchestration/analysis/report/report_page.py",
     "orchestration/campaign/starter/text.py",

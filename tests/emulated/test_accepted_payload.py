@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from orchestration.analysis.load_tables import load_caption, load_columns, load_rows
 
 from inventory.files import load_testbed
 from orchestration.analysis.load import load_facts
+from orchestration.analysis.report.report_tables import load_table
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
 from orchestration.artifacts.load_fact import FACT
@@ -136,9 +136,11 @@ def test_a_report_names_what_receivers_discarded(run, tmp_path):
     folder.parent.mkdir()
     write_trial(folder, one.trial, one.testbed, one.schedule, one.record, verdict, facts)
     (condition,) = summarise(folder.parent).conditions
-    heads = [head.split(",")[0] for head in load_columns(condition)]
-    assert heads == ["offered", "delivered", "discarded"]
-    ((name, (offered, delivered, discarded)),) = load_rows(condition)
+    shown = load_table(condition)
+    heads = [column.name.split(",")[0] for column in shown.columns]
+    assert heads == ["load", "offered", "delivered", "discarded"]
+    (name, offered, delivered, discarded) = shown.rows[0].cells
+    assert len(shown.rows) == 1
     assert (name, offered) == ("incast", delivered)
     assert discarded not in ("", "–", "0.00%", delivered)
-    assert "discarded is what arrives twice" in load_caption(condition)
+    assert "discarded is what arrives twice" in shown.caption
