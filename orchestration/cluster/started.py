@@ -51,14 +51,18 @@ _FOLDER_BASE, _FOLDER_PREFIX = "/tmp", "closloop-ray-"
 _MADE_FOLDER = f"$(mktemp -d {_FOLDER_BASE}/{_FOLDER_PREFIX}XXXXXXXX)"
 # Ends Ray when standard input is closed, leaves nothing, and says when Ray has ended by itself.
 # Ray opens its folder to all accounts (node.py, try_to_create_directory), so it gets one inside.
+# A shell that gets a signal just before it waits sees it only when that wait has ended, so none of
+# its waits takes longer than a second.
 _HELD = """\
 exec 3<&0 2>&1
-ray=
+ended=
 folder={folder} || exit
 trap 'rm -rf "$folder"' EXIT
-trap 'test "$ray" && kill $ray || exit' HUP INT TERM
+trap 'ended=yes' HUP INT TERM
 {prepare}{command} --temp-dir="$folder/ray" 3<&- & ray=$!
 (cat <&3 >/dev/null 2>&1; kill $ray) & holder=$!
+while test -z "$ended" && kill -0 $ray 2>/dev/null; do sleep 1 >/dev/null 2>&1 & wait $!; done
+kill $ray 2>/dev/null
 wait $ray
 wait $ray 2>/dev/null  # a signal ends the first
 kill $holder 2>/dev/null
