@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from orchestration.cli.terminal import print_json, printed
 from orchestration.cli.verbs import VERBS, Verbs, shown_only
 from orchestration.model.errors import ClosloopError, InputError
 from orchestration.model.problems import Code, Problem, in_words, to_json, unexpected
@@ -67,8 +66,11 @@ def main() -> NoReturn:
         if os.environ.get(_DEBUG_VARIABLE):
             raise
         problems, code = _problems_of(error)
-        if as_json and not printed:
-            print_json(to_json(problems, code))
+        if as_json:
+            from orchestration.cli.terminal import print_json, printed
+
+            if not printed:
+                print_json(to_json(problems, code))
         _print_problems(problems)
     sys.exit(code or 0)
 

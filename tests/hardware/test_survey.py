@@ -295,7 +295,7 @@ def test_the_command(loopback, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     result = CliRunner().invoke(cli.app, ["check", str(tmp_path / "rack.yml")])
     assert result.exit_code == 3, result.output
-    lines = result.output.splitlines()
+    lines = [line for line in result.output.splitlines() if not line.startswith("─")]
     assert lines[0].split() == ["device", *inventory_check.CHECKS]
     assert lines[1].split()[:4] == ["h1", "ok", "ok", "?"]
     assert lines[3].split()[:4] == ["leaf1", "ok", "ok", "WRONG"]

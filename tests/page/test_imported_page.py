@@ -196,7 +196,7 @@ SAID = {
         "39 ports have no samples.",
         "Not measured: packets marked;",
     ),
-    "compare": ("Not enough data", "only B has it", "Neither run counted packets."),
+    "compare": ("Not enough data", "only B has it", "no packet-hops counted in"),
     "compare-itself": ("Equivalent: ", "By size: no group of flow sizes differs."),
 }
 

@@ -167,12 +167,12 @@ def test_a_trial_that_is_not_whole_is_not_rebuilt(campaign, book, tmp_path, meas
     push([campaign], Settings(server, 10**8), say=quiet)
     gone = next(key for key in book.store.points if key[0] == measurement)
     del book.store.points[gone]
-    pulled = pull(campaign.name, tmp_path / "back", server, say=lambda *heard: said.append(heard))
+    pulled = pull(campaign.name, tmp_path / "back", server, say=said.append)
     assert len(pulled.broken) == 1
     assert len(pulled.rebuilt) == 1
-    [(text, remedy)] = said
-    assert words in text
-    assert "closloop push --again" in remedy
+    [problem] = said
+    assert words in problem.what
+    assert "closloop push --again" in problem.remedy
     assert sorted(path.name for path in pulled.folder.iterdir()) == sorted(
         [*pulled.rebuilt, "campaign.yml", "journal.jsonl"]
     )
@@ -188,8 +188,8 @@ def test_a_changed_file_is_found_by_its_digest(campaign, book, tmp_path):
     )  # fmt: skip
     fields = book.store.points[key]
     fields["text"] = fields["text"].replace("fluid", "real")
-    pull(campaign.name, tmp_path / "back", server, say=lambda *heard: said.append(heard))
-    assert "trial.json is not what was sent" in said[0][0]
+    pull(campaign.name, tmp_path / "back", server, say=said.append)
+    assert "trial.json is not what was sent" in said[0].what
 
 
 @pytest.mark.slow

@@ -101,7 +101,8 @@ def test_help_loads_nothing_of_ours_but_the_verb_it_is_about(arguments, loaded):
     )
     ours = {"collectors", "inventory", "orchestration", "playbooks", "traffic", "tuners"}
     there = {name for name in json.loads(done.stderr) if name.partition(".")[0] in ours}
-    frame = {"orchestration", "orchestration.model", "orchestration.model.errors"}
+    model = ("", ".errors", ".problems")
+    frame = {"orchestration", *(f"orchestration.model{name}" for name in model)}
     cli = {"", ".main", ".verbs", *(f".{name}" for name in loaded)}
     assert there == frame | {f"orchestration.cli{name}" for name in cli}
 

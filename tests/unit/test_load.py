@@ -293,6 +293,6 @@ def test_verbs_tell_it(file, tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["run", str(file), "--no-report", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     assert "of it can arrive within 1ms" in done.stderr
-    assert "more such: closloop plan)" in done.stderr
+    assert "more such: closloop plan CAMPAIGN)" in done.stderr
     report = json.loads(CliRunner().invoke(app, ["report", "runs/short", "--json"]).stdout)
     assert set(report["trials"][0]["load"]) >= {"offered_load", "delivered_load", "patterns"}
