@@ -28,7 +28,6 @@ def ends(monkeypatch, capsys, *words):
     """Return the exit code and the outputs of a command line."""
     monkeypatch.setattr(sys, "argv", ["closloop", *words])
     monkeypatch.setattr(terminal, "printed", set())
-    monkeypatch.setattr("orchestration.cli.main.printed", terminal.printed)
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code, *capsys.readouterr()
