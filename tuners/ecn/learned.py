@@ -111,8 +111,11 @@ class LearnedTuner(BaseTuner, ABC):
         return Setup((self.ACTIONS.start(self._all),))
 
     def learner(self, seed: int, testbed: Testbed, parameters: Arrays) -> Any:
-        """Return the learner that goes on from a checkpoint's parameters, one copy a switch."""
-        raise NotImplementedError
+        """Return the learner that goes on from a checkpoint's parameters, one copy a switch.
+
+        None for a tuner that has no `online` parameter: it learns before it is deployed only.
+        """
+        return None
 
     def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
         """Return what each queue earned between two observations, shape (queues,).
