@@ -84,7 +84,7 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-DATA_PATH := orchestration/backends/emulated/data_path
+DATA_PATH := orchestration/datapath
 
 built-in-trees:
 	@made=$$(mktemp -d) && $(BIN)/closloop compile tuners/pretrained/rl-cc-trees.json -o $$made/policy_rlcc.c \

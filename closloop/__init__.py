@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from closloop.campaigns import compare, plan, run
     from orchestration.analysis.metric import Metric
+    from orchestration.core.errors import ClosloopError
+    from orchestration.core.knobs import ECN, KNOBS, Column, Knob
+    from orchestration.core.ports import Offer, Tuner
+    from orchestration.core.records import Action, Change, Observation, Program, Setup
+    from orchestration.core.signals import FLOW_TABLE, SIGNALS, Signal
     from orchestration.environment import FabricEnv, FabricParallelEnv
     from orchestration.environment import Settings as EnvironmentSettings
-    from orchestration.model.errors import ClosloopError
-    from orchestration.model.knobs import ECN, KNOBS, Column, Knob
-    from orchestration.model.ports import Offer, Tuner
-    from orchestration.model.records import Action, Change, Observation, Program, Setup
-    from orchestration.model.signals import FLOW_TABLE, SIGNALS, Signal
-    from orchestration.query import sql, table
+    from orchestration.results.sql import sql, table
     from tuners.base import BaseTuner
     from tuners.contract import check_tuner
 
@@ -34,32 +34,32 @@ API_VERSION = "1.1"
 
 # name -> where it is, and what it is called there
 _PLACES = {
-    "Action": ("orchestration.model.records", "Action"),
+    "Action": ("orchestration.core.records", "Action"),
     "BaseTuner": ("tuners.base", "BaseTuner"),
-    "Change": ("orchestration.model.records", "Change"),
-    "ClosloopError": ("orchestration.model.errors", "ClosloopError"),
-    "Column": ("orchestration.model.knobs", "Column"),
-    "ECN": ("orchestration.model.knobs", "ECN"),
+    "Change": ("orchestration.core.records", "Change"),
+    "ClosloopError": ("orchestration.core.errors", "ClosloopError"),
+    "Column": ("orchestration.core.knobs", "Column"),
+    "ECN": ("orchestration.core.knobs", "ECN"),
     "EnvironmentSettings": ("orchestration.environment", "Settings"),
-    "FLOW_TABLE": ("orchestration.model.signals", "FLOW_TABLE"),
+    "FLOW_TABLE": ("orchestration.core.signals", "FLOW_TABLE"),
     "FabricEnv": ("orchestration.environment", "FabricEnv"),
     "FabricParallelEnv": ("orchestration.environment", "FabricParallelEnv"),
-    "KNOBS": ("orchestration.model.knobs", "KNOBS"),
-    "Knob": ("orchestration.model.knobs", "Knob"),
+    "KNOBS": ("orchestration.core.knobs", "KNOBS"),
+    "Knob": ("orchestration.core.knobs", "Knob"),
     "Metric": ("orchestration.analysis.metric", "Metric"),
-    "Observation": ("orchestration.model.records", "Observation"),
-    "Offer": ("orchestration.model.ports", "Offer"),
-    "Program": ("orchestration.model.records", "Program"),
-    "SIGNALS": ("orchestration.model.signals", "SIGNALS"),
-    "Setup": ("orchestration.model.records", "Setup"),
-    "Signal": ("orchestration.model.signals", "Signal"),
-    "Tuner": ("orchestration.model.ports", "Tuner"),
+    "Observation": ("orchestration.core.records", "Observation"),
+    "Offer": ("orchestration.core.ports", "Offer"),
+    "Program": ("orchestration.core.records", "Program"),
+    "SIGNALS": ("orchestration.core.signals", "SIGNALS"),
+    "Setup": ("orchestration.core.records", "Setup"),
+    "Signal": ("orchestration.core.signals", "Signal"),
+    "Tuner": ("orchestration.core.ports", "Tuner"),
     "check_tuner": ("tuners.contract", "check_tuner"),
     "compare": ("closloop.campaigns", "compare"),
     "plan": ("closloop.campaigns", "plan"),
     "run": ("closloop.campaigns", "run"),
-    "sql": ("orchestration.query", "sql"),
-    "table": ("orchestration.query", "table"),
+    "sql": ("orchestration.results.sql", "sql"),
+    "table": ("orchestration.results.sql", "table"),
 }
 
 __all__ = [

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestration.analysis.comparison.result import RunComparison
     from orchestration.campaign.plan import Plan
-    from orchestration.runner.run import Listener, Summary
+    from orchestration.run.runner import Summary
 
 RUNS = Path("runs")
 
@@ -33,7 +32,7 @@ def plan(
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.plan import make_plan
-    from orchestration.wiring import check_fits
+    from orchestration.run.wiring import check_fits
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     check_fits(loaded)
@@ -59,21 +58,18 @@ def run(
     rack's, for the hardware backend. Call it from the main thread: it forks a process a trial.
     Raises InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
     """
-    # trials run side by side, a core each
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from orchestration.run.own_process import spare_threads
 
-    from orchestration import wiring
+    spare_threads()
+
     from orchestration.campaign.expand import load_campaign
     from orchestration.device.ssh import Secrets
-    from orchestration.runner.run import default_jobs, run_campaign
+    from orchestration.run.launcher import launch
+    from orchestration.run.wiring import RackAccess
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
-    rack = None if inventory is None else wiring.RackAccess(Path(inventory), Secrets())
-    engine = wiring.backend(loaded.trials[0].backend, rack)
-    side_by_side = jobs or default_jobs(loaded, engine)
-    events = ("planned", "started", "progressed", "finished", "failed", "looked", "tick")
-    silent = cast("Listener", SimpleNamespace(**dict.fromkeys(events, lambda *told: None)))
-    return run_campaign(loaded, engine, Path(out), side_by_side, silent, fresh=fresh)
+    rack = None if inventory is None else RackAccess(Path(inventory), Secrets())
+    return launch(loaded, Path(out), rack=rack, jobs=jobs, fresh=fresh)
 
 
 def compare(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Ints, Observation
+from orchestration.core.records import Ints, Observation
 
 _BEFORE_THE_TRIAL_NS = -1
 

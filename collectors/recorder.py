@@ -6,8 +6,8 @@ import numpy as np
 
 from collectors.newness import Newness
 from inventory.topology import Testbed
-from orchestration.model.knobs import ECN, KNOBS
-from orchestration.model.records import (
+from orchestration.core.knobs import ECN, KNOBS
+from orchestration.core.records import (
     MISSING,
     Applied,
     Change,
@@ -16,7 +16,7 @@ from orchestration.model.records import (
     Observation,
     Samples,
 )
-from orchestration.model.signals import OPTIONAL_SCOPES, Scope, recorded, sampled_scopes, targets
+from orchestration.core.signals import OPTIONAL_SCOPES, Scope, recorded, sampled_scopes, targets
 
 # Number of readings kept in one block. Arrays of single readings would be scattered in memory, and
 # in a guest each scattered page is a mapping on the host, which allows a process 65,530 of them

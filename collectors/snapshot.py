@@ -1,7 +1,7 @@
 """Snapshots of a running trial: a small file that is replaced atomically.
 
 `LiveObserver` writes it while the trial runs, and viewers read it. The file is the magic
-`CLOSLIVE`, then packed arrays (`orchestration.model.codec`). It is not a record: it is deleted with
+`CLOSLIVE`, then packed arrays (`orchestration.core.codec`). It is not a record: it is deleted with
 the trial's hidden work folder, and only viewers use it.
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.codec import pack, unpack
-from orchestration.model.files import write_whole
-from orchestration.model.records import (
+from orchestration.core.codec import pack, unpack
+from orchestration.core.files import write_whole
+from orchestration.core.records import (
     Applied,
     Change,
     Columns,
@@ -28,8 +28,8 @@ from orchestration.model.records import (
     Ints,
     Observation,
 )
-from orchestration.model.signals import recorded
-from orchestration.model.trial import TrialSpec
+from orchestration.core.signals import recorded
+from orchestration.core.trial import TrialSpec
 
 # Files in a trial's work folder: its snapshot, and the description of the trial.
 SNAPSHOT_FILE, ABOUT_FILE = "live.bin", "live.json"

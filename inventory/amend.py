@@ -11,8 +11,8 @@ from ruamel.yaml import YAML
 
 from inventory.files import load_testbed, testbed_text
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError, unwritable
-from orchestration.model.units import format_duration, parse_duration_ns
+from orchestration.core.errors import InputError, unwritable
+from orchestration.core.units import format_duration, parse_duration_ns
 
 # Names of the links of a tier in a file; a custom file lists each link instead.
 _LINKS_OF_TIER = {

@@ -38,9 +38,9 @@ from inventory.rack import Access, Rack
 from inventory.schema import MAX_CLASSES
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Device, Testbed
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.problems import Code
-from orchestration.model.units import format_size
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.problems import Code
+from orchestration.core.units import format_size
 
 __all__ = ["Machines", "load_machines", "load_rack", "write_rack"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from inventory.ansible_schema import DEVICE_NAMES, PASSWORDS, PREFIX, RACK_NAMES, REFUSED
 from inventory.strictyaml import Document, Loc, suggest
 from inventory.topology import reachable
-from orchestration.model.errors import Problem
+from orchestration.core.errors import Problem
 
 ALL = "all"
 _PARTS = ("vars", "hosts", "children")

@@ -16,7 +16,7 @@ from inventory.rack import SONIC_QUEUE, Access, Corridor, Lacking, NicKind, Plat
 from inventory.scale import MOST_SCALE
 from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel, matching, must
-from orchestration.model.problems import WrongValue
+from orchestration.core.problems import WrongValue
 
 PREFIX = "closloop_"
 # Groups by tier. Higher tiers have their number in the name.

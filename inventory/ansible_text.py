@@ -17,8 +17,8 @@ from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
 from inventory.strictyaml import Document
 from inventory.topology import ETHERNET_FRAMING_BYTES, Testbed
-from orchestration.model.errors import InputError
-from orchestration.model.units import format_duration, format_rate, format_size
+from orchestration.core.errors import InputError
+from orchestration.core.units import format_duration, format_rate, format_size
 
 # Enough digits for any whole number of the base unit.
 _DIGITS = 12

@@ -13,8 +13,8 @@ from typing import Any
 from inventory.rack import Access, Rack
 from inventory.reachability import Reach, Severity, problems
 from inventory.topology import Port
-from orchestration.model.problems import Code, Problem
-from orchestration.model.units import format_rate
+from orchestration.core.problems import Code, Problem
+from orchestration.core.units import format_rate
 
 # In the order in which they are made and shown: a failed one may leave later ones unknown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights", "fabric")

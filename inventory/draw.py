@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from inventory.summary import tier_name
 from inventory.topology import Link, Testbed
-from orchestration.model.units import format_rate
+from orchestration.core.units import format_rate
 
 _GAP = 2
 _LONGEST_TEXT = 20

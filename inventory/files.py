@@ -16,10 +16,10 @@ from inventory.likeness import read_testbed, whole_text
 from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed, reachable
-from orchestration.model import plugins
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.problems import unknown
-from orchestration.model.units import format_size
+from orchestration.core import plugins
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.problems import unknown
+from orchestration.core.units import format_size
 
 GROUP = "closloop.testbeds"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inventory.topology import Device, LinkSpec
-from orchestration.model.problems import WrongValue
+from orchestration.core.problems import WrongValue
 
 Fabric = tuple[list[Device], list[LinkSpec]]
 

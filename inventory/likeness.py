@@ -18,7 +18,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from inventory.strictyaml import Document, read
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 LIKE = "like"
 # One stands for the other: what a port may hold, and what its switch may.

@@ -11,7 +11,7 @@ from inventory.slow_links import SlowLinks
 from inventory.strictyaml import Duration, Rate, Size, StrictModel, matching, must
 from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
-from orchestration.model.trial import CongestionControl
+from orchestration.core.trial import CongestionControl
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
 # Linux distinguishes this many by IPv4's old type-of-service bits (rt_tos2priority).

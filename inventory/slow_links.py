@@ -13,7 +13,7 @@ from pydantic import Field
 from inventory.generators import Fabric
 from inventory.strictyaml import Document, StrictModel, must, suggest
 from inventory.topology import LinkSpec
-from orchestration.model.errors import Problem
+from orchestration.core.errors import Problem
 
 _SHARE = must(
     lambda value: 0 < value <= 1, "a share of {:g} of the links is none", "use 0.05 for 5 %"

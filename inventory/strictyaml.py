@@ -33,7 +33,7 @@ from pydantic import (
 )
 
 from inventory import yamltree
-from orchestration.model.errors import (
+from orchestration.core.errors import (
     Code,
     InputError,
     Problem,
@@ -41,9 +41,9 @@ from orchestration.model.errors import (
     unknown,
     unreadable,
 )
-from orchestration.model.errors import suggest as suggest
-from orchestration.model.problems import WrongValue, of_value
-from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+from orchestration.core.errors import suggest as suggest
+from orchestration.core.problems import WrongValue, of_value
+from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 Rate = Annotated[int, BeforeValidator(parse_rate_bps)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes)]

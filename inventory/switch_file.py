@@ -21,8 +21,8 @@ from inventory.switch import (
     quanta_ns,
 )
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.model.errors import Problem
-from orchestration.model.units import UnitError, format_duration, format_size, parse_size_bytes
+from orchestration.core.errors import Problem
+from orchestration.core.units import UnitError, format_duration, format_size, parse_size_bytes
 
 
 def _alpha(value: object) -> float:

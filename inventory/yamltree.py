@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from orchestration.model.errors import Code, InputError, Problem
+from orchestration.core.errors import Code, InputError, Problem
 
 Path = tuple[str | int, ...]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import KNOBS, Bounds, ImpossibleSetting
-from orchestration.model.ports import Observer, Progress, ReadsAhead, Rig, Tuner
-from orchestration.model.records import Action, Observation
-from orchestration.model.signals import targets
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import KNOBS, Bounds, ImpossibleSetting
+from orchestration.core.ports import Observer, Progress, ReadsAhead, Rig, Tuner
+from orchestration.core.records import Action, Observation
+from orchestration.core.signals import targets
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
-    from orchestration.model.trial import TrialSpec
+    from orchestration.core.trial import TrialSpec
 
 
 def run_loop(

@@ -8,11 +8,11 @@ from collectors.recorder import Recorder
 from collectors.sinks.spooling import spooled
 from collectors.snapshot import LiveObserver
 from inventory.topology import Testbed
+from orchestration.core.ports import Observer, Progress, Rig, Tuner
+from orchestration.core.records import MISSING, UNMEASURED, Applied, Observation, TrialRecord
+from orchestration.core.signals import DERIVED, FLOW_SCOPE
+from orchestration.core.trial import TrialSpec
 from orchestration.loop import run_loop
-from orchestration.model.ports import Observer, Progress, Rig, Tuner
-from orchestration.model.records import MISSING, UNMEASURED, Applied, Observation, TrialRecord
-from orchestration.model.signals import DERIVED, FLOW_SCOPE
-from orchestration.model.trial import TrialSpec
 
 
 def run_trial(

@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tuners.learning import ask_for_same_bits
+from tuners.learning.learner import ask_for_same_bits
 
 # A busy machine fails no test: how long an example takes is nothing that tests hold.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,7 +37,7 @@ SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
 
 
 def _no_kernel() -> str:
-    from orchestration.backends.emulated.kernel import find_kernel
+    from orchestration.kernel import find_kernel
 
     return "" if find_kernel() else "no virtual-time kernel: build it with `closloop kernel build`"
 
@@ -109,7 +109,7 @@ def _no_namespaces() -> str:
     if os.geteuid():
         return "not root: run these tests with sudo"
     from orchestration.backends.emulated.machine import missing_parts
-    from orchestration.model.errors import NotReadyError
+    from orchestration.core.errors import NotReadyError
 
     try:
         missing_parts()
@@ -120,7 +120,7 @@ def _no_namespaces() -> str:
 
 @cache
 def _no_containers() -> str:
-    from orchestration.model.errors import NotReadyError
+    from orchestration.core.errors import NotReadyError
     from orchestration.virtual_rack.containers import require_runtime
     from orchestration.virtual_rack.image import require_builder
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.records import Ints
-from orchestration.model.trial import AlternatingSpec
+from orchestration.core.records import Ints
+from orchestration.core.trial import AlternatingSpec
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.model.records import Floats, Ints
-from orchestration.model.trial import STRATA, Draw
+from orchestration.core.records import Floats, Ints
+from orchestration.core.trial import STRATA, Draw
 
 
 @dataclass(frozen=True)

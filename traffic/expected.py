@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from inventory.topology import Testbed
-from orchestration.model.brought import here
-from orchestration.model.trial import (
+from orchestration.core.brought import here
+from orchestration.core.trial import (
     AllToAllSpec,
     AlternatingSpec,
     ConcurrentSpec,

@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.csv_columns import CsvColumns, Kind, NameColumn, read_csv
-from orchestration.model.errors import InputError, unreadable
-from orchestration.model.records import Ints
+from orchestration.core.csv_columns import CsvColumns, Kind, NameColumn, read_csv
+from orchestration.core.errors import InputError, unreadable
+from orchestration.core.records import Ints
 
 COLUMNS: dict[str, Kind] = {
     "start_ns": "integer",

@@ -15,9 +15,9 @@ from typing import Any, assert_never
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.brought import here
-from orchestration.model.records import Ints
-from orchestration.model.trial import (
+from orchestration.core.brought import here
+from orchestration.core.records import Ints
+from orchestration.core.trial import (
     AllToAllSpec,
     AlternatingSpec,
     ConcurrentSpec,

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from inventory.routing import Path, PathTable, attachment
 from inventory.topology import Testbed
-from orchestration.model.capabilities import mode_of
-from orchestration.model.records import Ints, Schedule
-from orchestration.model.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.capabilities import mode_of
+from orchestration.core.records import Ints, Schedule
+from orchestration.core.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
+from orchestration.core.trial import (
     ROCE_CONTROLS,
     ConcurrentSpec,
     PatternSpec,

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from orchestration.model import plugins
-from orchestration.model.brought import here
-from orchestration.model.errors import InputError, Problem, raise_any
-from orchestration.model.records import Floats, Ints
+from orchestration.core import plugins
+from orchestration.core.brought import here
+from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.records import Floats, Ints
 
 GROUP = "closloop.workloads"
 HEADER = "bytes,cdf"

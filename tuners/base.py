@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Observation
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Action, Observation
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -20,7 +20,7 @@ class BaseTuner:
     A subclass is a dataclass whose fields are its parameters: a campaign file sets them by name,
     with the types of their annotations. It adds `reset(testbed, seed)`, which returns the initial
     settings, and decides in `act`. It overrides `observes` and `knobs` if it needs others.
-    See `orchestration.model.ports.Tuner`.
+    See `orchestration.core.ports.Tuner`.
     """
 
     observes: Collection[str] = ("qlen_bytes", "tx_bytes", "marked_packets")

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.knobs import KNOBS, ImpossibleSetting, Knob
-from orchestration.model.ports import Tuner
-from orchestration.model.records import Action, Observation, Setup
-from orchestration.model.signals import BY_KEY, Signal, targets
-from orchestration.model.trial import Scalar, TunerSpec
+from orchestration.core.knobs import KNOBS, ImpossibleSetting, Knob
+from orchestration.core.ports import Tuner
+from orchestration.core.records import Action, Observation, Setup
+from orchestration.core.signals import BY_KEY, Signal, targets
+from orchestration.core.trial import Scalar, TunerSpec
 from tuners import registry
 
 _SEED, _READINGS, _PERIOD_NS = 7, 8, 100_000

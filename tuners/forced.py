@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import KNOBS, Bounds, ImpossibleSetting
-from orchestration.model.records import Action, Change, Observation, Setup
+from orchestration.core.knobs import KNOBS, Bounds, ImpossibleSetting
+from orchestration.core.records import Action, Change, Observation, Setup
 from tuners.recorded import RecordedTuner
 from tuners.registry import create, inner_spec
 

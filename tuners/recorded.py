@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestration.model.brought import here
-from orchestration.model.csv_columns import CsvColumns, Kind, read_csv
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN, KNOBS, Knob
-from orchestration.model.records import Action, Change, Ints, Observation, Setup
-from orchestration.model.signals import TARGET_COLUMNS, Scope, targets
+from orchestration.core.brought import here
+from orchestration.core.csv_columns import CsvColumns, Kind, read_csv
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import ECN, KNOBS, Knob
+from orchestration.core.records import Action, Change, Ints, Observation, Setup
+from orchestration.core.signals import TARGET_COLUMNS, Scope, targets
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:

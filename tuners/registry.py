@@ -14,12 +14,12 @@ from pkgutil import resolve_name
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
-from orchestration.model import plugins
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import KNOBS
-from orchestration.model.ports import Tuner
-from orchestration.model.problems import Problem, of_text, of_value, suggest
-from orchestration.model.trial import Scalar, TunerSpec
+from orchestration.core import plugins
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import KNOBS
+from orchestration.core.ports import Tuner
+from orchestration.core.problems import Problem, of_text, of_value, suggest
+from orchestration.core.trial import Scalar, TunerSpec
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def with_checkpoint(name: str, params: Mapping[str, Scalar], control: str) -> di
     That is where none is named and the package has one that was trained under it: of several the
     first. Else the class's own stays.
     """
-    from tuners.checkpoint import pretrained
+    from tuners.learning.checkpoint import pretrained
 
     own = f"{name}-{control}-1"
     chooses = name in TUNERS and "checkpoint" in _parameters(tuner_class(name))

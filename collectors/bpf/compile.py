@@ -8,14 +8,14 @@ Those that the package closloop-kernel brings are not compiled.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from orchestration.model.errors import NotReadyError
-from orchestration.model.packaged import BPF, packaged
+from orchestration.core import user_folders
+from orchestration.core.errors import NotReadyError
+from orchestration.core.packaged import BPF, packaged
 
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
@@ -96,5 +96,4 @@ def _compile(source: Path, flags: tuple[str, ...], target: Path) -> None:
 
 def cache_folder() -> Path:
     """Return the folder of compiled programs, which may not be there yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "closloop" / "bpf"
+    return user_folders.cache_folder("bpf")

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * DCTCP as a congestion control of TCP, where the kernel has none (collectors/bpf/congestion.py).
+ * DCTCP as a congestion control of TCP, where the kernel has none (orchestration/agent/bpf/congestion.py).
  * From RFC 8257 and Alizadeh et al., SIGCOMM 2010; numbers in comments are the RFC's sections.
  *
  * The kernel's TCP asks `ssthresh` once a window if that window has marks, or a loss, and brings
  * the window there. It does not say which of the two: after a loss it enters a state that says so.
  *
  * Fields of the kernel's structures have addresses that are their offsets: the loader puts in the
- * running kernel's (collectors/bpf/btf.py). "__" stands for the dot.
+ * running kernel's (orchestration/agent/bpf/btf.py). "__" stands for the dot.
  */
 
 typedef unsigned char u8;
@@ -68,7 +68,7 @@ struct own {
 	u8 marks;                      /* ECN was negotiated */
 };
 
-/* User space maps it (collectors/bpf/congestion.py, whose layout this is). */
+/* User space maps it (orchestration/agent/bpf/congestion.py, whose layout this is). */
 struct totals {
 	u64 connections;
 	u64 windows, marked_windows;
@@ -79,7 +79,7 @@ struct totals {
 };
 
 _Static_assert(sizeof(struct own) <= 104, "ICSK_CA_PRIV_SIZE");
-_Static_assert(sizeof(struct totals) == 56, "Totals in collectors/bpf/congestion.py");
+_Static_assert(sizeof(struct totals) == 56, "Totals in orchestration/agent/bpf/congestion.py");
 
 struct totals totals;
 

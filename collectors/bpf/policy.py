@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from collectors.bpf.compile import compiled
-from collectors.bpf.elf import INSTRUCTION_BYTES, ObjectError, read_program, read_section
-from collectors.bpf.load import SYSCALL, LoadError, load
-from orchestration.model.errors import ClosloopError, NotReadyError
-from orchestration.model.problems import Code
+from orchestration.agent.bpf.elf import INSTRUCTION_BYTES, ObjectError, read_program, read_section
+from orchestration.agent.bpf.load import SYSCALL, LoadError, load
+from orchestration.core.errors import ClosloopError, NotReadyError
+from orchestration.core.problems import Code
 
 ATTACH = "/proc/closloop/policy"
-HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
+HEADERS = Path(__file__).parents[2] / "orchestration" / "datapath"
 MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
 # The compiler may not make calls of loops: of one that copies, memmove.

@@ -4,7 +4,7 @@
  * the egress of a port, before the packet is queued. What it compares is what RED compares: the
  * bytes in the port's queue without this packet (struct Qdisc, qstats.backlog of the root). No
  * field of the context shows them, so they are read from the kernel's own structures, whose layout
- * the loader takes from the kernel's type information (collectors/bpf/btf.py).
+ * the loader takes from the kernel's type information (orchestration/agent/bpf/btf.py).
  *
  * User space maps `marks`: it writes thresholds to the place that is not in use, then `current`.
  */
@@ -35,7 +35,7 @@ struct marks {
 	struct thresholds at[2];
 };
 
-_Static_assert(sizeof(struct marks) == 56, "collectors/readers/mark_agent.py has this layout");
+_Static_assert(sizeof(struct marks) == 56, "orchestration/agent/readers/marks.py has this layout");
 
 struct marks marks;
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.readers.flow_layout import (
+from orchestration.agent.readers.flow_layout import (
     CLEANUP_EVERY_SLOTS,
     ENTRY_BYTES,
     HEAD_BYTES,
@@ -27,7 +27,7 @@ from collectors.readers.flow_layout import (
     WINDOW_SLOTS,
     Entries,
 )
-from orchestration.model.records import Ints
+from orchestration.core.records import Ints
 
 # Up to this size a flow is a mouse, above it an elephant (PET, section 4.2.1).
 ELEPHANT_BYTES = 1_000_000

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.device.qdisc_counters import PLAIN, RED, CounterReader
-from orchestration.model.records import Floats, Ints
+from orchestration.agent.linux.qdisc_counters import PLAIN, RED, CounterReader
+from orchestration.core.records import Floats, Ints
 
 
 class ReaderError(OSError):

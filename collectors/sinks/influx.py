@@ -15,8 +15,8 @@ from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
-from orchestration.model.errors import NotReadyError, TrialError, needs
-from orchestration.model.problems import Code, Problem
+from orchestration.core.errors import NotReadyError, TrialError, needs
+from orchestration.core.problems import Code, Problem
 
 # ok: all was stored. later: try again, the fault may pass. refused: not with these settings.
 Meaning = Literal["ok", "later", "refused", "too-large"]

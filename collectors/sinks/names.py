@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from orchestration.model.knobs import ECN, KNOBS
-from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, sampled_scopes
+from orchestration.core.knobs import ECN, KNOBS
+from orchestration.core.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, sampled_scopes
 
 # int, int that may be missing (-1 in the tables), float, text, bool.
 Kind = Literal["int", "int?", "float", "text", "bool"]

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
-from orchestration.artifacts.stamp import Reason
-from orchestration.model.records import (
+from orchestration.core.records import (
     DONE,
     MISSING,
     Floats,
@@ -21,9 +20,10 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.roce import HEADER_BYTES as ROCE_HEADER_BYTES
-from orchestration.model.trial import TrialSpec
-from orchestration.model.units import format_duration, format_rate, format_size
+from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
+from orchestration.core.trial import TrialSpec
+from orchestration.core.units import format_duration, format_rate, format_size
+from orchestration.results.stamp import Reason
 from traffic.schedule import roce_flows
 
 HEADER_BYTES = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES

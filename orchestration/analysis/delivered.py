@@ -23,10 +23,10 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import HEADER_BYTES
-from orchestration.model.capabilities import mode_of
-from orchestration.model.records import DONE, LASTING, MISSING, Floats, Ints, Samples, Schedule
-from orchestration.model.roce import HEADER_BYTES as ROCE_HEADER_BYTES
-from orchestration.model.trial import TrialSpec
+from orchestration.core.capabilities import mode_of
+from orchestration.core.records import DONE, LASTING, MISSING, Floats, Ints, Samples, Schedule
+from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
+from orchestration.core.trial import TrialSpec
 from traffic.schedule import expected_bytes, roce_flows
 
 # An acknowledgement has an extended transport header (AETH) beside the headers that data has.

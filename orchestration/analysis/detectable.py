@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestration.analysis import student_t
 from orchestration.analysis.statistics import CONFIDENCE
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 POWER = 0.8
 # Points of the quadrature over the estimated spread, and how far it goes, in its deviations.

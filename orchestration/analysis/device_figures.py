@@ -18,8 +18,8 @@ from orchestration.analysis.sample_parts import (
     measured_flows,
     totals,
 )
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Floats, Ints, Samples
+from orchestration.core.records import MISSING, Floats, Ints, Samples
+from orchestration.results.reader import TrialResult
 
 
 def allowed_bps(testbed: Testbed, hosts: Samples) -> Floats:

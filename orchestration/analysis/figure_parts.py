@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.model.records import Floats
-from orchestration.model.units import format_size
+from orchestration.core.records import Floats
+from orchestration.core.units import format_size
 from orchestration.render.csv import Data
 from orchestration.render.figure import Figure, heatmap, scatter
 from orchestration.render.figure_style import (

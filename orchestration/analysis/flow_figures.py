@@ -13,9 +13,9 @@ import numpy as np
 from orchestration.analysis.metric import FlowChoice, Metric
 from orchestration.analysis.metrics import QUANTILES, SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.analysis.sample_parts import measured_flows
-from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import TABLES, damaged
-from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
+from orchestration.core.records import DONE, STATUS_NAMES, Floats, Ints
+from orchestration.results.reader import TrialResult
+from orchestration.results.tables import TABLES, damaged
 
 _SMALL_UPTO_BYTES, _LARGE_FROM_BYTES = 100_000, 10_000_000
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from inventory.routing import PathTable
 from orchestration.analysis.sample_parts import after_warm_up
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import LASTING, STATUS_NAMES, Floats, Ints
+from orchestration.core.records import LASTING, STATUS_NAMES, Floats, Ints
+from orchestration.results.reader import TrialResult
 
 
 @dataclass(frozen=True)

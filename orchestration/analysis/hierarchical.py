@@ -31,7 +31,7 @@ from orchestration.analysis.statistics import (
     paired_difference,
     t_interval,
 )
-from orchestration.model.records import Floats, Ints
+from orchestration.core.records import Floats, Ints
 
 DRAWS = 2_000
 # One label a repeat: that of its network.

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from inventory.topology import Testbed
 from orchestration.analysis.delivered import Ends, measure_delivered
-from orchestration.artifacts.load_fact import AMOUNTS, FACT, is_current
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import (
+from orchestration.core.records import (
     LASTING,
     STATUS_NAMES,
     Floats,
@@ -30,8 +28,10 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.signals import FLOW_SCOPE
-from orchestration.model.trial import TrialSpec
+from orchestration.core.signals import FLOW_SCOPE
+from orchestration.core.trial import TrialSpec
+from orchestration.results.load_fact import AMOUNTS, FACT, is_current
+from orchestration.results.reader import TrialResult
 from traffic.delivery import capacity_bytes
 from traffic.schedule import class_names
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from orchestration.render.numbers import Unit
 
 if TYPE_CHECKING:
-    from orchestration.artifacts.reader import TrialResult
+    from orchestration.results.reader import TrialResult
 
 # What a metric is one figure of. `pair` are those of two trials together.
 Scope = Literal["flow", "queue", "port", "class", "switch", "host", "trial", "pair"]

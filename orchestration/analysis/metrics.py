@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 from orchestration.analysis.metric import FlowChoice, Law, Metric, Scope
-from orchestration.model.errors import InputError
-from orchestration.model.plugins import PluginError, load, offered
-from orchestration.model.problems import of_value
+from orchestration.core.errors import InputError
+from orchestration.core.plugins import PluginError, load, offered
+from orchestration.core.problems import of_value
 from orchestration.render.numbers import Unit
 
 # The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).

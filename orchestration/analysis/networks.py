@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from orchestration.artifacts.stamp import Reason
-from orchestration.model.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
-from orchestration.model.trial import TrialSpec, checkpoint_in
-from tuners.checkpoint import CheckpointError, card_of, find
+from orchestration.core.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
+from orchestration.core.trial import TrialSpec, checkpoint_in
+from orchestration.results.stamp import Reason
+from tuners.learning.checkpoint import CheckpointError, card_of, find
 
 TRAINED_OTHERWISE = "trained-otherwise"
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.sample_parts import totals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.capabilities import capabilities
-from orchestration.model.errors import InputError
-from orchestration.model.records import Samples, TrialRecord
+from orchestration.core.capabilities import capabilities
+from orchestration.core.errors import InputError
+from orchestration.core.records import Samples, TrialRecord
+from orchestration.results.reader import TrialResult
 
 PACKET_HOP = "a packet sent by a NIC or a switch port"
 _WITHOUT_ACKS = f"{PACKET_HOP}, data only: the fluid model has no acknowledgements"

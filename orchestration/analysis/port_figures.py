@@ -16,8 +16,8 @@ from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testb
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram
 from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import Floats, Ints, Samples
+from orchestration.core.records import Floats, Ints, Samples
+from orchestration.results.reader import TrialResult
 
 # Queue lengths at which the distribution is evaluated: 0, then 40 steps per decade.
 QUEUE_GRID_BYTES = np.concatenate(([0.0], np.geomspace(1e3, 1e8, 201)))

@@ -10,9 +10,9 @@ import numpy as np
 from orchestration.analysis import student_t
 from orchestration.analysis.sequential import Look, Looks
 from orchestration.analysis.statistics import t_interval
-from orchestration.model.records import Floats
-from orchestration.model.repeats import Done, RepeatRule, Standing
-from orchestration.model.trial import Scalar
+from orchestration.core.records import Floats
+from orchestration.core.repeats import Done, RepeatRule, Standing
+from orchestration.core.trial import Scalar
 
 # Fewer tell little of how results spread.
 _LEAST_PAIRS = 3

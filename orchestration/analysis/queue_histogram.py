@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.records import Floats
-from orchestration.model.units import format_duration
+from orchestration.core.records import Floats
+from orchestration.core.units import format_duration
 
 FACT = "queue_histogram"
 

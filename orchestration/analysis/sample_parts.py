@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Ints, Samples
-from orchestration.model.signals import Scope, recorded
+from orchestration.core.records import MISSING, Ints, Samples
+from orchestration.core.signals import Scope, recorded
+from orchestration.results.reader import TrialResult
 
 
 def measured_flows(result: TrialResult) -> NDArray[np.bool_]:

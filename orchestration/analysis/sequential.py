@@ -30,7 +30,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 ALPHA = 0.05
 # Gauss-Legendre nodes on half of the continuation region: more than two for each standard deviation

@@ -18,8 +18,7 @@ from orchestration.analysis.load import ends_of
 from orchestration.analysis.marks import check_marks
 from orchestration.analysis.networks import check_network
 from orchestration.analysis.starvation import check_starvation
-from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.model.records import (
+from orchestration.core.records import (
     DONE,
     FAILED,
     LASTING,
@@ -30,8 +29,9 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.trial import SOCKETS, TrialSpec
-from orchestration.model.units import format_duration
+from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.core.units import format_duration
+from orchestration.results.stamp import Reason, Stamp
 from traffic.schedule import ideal_times_ns
 
 GENERATOR_LATE_NS = 2_000

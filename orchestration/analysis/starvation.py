@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from inventory.routing import attachment, next_hops
 from inventory.topology import Port, Testbed
 from orchestration.analysis.delivered import Ends, measure_delivered
-from orchestration.artifacts.stamp import Reason
-from orchestration.model.records import DONE, LASTING, Floats, Ints, Samples, Schedule
-from orchestration.model.roce import HEADER_BYTES, RoceSpec
-from orchestration.model.trial import TrialSpec
-from orchestration.model.units import format_duration, format_size
+from orchestration.core.records import DONE, LASTING, Floats, Ints, Samples, Schedule
+from orchestration.core.roce import HEADER_BYTES, RoceSpec
+from orchestration.core.trial import TrialSpec
+from orchestration.core.units import format_duration, format_size
+from orchestration.results.stamp import Reason
 from traffic.schedule import base_rtt_ns, window_bytes
 
 # A flow that gets less than this part of its share starves.

@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestration.analysis import student_t
 from orchestration.analysis.sequential import FIXED, Look
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 CONFIDENCE = 0.95
 # All sign patterns are tried up to this many pairs; with more pairs, patterns are sampled.

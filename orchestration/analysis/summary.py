@@ -20,14 +20,8 @@ from orchestration.analysis.sequential import PLAIN, Look, Looks
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.trial_figures import TrialMetrics, measure
 from orchestration.analysis.tuner_differences import Comparison, compare, compare_pairs
-from orchestration.artifacts.found import campaign_below, trial_folders
-from orchestration.artifacts.looks import read_looks
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.tables import TABLES
-from orchestration.artifacts.writer import TRIAL_FILE
-from orchestration.model.capabilities import capabilities
-from orchestration.model.condition import (
+from orchestration.core.capabilities import capabilities
+from orchestration.core.condition import (
     BEST_STATIC,
     SCHEDULE,
     condition_key,
@@ -36,10 +30,16 @@ from orchestration.model.condition import (
     labels_of,
     tuner_called,
 )
-from orchestration.model.errors import InputError, Problem, gather
-from orchestration.model.records import Floats
-from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
-from orchestration.model.turns import place_of, turns
+from orchestration.core.errors import InputError, Problem, gather
+from orchestration.core.records import Floats
+from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.core.turns import place_of, turns
+from orchestration.results.found import campaign_below, trial_folders
+from orchestration.results.looks import read_looks
+from orchestration.results.reader import read_trial
+from orchestration.results.stamp import Stamp
+from orchestration.results.tables import TABLES
+from orchestration.results.writer import TRIAL_FILE
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10

@@ -23,7 +23,7 @@ from orchestration.analysis.hierarchical import (
     units,
 )
 from orchestration.analysis.statistics import CONFIDENCE, Estimate, PairedDifference
-from orchestration.model.records import Floats, Ints
+from orchestration.core.records import Floats, Ints
 
 LEAST_BEYOND = 100
 

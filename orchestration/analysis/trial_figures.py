@@ -15,10 +15,10 @@ from orchestration.analysis.metric import Metric, Source
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_figures import PortFigures, measure_ports, measure_throughput
 from orchestration.analysis.sample_parts import measured_flows, total
-from orchestration.artifacts.load_fact import written_shares
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.errors import InputError
-from orchestration.model.records import Floats, Ints
+from orchestration.core.errors import InputError
+from orchestration.core.records import Floats, Ints
+from orchestration.results.load_fact import written_shares
+from orchestration.results.reader import TrialResult
 
 _OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
     "goodput": FlowProgress.goodput,

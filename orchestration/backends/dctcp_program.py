@@ -1,6 +1,7 @@
 """DCTCP as a BPF program where a kernel has none: its name in a trial, and what the record says.
 
-collectors/bpf/congestion.py registers it, for as long as a process lives (docs/hardware.md).
+orchestration/agent/bpf/congestion.py registers it, for as long as a process lives
+(docs/hardware.md).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
-from orchestration.model.trial import HostSpec, TrialSpec
+from orchestration.core.trial import HostSpec, TrialSpec
 
 DCTCP = "dctcp"
 # With five more digits it has the kernel's 15 characters: two trials on a kernel do not meet.

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import KNOBS
-from orchestration.model.ports import Observer, Outcome, Rig
-from orchestration.model.records import (
+from orchestration.core.knobs import KNOBS
+from orchestration.core.ports import Observer, Outcome, Rig
+from orchestration.core.records import (
     MISSING,
     Action,
     Applied,
@@ -30,8 +30,8 @@ from orchestration.model.records import (
     Samples,
     Schedule,
 )
-from orchestration.model.signals import SIGNALS, Scope, recorded
-from orchestration.model.trial import TrialSpec
+from orchestration.core.signals import SIGNALS, Scope, recorded
+from orchestration.core.trial import TrialSpec
 
 _Spec = TypeVar("_Spec")
 _Array = NDArray[Any]

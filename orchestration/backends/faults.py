@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from inventory.topology import Link, Testbed
-from orchestration.model.trial import FaultSpec, TrialSpec
+from orchestration.core.trial import FaultSpec, TrialSpec
 
 # Separates the choice of links from the other random choices of a trial's seed.
 _FAULT_STREAM = 0x6661756C74

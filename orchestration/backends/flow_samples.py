@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from orchestration.model.records import Ints, Samples
-from orchestration.model.signals import FLOW_SCOPE, names
-from orchestration.model.trial import TrialSpec
+from orchestration.core.records import Ints, Samples
+from orchestration.core.signals import FLOW_SCOPE, names
+from orchestration.core.trial import TrialSpec
 
 
 class FlowReadings:

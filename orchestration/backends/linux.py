@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.device.qdiscs import ALWAYS
-from orchestration.model.errors import InputError
-from orchestration.model.trial import HostSpec
+from orchestration.agent.linux.qdiscs import ALWAYS
+from orchestration.core.errors import InputError
+from orchestration.core.trial import HostSpec
 
 _BUCKET_SPARE_BYTES = 100
 
@@ -129,7 +129,7 @@ def switch_queues(
     """Return a switch port's queues: RED that never marks until a tuner sets thresholds.
 
     Shapers make up for waking up to `late_ns` late. A kernel that `lacks` RED has a plain queue of
-    the same size, which a BPF program marks during trials (collectors/readers/mark_agent.py).
+    the same size, which a BPF program marks during trials (orchestration/agent/readers/marks.py).
     Raises InputError for several traffic classes there.
     """
     if "red" in lacks:

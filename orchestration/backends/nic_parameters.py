@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.knobs import DCQCN
-from orchestration.model.records import Change, Ints
-from orchestration.model.trial import HostSpec
+from orchestration.core.knobs import DCQCN
+from orchestration.core.records import Change, Ints
+from orchestration.core.trial import HostSpec
 
 # Sets all parameters of some hosts, and reads them back: (hosts, values) -> values. Values have
 # shape (hosts, parameters), in the order of the knob's columns.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.backends.lag import Lag, LagProgram
-from orchestration.model.trial import TrialSpec
+from orchestration.core.trial import TrialSpec
 
 # Says to programs in a rack whose time passes there: see `virtual_rack.layout.Clock`.
 RACK_CLOCK = "CLOSLOOP_RACK_CLOCK"

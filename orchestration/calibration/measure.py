@@ -14,10 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
-from orchestration.model.errors import InputError, TrialError, unreadable
-from orchestration.model.knobs import ECN
-from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
-from orchestration.model.red_law import RedLaw
+from orchestration.core.errors import InputError, TrialError, unreadable
+from orchestration.core.knobs import ECN
+from orchestration.core.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
+from orchestration.core.red_law import RedLaw
 
 _BINS = 8
 # A sample in which the queue moved by more than this share of the ramp belongs to no one length.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from inventory.routing import PathTable
 from inventory.topology import Testbed
-from orchestration.model.capabilities import capabilities
-from orchestration.model.trial import BackendName, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.capabilities import capabilities
+from orchestration.core.trial import BackendName, SingleFlowSpec, TrialSpec, TunerSpec
 
 _MS_NS = 1_000_000
 TINY_BYTES = 1

@@ -12,7 +12,6 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.writer import write_trial
 from orchestration.calibration.measure import (
     Calibration,
     base_rtts,
@@ -21,10 +20,11 @@ from orchestration.calibration.measure import (
     marking,
 )
 from orchestration.calibration.probes import loop_trial, marking_trial, path_trial
-from orchestration.model.errors import InputError
-from orchestration.model.ports import Backend
-from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.trial import BackendName, TrialSpec
+from orchestration.core.errors import InputError
+from orchestration.core.ports import Backend
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.trial import BackendName, TrialSpec
+from orchestration.results.writer import write_trial
 from traffic.schedule import ideal_times_ns, make_schedule
 
 # (what is being done, the share that is done from 0 to 1)

@@ -17,10 +17,10 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.model.condition import in_words
-from orchestration.model.records import Floats, Schedule
-from orchestration.model.trial import MessageMixSpec, PoissonSpec, TrialSpec
-from orchestration.model.units import format_duration
+from orchestration.core.condition import in_words
+from orchestration.core.records import Floats, Schedule
+from orchestration.core.trial import MessageMixSpec, PoissonSpec, TrialSpec
+from orchestration.core.units import format_duration
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes, payload_rates_bps
 from traffic.schedule import lasting_flows, make_schedule, part_of
 from traffic.workloads import load_workload

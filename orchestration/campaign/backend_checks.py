@@ -13,8 +13,8 @@ from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.schema import CampaignFile
-from orchestration.model.capabilities import Capabilities, Mode, capabilities
-from orchestration.model.trial import REAL, ROCE_CONTROLS
+from orchestration.core.capabilities import Capabilities, Mode, capabilities
+from orchestration.core.trial import REAL, ROCE_CONTROLS
 
 
 class Asked(NamedTuple):

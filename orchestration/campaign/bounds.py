@@ -32,10 +32,10 @@ from orchestration.campaign.limits import (
     count_trials,
 )
 from orchestration.campaign.plan import Hops, disk_bytes, wall_s
-from orchestration.model.capabilities import mode_of
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.trial import AlternatingSpec, IncastSpec, TrialSpec
-from orchestration.model.units import format_size
+from orchestration.core.capabilities import mode_of
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.trial import AlternatingSpec, IncastSpec, TrialSpec
+from orchestration.core.units import format_size
 from traffic.expected import Expected, expected, phases
 from traffic.schedule import within
 

@@ -28,11 +28,11 @@ from orchestration.campaign.fields import (
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.host_checks import check_host, check_roce
 from orchestration.campaign.load_balancing import check_load_balancing
-from orchestration.model import plugins
-from orchestration.model.errors import InputError
-from orchestration.model.problems import of_text, of_value
-from orchestration.model.trial import CHECKPOINT_PARAM, DriverSpec
-from orchestration.model.units import format_duration
+from orchestration.core import plugins
+from orchestration.core.errors import InputError
+from orchestration.core.problems import of_text, of_value
+from orchestration.core.trial import CHECKPOINT_PARAM, DriverSpec
+from orchestration.core.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from inventory.strictyaml import Loc
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.model.trial import ROCE_CONTROLS
-from orchestration.model.units import format_duration
+from orchestration.core.trial import ROCE_CONTROLS
+from orchestration.core.units import format_duration
 
 
 def check_concurrent(

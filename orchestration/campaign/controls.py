@@ -12,7 +12,7 @@ from collectors.bpf.policy import PolicyError, policy_object, read_policy
 from inventory.strictyaml import StrictModel, suggest
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Finding
-from orchestration.model.congestion import (
+from orchestration.core.congestion import (
     CONTROLS,
     PROGRAM,
     TELEMETRY_MBPS,
@@ -20,9 +20,9 @@ from orchestration.model.congestion import (
     defaults,
     relation_fault,
 )
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.problems import Code, of_value
-from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.problems import Code, of_value
+from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from orchestration.policies.store import program_path
 
 _EXAMPLES = {"time": "25us", "rate": "10Mbps", "number": "0.8", "size": "80B", "count": "5"}

@@ -30,16 +30,16 @@ from orchestration.campaign.hosts import Host
 from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
-from orchestration.model import plugins
-from orchestration.model.capabilities import capabilities, mode_of
-from orchestration.model.condition import TUNER
-from orchestration.model.congestion import PROGRAM
-from orchestration.model.errors import InputError, Problem, raise_any
-from orchestration.model.files import sha256_of
-from orchestration.model.problems import of_value
-from orchestration.model.repeats import RepeatRule
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core import plugins
+from orchestration.core.capabilities import capabilities, mode_of
+from orchestration.core.condition import TUNER
+from orchestration.core.congestion import PROGRAM
+from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.files import sha256_of
+from orchestration.core.problems import of_value
+from orchestration.core.repeats import RepeatRule
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     ACTIONS,
     CHECKPOINT,
     REAL,
@@ -55,7 +55,7 @@ from orchestration.model.trial import (
     of_repeat,
 )
 from orchestration.policies.store import program_path
-from tuners.checkpoint import find as find_checkpoint
+from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
 
 

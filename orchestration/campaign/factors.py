@@ -32,9 +32,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inventory.strictyaml import Document, Loc, suggest
-from orchestration.model.condition import TUNER
-from orchestration.model.errors import Problem
-from orchestration.model.trial import Scalar
+from orchestration.core.condition import TUNER
+from orchestration.core.errors import Problem
+from orchestration.core.trial import Scalar
 
 # These have one value for the whole campaign; a factor cannot vary them.
 FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "protocol", "parent")

@@ -8,11 +8,11 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from inventory.strictyaml import Duration, Size, matching, must
-from orchestration.model import plugins
-from orchestration.model.knobs import KNOBS
-from orchestration.model.problems import WrongValue
-from orchestration.model.trial import Scalar
-from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+from orchestration.core import plugins
+from orchestration.core.knobs import KNOBS
+from orchestration.core.problems import WrongValue
+from orchestration.core.trial import Scalar
+from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
 
@@ -30,7 +30,7 @@ def is_path(name: str) -> bool:
 def reference_beside(folder: str, name: str) -> str:
     """Return a name unchanged; resolve the path in a reference to a class in a file.
 
-    `folder` is where the path starts. See `orchestration.model.plugins`.
+    `folder` is where the path starts. See `orchestration.core.plugins`.
     """
     return os.path.normpath(os.path.join(folder, name)) if plugins.is_file(name) else name
 

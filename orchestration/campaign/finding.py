@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from inventory.strictyaml import Loc
-from orchestration.model.problems import Code, Problem
+from orchestration.core.problems import Code, Problem
 
 Fields = Mapping[str, Any]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.schema import CampaignFile
-from orchestration.model.errors import InputError
-from orchestration.model.roce import FORMER_HPCC, HPCC, is_former_hpcc
+from orchestration.core.errors import InputError
+from orchestration.core.roce import FORMER_HPCC, HPCC, is_former_hpcc
+from orchestration.results.reader import finished_trials, read_trial
 
 
 def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[CampaignFile]:

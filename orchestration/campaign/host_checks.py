@@ -11,15 +11,15 @@ from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.schema import AnyPattern
-from orchestration.model.congestion import PROGRAM
-from orchestration.model.roce import (
+from orchestration.core.congestion import PROGRAM
+from orchestration.core.roce import (
     DCQCN_PARAMETERS,
     HEADER_BYTES,
     MOST_PAYLOAD_BYTES,
     RATE_PARAMETERS,
 )
-from orchestration.model.trial import ROCE_CONTROLS
-from orchestration.model.units import format_rate
+from orchestration.core.trial import ROCE_CONTROLS
+from orchestration.core.units import format_rate
 
 
 def check_host(host: object, testbed: Testbed) -> Iterator[Finding]:

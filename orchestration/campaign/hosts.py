@@ -12,8 +12,8 @@ from collectors.bpf.policy import policy_object, read_policy
 from inventory.strictyaml import Duration, StrictModel, one_of
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
-from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
-from orchestration.model.roce import (
+from orchestration.core.congestion import ACK_EVERY, CONTROLS, PROGRAM
+from orchestration.core.roce import (
     BDP_WINDOW,
     DCQCN_SETS,
     Decisions,
@@ -21,8 +21,8 @@ from orchestration.model.roce import (
     RoceSpec,
     dcqcn_set,
 )
-from orchestration.model.trial import CongestionControl, LossDetection
-from orchestration.model.units import parse_size_bytes
+from orchestration.core.trial import CongestionControl, LossDetection
+from orchestration.core.units import parse_size_bytes
 from orchestration.policies.store import program_path
 
 

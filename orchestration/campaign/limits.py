@@ -1,7 +1,7 @@
 """What no campaign may be larger than, found before a trial, a flow or a reading is made.
 
 Beyond these limits a number must be wrong, a unit most often: no machine would come to an end. What
-fits this machine is asked before a campaign runs (`orchestration.runner.room`).
+fits this machine is asked before a campaign runs (`orchestration.run.room`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from orchestration.campaign import schema
 from orchestration.campaign.factors import Factors
 from orchestration.campaign.patterns import flows_spec
 from orchestration.campaign.repeats import Adaptive
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.units import format_duration, format_size
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.units import format_duration, format_size
 from traffic.expected import Expected, expected
 from traffic.patterns import check_pattern
 

@@ -12,7 +12,7 @@ from inventory.routing import next_hops
 from inventory.strictyaml import Duration, StrictModel, must, one_of
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.model.load_balancing import (
+from orchestration.core.load_balancing import (
     KINDS,
     LEAST_DRE_TIME_NS,
     LEAST_ENTRIES,
@@ -24,7 +24,7 @@ from orchestration.model.load_balancing import (
     ROUTES,
     LoadBalancingSpec,
 )
-from orchestration.model.units import format_duration
+from orchestration.core.units import format_duration
 
 _DEFAULT = LoadBalancingSpec()
 

@@ -1,6 +1,6 @@
 """Tuners of ECN thresholds where no flow answers ECN marks: their arms are one experiment.
 
-What answers marks on which backend is declared in `orchestration.model.congestion`.
+What answers marks on which backend is declared in `orchestration.core.congestion`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from inventory.topology import Testbed
-from orchestration.model.condition import factors_of, in_words, settings, tuner_called
-from orchestration.model.errors import Problem, raise_any
-from orchestration.model.knobs import ECN
-from orchestration.model.trial import ROCE_CONTROLS, TrialSpec
+from orchestration.core.condition import factors_of, in_words, settings, tuner_called
+from orchestration.core.errors import Problem, raise_any
+from orchestration.core.knobs import ECN
+from orchestration.core.trial import ROCE_CONTROLS, TrialSpec
 from traffic.schedule import flow_controls, ignores_marks
 from tuners.registry import create
 

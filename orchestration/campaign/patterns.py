@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestration.campaign import schema
 from orchestration.campaign.fields import beside, file_beside, is_path, reference_beside
-from orchestration.model.trial import PATTERNS, DriverSpec, PatternSpec
+from orchestration.core.trial import PATTERNS, DriverSpec, PatternSpec
 from traffic.workloads import load_workload
 
 _OF_SENDING = ("driver", "congestion_control")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from inventory.strictyaml import Loc, parse
 from orchestration.campaign.expand import Campaign
-from orchestration.model import plugins
-from orchestration.model.condition import tuner_called
-from orchestration.model.errors import InputError
-from orchestration.model.trial import TrialSpec
+from orchestration.core import plugins
+from orchestration.core.condition import tuner_called
+from orchestration.core.errors import InputError
+from orchestration.core.trial import TrialSpec
 
 
 def tuner_places(campaign: Campaign) -> Callable[[TrialSpec], str]:

@@ -21,10 +21,10 @@ from inventory.routing import PathTable
 from inventory.topology import Testbed
 from orchestration.campaign.arriving import Arriving, arriving
 from orchestration.campaign.expand import Campaign
-from orchestration.model.capabilities import Pace, mode_of
-from orchestration.model.errors import ClosloopError
-from orchestration.model.records import Schedule
-from orchestration.model.trial import REAL, TrialSpec
+from orchestration.core.capabilities import Pace, mode_of
+from orchestration.core.errors import ClosloopError
+from orchestration.core.records import Schedule
+from orchestration.core.trial import REAL, TrialSpec
 from traffic.schedule import expected_bytes, make_schedule, roce_flows
 
 

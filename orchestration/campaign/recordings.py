@@ -9,9 +9,9 @@ from inventory.topology import Testbed
 from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.repeats import Adaptive, most_repeats
-from orchestration.model.errors import InputError
-from orchestration.model.problems import Problem
-from orchestration.model.trial import REPEAT, Scalar, of_repeat
+from orchestration.core.errors import InputError
+from orchestration.core.problems import Problem
+from orchestration.core.trial import REPEAT, Scalar, of_repeat
 from traffic.flow_file import host_numbers, read_flows
 from tuners import registry
 

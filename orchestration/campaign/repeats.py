@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from inventory.strictyaml import StrictModel, must
 from orchestration.campaign.fields import SOME, Positive
-from orchestration.model.problems import WrongValue
-from orchestration.model.repeats import RepeatRule
+from orchestration.core.problems import WrongValue
+from orchestration.core.repeats import RepeatRule
 
 # Two pairs give an interval with one degree of freedom, which tells nothing.
 _LEAST = 3

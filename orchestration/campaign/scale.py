@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestration.campaign.expand import Campaign
-from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import MOST_TIMEOUT_NS
-from orchestration.model.trial import TrialSpec
-from orchestration.model.units import format_duration
+from orchestration.core.errors import InputError
+from orchestration.core.load_balancing import MOST_TIMEOUT_NS
+from orchestration.core.trial import TrialSpec
+from orchestration.core.units import format_duration
 
 
 def with_scale(campaign: Campaign, factor: int) -> Campaign:

@@ -30,8 +30,8 @@ from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.repeats import Repeats
 from orchestration.campaign.streams import check_protocol
-from orchestration.model import plugins
-from orchestration.model.trial import (
+from orchestration.core import plugins
+from orchestration.core.trial import (
     FORMER_BACKENDS,
     STRATA,
     BackendName,

@@ -1,1 +1,84 @@
 """The command line: one thin module per verb, which parses, calls one function, returns a code."""
+
+from orchestration.core.verb import EXPERIMENTS, RACKS, RESULTS, TUNERS, Verb
+
+VERBS = (
+    Verb(
+        "init",
+        "Write a first campaign, with comments, for answers to three questions.",
+        "orchestration.cli.init:init",
+        EXPERIMENTS,
+    ),
+    Verb(
+        "plan",
+        "Show what a campaign would run, in which order, and how long it would take.",
+        "orchestration.cli.plan:plan",
+        EXPERIMENTS,
+    ),
+    Verb(
+        "run",
+        "Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was.",
+        "orchestration.cli.run:run",
+        EXPERIMENTS,
+    ),
+    Verb(
+        "report",
+        "Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.",
+        "orchestration.cli.report:report",
+        RESULTS,
+    ),
+    Verb(
+        "sql",
+        "Ask run folders in SQL (DuckDB's): what no report answers.",
+        "orchestration.cli.sql:sql",
+        RESULTS,
+    ),
+    Verb(
+        "compare",
+        "Compare runs: is each metric equivalent, different, or is there not enough data?",
+        "orchestration.cli.compare:compare",
+        RESULTS,
+    ),
+    Verb(
+        "check-tuner",
+        "Check a tuner against the contract of all tuners, on made-up readings.",
+        "orchestration.cli.check_tuner:check_tuner",
+        TUNERS,
+    ),
+    Verb(
+        "signals",
+        "List the signals and knobs that are declared, and the backends that offer them.",
+        "orchestration.cli.signals:signals",
+        TUNERS,
+    ),
+    Verb(
+        "compile",
+        "Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC.",
+        "orchestration.cli.compile:compile",
+        TUNERS,
+    ),
+    Verb(
+        "doctor",
+        "Say what this machine can do, and what to do about what is missing.",
+        "orchestration.cli.doctor:doctor",
+        RACKS,
+    ),
+    Verb(
+        "inventory",
+        "Testbeds, and inventories of racks.",
+        "orchestration.cli.inventory:app",
+        RACKS,
+    ),
+    Verb(
+        "traffic",
+        "Show the flow-size distributions (workloads).",
+        "orchestration.cli.traffic:app",
+        EXPERIMENTS,
+    ),
+    Verb(
+        "kernel",
+        "Build, pack, show and check the virtual-time kernel.",
+        "orchestration.cli.kernel:app",
+        RACKS,
+    ),
+)

@@ -10,8 +10,8 @@ import typer
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
-from orchestration.model.errors import InputError
-from orchestration.model.problems import of_text
+from orchestration.core.errors import InputError
+from orchestration.core.problems import of_text
 
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 

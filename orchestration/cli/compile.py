@@ -9,7 +9,7 @@ import typer
 
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
-from orchestration.model.errors import InputError, TrialError
+from orchestration.core.errors import InputError, TrialError
 
 
 @verb(
@@ -57,8 +57,8 @@ def compile(
 def loads(program: Path) -> None:
     """Have a guest's kernel look at a BPF object, if there is one."""
     from collectors.bpf.policy import PolicyError
-    from orchestration.backends.emulated.kernel.cache import find_kernel
     from orchestration.backends.emulated.policies import load_in_guest
+    from orchestration.kernel.cache import find_kernel
 
     if find_kernel() is None:
         typer.echo("there is no virtual-time kernel to try it on: closloop kernel build", err=True)

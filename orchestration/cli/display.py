@@ -7,22 +7,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestration.model import wall
-from orchestration.model.problems import in_words, told
+from orchestration.core import wall
+from orchestration.core.plugins import load
+from orchestration.core.problems import in_words, told
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, strong, table
-from orchestration.watch.tally import RunningTrial, Tally, status_line
+from orchestration.run.tally import RunningTrial, Tally, status_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Group
 
-    from orchestration.model.repeats import RepeatRule, Standing
-    from orchestration.model.trial import TrialSpec
+    from orchestration.core.repeats import RepeatRule, Standing
+    from orchestration.core.trial import TrialSpec
     from orchestration.render.table import Table, Value
-    from orchestration.runner.run import Listener, Summary
-    from orchestration.runner.worker import Failed, Finished, Progressed
+    from orchestration.run.runner import Listener, Summary
+    from orchestration.run.worker import Failed, Finished, Progressed
 
 _REFRESH_S = 0.1
 _HEARTBEAT_S = 15.0
@@ -118,9 +119,8 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
         yield Display(title, _say_plainly, _Every(_HEARTBEAT_S, beat, at_once=False))
         return
     if watched is not None:
-        from orchestration.cli.watch_screen import open_run_screen
-
-        with open_run_screen(watched) as (say_afterwards, show):
+        open_screen = load("fabric", "closloop.displays")
+        with open_screen(watched) as (say_afterwards, show):
             yield Display(title, say_afterwards, show)
         return
     from rich.console import Console
@@ -172,7 +172,7 @@ def live_view(title: str, tally: Tally, now_s: float) -> Group:
 
 
 def _running(name: str, trial: RunningTrial, now_s: float) -> list[Value]:
-    from orchestration.model.units import format_duration
+    from orchestration.core.units import format_duration
 
     done = min(1.0, trial.virtual_ns / max(1, trial.end_ns))
     full = round(_BAR_CELLS * done)
@@ -189,14 +189,14 @@ def _running(name: str, trial: RunningTrial, now_s: float) -> list[Value]:
 
 def in_real_time(trial: TrialSpec) -> bool:
     """Return whether a trial's own time is wall time; on a virtual rack it is not."""
-    from orchestration.model.capabilities import mode_of
+    from orchestration.core.capabilities import mode_of
 
     return mode_of(trial).real_time and not wall.is_virtual()
 
 
 def _took(trial: TrialSpec, result: Finished) -> str:
     """Return how long a trial took: of wall time, and where they differ of its own."""
-    from orchestration.model.units import format_duration
+    from orchestration.core.units import format_duration
 
     if in_real_time(trial):
         return f"{result.wall_s:.1f} s of wall time"
@@ -209,7 +209,7 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
     What is the same in several trials is said once. Without `warnings`, a report follows that says
     them.
     """
-    from orchestration.artifacts import findings
+    from orchestration.results import findings
 
     good = summary.finished + summary.skipped - len(summary.invalid)
     rows: list[list[Value]] = [["valid", f"{good} of {summary.trials} trials"]]

@@ -26,7 +26,7 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from orchestration.doctor import examine
+    from orchestration.cli.machine import examine
 
     findings = examine(boot=boot, benchmark=benchmark)
     ready = all(finding.state != "missing" for finding in findings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestration.cli.terminal import Phases, print_json
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 if TYPE_CHECKING:
     from orchestration.analysis.index.entries import Entry
@@ -23,8 +23,8 @@ def chosen_runs(paths: Sequence[Path]) -> list[Path]:
 
     Raises InputError for one of several paths that does not exist.
     """
-    from orchestration.artifacts.found import trial_folders
-    from orchestration.runner.journal import run_folders
+    from orchestration.results.found import trial_folders
+    from orchestration.run.journal import run_folders
 
     found: dict[Path, Path] = {}
     for path in paths:
@@ -52,11 +52,11 @@ def report_index(
     """Print an index of runs and, with `html`, write it and the reports that it lacks."""
     from orchestration.analysis.index.entries import index_to_json
     from orchestration.analysis.index.page import index_blocks, index_page
-    from orchestration.artifacts.found import recorded_files
-    from orchestration.model.outputs import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.json import json_text
     from orchestration.render.terminal import show
+    from orchestration.results.found import recorded_files
 
     page = _page(paths, output, INDEX_FILE)
     data = page.with_suffix(".json")
@@ -97,7 +97,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
     from orchestration.render.html import replace_file
-    from orchestration.runner.journal import read_history
+    from orchestration.run.journal import read_history
 
     history, report = read_history(run), run / REPORT_FILE
     try:
@@ -118,8 +118,8 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
 
 def _is_old(report: Path, run: Path) -> bool:
     """Return whether a report is missing, or older than what a run has finished."""
-    from orchestration.artifacts.reader import finished_trials
-    from orchestration.artifacts.writer import TRIAL_FILE
+    from orchestration.results.reader import finished_trials
+    from orchestration.results.writer import TRIAL_FILE
 
     if not report.exists():
         return True

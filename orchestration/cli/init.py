@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.model.errors import InputError, suggest
+from orchestration.core.errors import InputError, suggest
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -58,10 +58,10 @@ def init(
     written plans and runs as it is: published settings, rules, a learned tuner where a packaged
     network was trained under that transport, its placebo, a warm-up, and repeats for an interval.
     """
-    from orchestration import wiring
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.starter.write import check_free, make, write
-    from orchestration.model.outputs import check_outputs
+    from orchestration.core.outputs import check_outputs
+    from orchestration.run import wiring
 
     if not force:
         check_free(place)
@@ -141,7 +141,7 @@ def _ask_load(usual: float, fabric: Testbed) -> float:
 
 
 def _sizes(workload: Workload) -> str:
-    from orchestration.model.units import format_size
+    from orchestration.core.units import format_size
 
     median, largest = (float(size) for size in workload.quantile([0.5, 1.0]))
     return (

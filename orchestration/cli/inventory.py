@@ -10,7 +10,7 @@ import typer
 
 from orchestration.cli.options import Group, InventoryArgument, Json, Passwords, enter_virtual_rack
 from orchestration.cli.terminal import print_json
-from orchestration.model.errors import InputError, unwritable
+from orchestration.core.errors import InputError, unwritable
 from orchestration.render.numbers import count
 from orchestration.render.table import Span, strong, table
 from orchestration.render.terminal import show
@@ -132,7 +132,7 @@ def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
     import shutil
 
     from inventory.draw import picture
-    from orchestration.model.units import format_duration, format_rate, format_size
+    from orchestration.core.units import format_duration, format_rate, format_size
 
     width = shutil.get_terminal_size().columns
     show((strong(testbed.name), f"  {testbed.description}"))

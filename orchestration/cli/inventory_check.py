@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.cabling import CHECKS, Finding, Survey
 from inventory.reachability import is_provisioned
-from orchestration.model.errors import ClosloopError, NotReadyError, needs
+from orchestration.core.errors import ClosloopError, NotReadyError, needs
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.render.terminal import show
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from inventory.rack import Rack
-    from orchestration.wiring import RackAccess
+    from orchestration.run.wiring import RackAccess
 
 NOT_READY = 3
 _SHOWN = {"ok": "ok", "unproven": "?", "wrong": "WRONG", "unknown": "-"}

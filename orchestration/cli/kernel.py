@@ -12,7 +12,7 @@ from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from orchestration.backends.emulated.kernel.cache import Kernel
+    from orchestration.kernel.cache import Kernel
 
 _EPILOG = (
     "Examples:  closloop kernel build  |  closloop kernel build --source linux-7.3.tar.xz  |  "
@@ -36,8 +36,8 @@ def build(
     With it goes the flow table, a BPF program that some tuners observe by.
     """
     from collectors.bpf.compile import flow_table_object
-    from orchestration.backends.emulated.kernel.build import build_kernel
     from orchestration.cli.terminal import Phases
+    from orchestration.kernel.build import build_kernel
 
     cores = len(os.sched_getaffinity(0))
     with Phases() as phases:
@@ -55,8 +55,8 @@ def wheel(
 
     In it are the BPF programs of flow tables, the sources of the patches, and their licence.
     """
-    from orchestration.backends.emulated.kernel.cache import require_kernel
-    from orchestration.backends.emulated.kernel.wheel import make_wheel
+    from orchestration.kernel.cache import require_kernel
+    from orchestration.kernel.wheel import make_wheel
 
     path = make_wheel(require_kernel(), out)
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
@@ -67,7 +67,7 @@ def show(as_json: Json = False) -> None:
     """Say which kernel trials would run in."""
     from dataclasses import asdict
 
-    from orchestration.backends.emulated.kernel.cache import require_kernel
+    from orchestration.kernel.cache import require_kernel
 
     kernel = require_kernel()
     if as_json:
@@ -85,8 +85,8 @@ def check(as_json: Json = False) -> None:
     """Boot the kernel and see that its clock stands still under load."""
     from dataclasses import asdict
 
-    from orchestration.backends.emulated.kernel.cache import require_kernel
-    from orchestration.backends.emulated.kernel.check import check_kernel
+    from orchestration.kernel.cache import require_kernel
+    from orchestration.kernel.check import check_kernel
 
     report = check_kernel(require_kernel().path)
     if as_json:

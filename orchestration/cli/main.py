@@ -10,9 +10,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from orchestration.cli.verbs import VERBS, Verbs, shown_only
-from orchestration.model.errors import ClosloopError, InputError
-from orchestration.model.problems import Code, Problem, in_words, to_json, unexpected
+from orchestration.cli.verbs import Verbs, shown_only, verbs
+from orchestration.core.errors import ClosloopError, InputError
+from orchestration.core.problems import Code, Problem, in_words, to_json, unexpected
 
 _DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
 _UNEXPECTED_EXIT_CODE = 1
@@ -28,8 +28,8 @@ app = typer.Typer(
     epilog="Start with:  closloop doctor  |  closloop run examples/quickstart.yml  |  "
     "closloop init",
 )
-for verb in VERBS:
-    app.command(verb.name, help=verb.help)(shown_only)
+for verb in verbs().values():
+    app.command(verb.name, help=verb.help, rich_help_panel=verb.panel)(shown_only)
 
 
 def _show_version(wanted: bool) -> None:
@@ -57,7 +57,7 @@ def options(
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with a code of `orchestration.model.errors`."""
+    """Run the command line and exit with a code of `orchestration.core.errors`."""
     warnings.showwarning = _print_notice
     as_json = "--json" in sys.argv[1:]
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 
 import typer
 
+from orchestration.core.plugins import load_all
+
 if TYPE_CHECKING:
     from orchestration.device.ssh import Secrets
-    from orchestration.wiring import RackAccess
+    from orchestration.run.wiring import RackAccess
 
 INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
 
@@ -40,6 +41,11 @@ Out = Annotated[Path, "--out", "Where run folders are, or are made."]
 Runs = Annotated[Path, "--runs", "Where run folders are, or are made."]
 Page = Annotated[Path, "--output", "-o", "The page to write."]
 Campaigns = Annotated[Path, "--campaigns", "Where the campaign files are."]
+ClusterOption = Annotated[
+    str,
+    "--cluster",
+    "Run trials on a Ray cluster: HOST:PORT, auto, or an inventory to start one on.",
+]
 InventoryOption = Annotated[
     Path | None,
     typer.Option(
@@ -65,8 +71,8 @@ class Passwords:
         """Ask for passwords, or read CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD."""
         from orchestration.device.ssh import Secrets
 
-        login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
-        become = os.environ.get("CLOSLOOP_BECOME_PASSWORD", "")
+        given = Secrets.of_environment()
+        login, become = given.login, given.become
         if self.ask_pass:
             login = typer.prompt("SSH password", hide_input=True)
         if self.ask_become_pass:
@@ -75,20 +81,22 @@ class Passwords:
 
     def access(self, inventory: Path) -> RackAccess:
         """Return the access to an inventory's rack."""
-        from orchestration.wiring import RackAccess
+        from orchestration.run.wiring import RackAccess
 
         return RackAccess(inventory, self.secrets())
 
 
 def enter_virtual_rack(inventory: Path | None) -> None:
-    """For a virtual rack's inventory, rerun this command inside the rack and exit with its code."""
+    """For a virtual rack's inventory, rerun this command inside the rack and exit with its code.
+
+    Functions of the entry-point group `closloop.racks` do that, each for its kind of rack.
+    """
     if inventory is None:
         return
-    from orchestration.virtual_rack.attach import run_inside
-
-    code = run_inside(inventory, sys.argv[1:])
-    if code is not None:
-        raise typer.Exit(code)
+    for load in load_all("closloop.racks").values():
+        code = load()(inventory, sys.argv[1:])
+        if code is not None:
+            raise typer.Exit(code)
 
 
 Result = TypeVar("Result")

@@ -23,7 +23,7 @@ from orchestration.cli.options import (
 )
 from orchestration.cli.run import at_scale, on_rack, rack_of
 from orchestration.cli.terminal import Phases, print_json
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Table, table
 from orchestration.render.terminal import show
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.marks import Unanswered
     from orchestration.campaign.plan import Plan
-    from orchestration.model.trial import TrialSpec
-    from orchestration.wiring import RackAccess
+    from orchestration.core.trial import TrialSpec
+    from orchestration.run.wiring import RackAccess
 
 
 @verb()
@@ -103,11 +103,11 @@ def show_plan(
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer; `bounds` as JSON only."""
     from inventory.files import load_testbed
-    from orchestration import wiring
     from orchestration.campaign.arriving import in_plan
     from orchestration.campaign.marks import marking
     from orchestration.campaign.plan import make_plan
     from orchestration.campaign.rotation import in_words
+    from orchestration.run import wiring
 
     wiring.check_fits(campaign)
     offers = _offers(campaign, rack) if rack is not None else None
@@ -133,7 +133,7 @@ def show_plan(
 
 def _cautions(campaign: Campaign) -> list[str]:
     from orchestration.analysis.networks import cautions
-    from orchestration.model.trial import checkpoint_in
+    from orchestration.core.trial import checkpoint_in
 
     return cautions(name for trial in campaign.trials if (name := checkpoint_in(trial)))
 
@@ -154,7 +154,7 @@ def _bounds_json(bounds: Bounds) -> dict[str, Any]:
 
 def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:
     from inventory.files import load_testbed
-    from orchestration import wiring
+    from orchestration.run import wiring
 
     testbed = load_testbed(campaign.trials[0].testbed)
     return wiring.hardware(rack).offers(campaign.trials, testbed)
@@ -177,7 +177,7 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
 
 def _cells(campaign: Campaign, made: Plan) -> Table:
     from orchestration.cli.display import in_real_time
-    from orchestration.model.units import format_duration, format_size
+    from orchestration.core.units import format_duration, format_size
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
@@ -209,7 +209,7 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
 
 
 def _total(made: Plan) -> str:
-    from orchestration.model.units import format_size
+    from orchestration.core.units import format_size
 
     basis = f"{made.earlier} earlier trials" if made.earlier else "a typical core's speed"
     side = f"{made.jobs} side by side" if made.jobs > 1 else "one after the other"
@@ -224,7 +224,7 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
 
     What is likely is known by the spread of results that an earlier run left; None without any.
     """
-    from orchestration.runner.adaptive import Rounds, checked_rule, condition
+    from orchestration.run.adaptive import Rounds, checked_rule, condition
 
     rule = checked_rule(campaign)
     if rule is None:
@@ -253,7 +253,7 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
 
 
 def _spanned(made: Plan, span: dict[str, Any]) -> str:
-    from orchestration.model.units import format_size
+    from orchestration.core.units import format_size
 
     least, likely, most = (span[name] for name in ("least", "likely", "most"))
     looks, of = (", ".join(map(str, span[name])) for name in ("looks", "of"))
@@ -300,7 +300,7 @@ def _ignored_as_json(one: Unanswered) -> dict[str, Any]:
 
 
 def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
-    from orchestration.model.trial import checkpoint_in
+    from orchestration.core.trial import checkpoint_in
 
     return {
         "campaign": campaign.name,

@@ -10,7 +10,7 @@ import typer
 from orchestration.cli.index import INDEX_FILE, REPORT_FILE, chosen_runs, report_index
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 PDF_FILE = "report.pdf"
 

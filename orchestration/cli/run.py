@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.cluster import ClusterOption, place_of
 from orchestration.cli.options import (
     Clock,
+    ClusterOption,
     InventoryOption,
     Jobs,
     Json,
@@ -28,15 +24,16 @@ from orchestration.cli.options import (
     verb,
 )
 from orchestration.cli.terminal import print_json
-from orchestration.model.errors import InputError
-from orchestration.model.problems import of_value, told
+from orchestration.core.errors import InputError
+from orchestration.core.problems import of_value, told
+from orchestration.run.own_process import spare_threads
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
-    from orchestration.model.trial import BackendName
-    from orchestration.runner.place import Place
-    from orchestration.runner.run import Summary
-    from orchestration.wiring import RackAccess
+    from orchestration.core.trial import BackendName
+    from orchestration.run.place import Place
+    from orchestration.run.runner import Summary
+    from orchestration.run.wiring import RackAccess
 
 
 @dataclass(frozen=True)
@@ -65,51 +62,35 @@ class Running:
                 "trials on a cluster's nodes are not seen from here while they run",
                 "leave it out, and see their run folders: closloop report, or closloop push",
             )
-        with place_of(self.cluster) as place:
-            return self.run_at(place, campaign, rack, watch=watch, sink=sink)
+        from orchestration.run.launcher import executor_named
 
-    def run_at(
+        with executor_named(self.cluster) as executor:
+            return self.run_on(executor, campaign, rack, watch=watch, sink=sink)
+
+    def run_on(
         self,
-        place: Place,
+        executor: Place,
         campaign: Campaign,
         rack: RackAccess | None = None,
         *,
         watch: bool = False,
         sink: str = "",
     ) -> Summary:
-        """Run a campaign's trials at a place, as `run` does."""
-        from inventory.files import load_testbed
-        from orchestration import wiring
-        from orchestration.campaign.arriving import foretold
-        from orchestration.campaign.marks import marking
+        """Run a campaign's trials on an executor, as `run` does."""
         from orchestration.cli.display import open_display
-        from orchestration.cli.telemetry import follow
-        from orchestration.runner.run import default_jobs, run_campaign
+        from orchestration.run.launcher import launch
 
-        folder = self.out / campaign.name
-        following = follow(sink, folder)
-        engine = wiring.backend(campaign.trials[0].backend, rack)
-        jobs = self.jobs or default_jobs(campaign, engine, place)
-        if not self.jobs and any(trial.clock for trial in campaign.trials):
-            typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
-        ignored = marking(campaign.trials, cache(load_testbed)).sentences
-        for said in filter(None, (*ignored, foretold(campaign.trials))):
-            typer.echo(said, err=True)
-        title = f"{campaign.name} on {engine.name}"
-        watched = folder if watch else None
-        with following or nullcontext(), open_display(title, watched=watched) as display:
-            listener = following.before(display) if following else display
-            spool = following.spool if following else None
-            return run_campaign(
-                campaign,
-                engine,
-                self.out,
-                jobs,
-                listener,
-                fresh=self.fresh,
-                spool=spool,
-                place=place,
-            )
+        return launch(
+            campaign,
+            self.out,
+            rack=rack,
+            jobs=self.jobs,
+            fresh=self.fresh,
+            executor=executor,
+            sink=sink,
+            open_display=partial(open_display, watched=self.out / campaign.name if watch else None),
+            notice=partial(typer.echo, err=True),
+        )
 
     def show(self, summary: Summary) -> None:
         """Print the result of a run: as JSON, or as tables with the report."""
@@ -168,17 +149,12 @@ def run(
     raise typer.Exit(summary.exit_code)
 
 
-def spare_threads() -> None:
-    """Keep NumPy single-threaded: trials run in parallel, one per core."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
 def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) -> RackAccess | None:
     """Return the access to the rack that a campaign needs; None if it needs or has none.
 
     For a virtual rack, the whole command reruns inside it, and this does not return.
     """
-    from orchestration.model.capabilities import capabilities
+    from orchestration.core.capabilities import capabilities
 
     if not capabilities(campaign.trials[0].backend).on_rack or inventory is None:
         return None
@@ -207,9 +183,9 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     if text is None:
         return campaign
     from inventory.files import load_testbed
+    from orchestration.backends.emulated.forwarding import chosen_scale
     from orchestration.campaign.scale import in_words, with_scale
-    from orchestration.model.capabilities import capabilities
-    from orchestration.virtual_rack.forwarding import chosen_scale
+    from orchestration.core.capabilities import capabilities
 
     if not campaign.trials[0].clock:
         raise InputError.single(
@@ -233,44 +209,6 @@ def backend_named(name: str) -> BackendName:
         return check_backend(name)
     except ValueError as error:
         raise InputError([of_value(error, "backend")]) from error
-
-
-def run_all(
-    campaigns: dict[str, Campaign],
-    runs: Path,
-    jobs: int,
-    *,
-    replace: bool = False,
-    cluster: str = "",
-) -> int:
-    """Run campaigns one after the other; return the worst of their exit codes.
-
-    With `replace`, finished trials that their files no longer describe are put aside first. They
-    run on this machine, or on what `cluster` says.
-    """
-    spare_threads()
-
-    from orchestration.cli.display import summary_table
-    from orchestration.render.numbers import clock_text
-    from orchestration.render.terminal import show
-    from orchestration.studies.catalogue import put_aside
-
-    code = finished = 0
-    begin_s = time.monotonic()
-    with place_of(cluster) as place:
-        for number, campaign in enumerate(campaigns.values(), start=1):
-            if replace and (count := put_aside(campaign, runs)):
-                said = f"{campaign.name}: {count} trials of earlier settings put aside"
-                typer.echo(said, err=True)
-            typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
-            summary = Running(runs, jobs).run_at(place, campaign)
-            show(summary_table(summary), file=sys.stderr)
-            code = max(code, summary.exit_code)
-            finished += summary.finished
-    if len(campaigns) > 1:
-        took = clock_text(time.monotonic() - begin_s)
-        typer.echo(f"all {len(campaigns)} campaigns: {finished} trials in {took}", err=True)
-    return code
 
 
 def _as_json(summary: Summary) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.model.errors import InputError, check_known
+from orchestration.core.errors import InputError, check_known
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,11 +46,11 @@ def sql(
     run, campaign and trial; `describe flows` lists a table's columns. Invalid trials are in them:
     join trials, where valid. Nothing is written but what -o names.
     """
-    from orchestration.artifacts.found import recorded_files
-    from orchestration.model.outputs import check_outputs
-    from orchestration.query import Runs
-    from orchestration.query.database import interruptible
-    from orchestration.query.output import FORMATS, check_place, first_rows, write_result
+    from orchestration.core.outputs import check_outputs
+    from orchestration.results.found import recorded_files
+    from orchestration.results.sql import Runs
+    from orchestration.results.sql.database import interruptible
+    from orchestration.results.sql.output import FORMATS, check_place, first_rows, write_result
 
     kind = "json" if as_json else kind or _of_name(output, FORMATS)
     check_known("--format", "unknown {!r}", [kind], FORMATS, "give ")
@@ -82,7 +82,7 @@ def _of_name(output: Path | None, formats: tuple[str, ...]) -> str:
 
 
 def _print_rows(relation: duckdb.DuckDBPyRelation, kind: str) -> None:
-    from orchestration.query.output import stream_result
+    from orchestration.results.sql.output import stream_result
 
     try:
         stream_result(relation, sys.stdout.buffer, kind)

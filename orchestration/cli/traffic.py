@@ -54,7 +54,7 @@ def show_workload(
 
 
 def _overview(workloads: list[Workload]) -> Table:
-    from orchestration.model.units import format_size
+    from orchestration.core.units import format_size
 
     rows = []
     for workload in workloads:
@@ -66,7 +66,7 @@ def _overview(workloads: list[Workload]) -> Table:
 
 
 def _distribution(workload: Workload) -> Table:
-    from orchestration.model.units import format_size
+    from orchestration.core.units import format_size
 
     rows = [
         [format_size(size, 3), f"{share:.2%}", "█" * round(share * _BAR_COLUMNS)]

@@ -1,141 +1,53 @@
-"""The table of verbs: name, help text and module. A verb's module is loaded when it is called.
+"""The verbs of all packages, and loading the one that is called.
 
-Importing all verbs and reading their options took a third of the time of `closloop --help`.
+A package, ours or a user's, declares its verbs as a tuple of `Verb` behind an entry point of the
+group `closloop.verbs`. A verb's module is loaded when it is called: importing them all, and reading
+their options, took a third of the time of `closloop --help`.
 """
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
+import warnings
+from functools import cache
+from pkgutil import resolve_name
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from orchestration.core.plugins import PluginError, load_all
+from orchestration.core.verb import PANELS, Verb
 
-@dataclass(frozen=True)
-class Verb:
-    """A verb: its name, the first paragraph of its help, and the place of its function or app.
+GROUP = "closloop.verbs"
+# Its verbs come first under their headings.
+_OWN = "core"
 
-    `place` is `module:name` in this package; both default to the verb's name.
+
+@cache
+def verbs() -> dict[str, Verb]:
+    """Return all packages' verbs by name, in the order of the help.
+
+    A package that cannot be loaded, and a verb whose name is taken, are left out with a warning.
     """
-
-    name: str
-    help: str
-    place: str = ""
-
-
-VERBS = (
-    Verb("init", "Write a first campaign, with comments, for answers to three questions."),
-    Verb("run", "Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was."),
-    Verb("plan", "Show what a campaign would run, in which order, and how long it would take."),
-    Verb(
-        "search",
-        "Search for the best static setting of a campaign, and of each of its conditions.",
-    ),
-    Verb(
-        "headroom",
-        "Show what any tuner could win: the loss of the best static setting, by condition.",
-    ),
-    Verb(
-        "replay", "Replay a run: the same flows at the same times, with the same or another tuner."
-    ),
-    Verb(
-        "whatif",
-        "Replay a trial to the bit with one decision changed: what did it do to every flow?",
-    ),
-    Verb("credit", "Does a tuner's reward rank its decisions as flows' completion does?"),
-    Verb(
-        "watch",
-        "Watch a run: trials, queues and links of the fabric, marks, the tuner's actions, "
-        "warnings.",
-    ),
-    Verb(
-        "push",
-        "Send archived runs to InfluxDB. Given again, it goes on where it was; nothing comes "
-        "twice.",
-        "telemetry",
-    ),
-    Verb(
-        "pull",
-        "Rebuild a campaign's run folder from InfluxDB, table by table, and check that it is "
-        "whole.",
-        "telemetry",
-    ),
-    Verb(
-        "exporter",
-        "Serve a run's metrics in Prometheus' text format: its trials, and the queues of "
-        "running ones.",
-        "telemetry",
-    ),
-    Verb(
-        "report", "Report a campaign: FCT slowdown by flow size, paired differences, queues, marks."
-    ),
-    Verb("sql", "Ask run folders in SQL (DuckDB's): what no report answers."),
-    Verb(
-        "compare",
-        "Compare runs: is each metric equivalent, different, or is there not enough data?",
-    ),
-    Verb(
-        "check-tuner",
-        "Check a tuner against the contract of all tuners, on made-up readings.",
-        "check_tuner:check_tuner",
-    ),
-    Verb(
-        "signals", "List the signals and knobs that are declared, and the backends that offer them."
-    ),
-    Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
-    Verb("distill", "Distil RL-CC's network into boosted trees, which a NIC computes."),
-    Verb("compile", "Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC."),
-    Verb(
-        "deploy",
-        "Put a congestion control in force, for campaigns or on a rack's hosts; reversible.",
-    ),
-    Verb(
-        "calibrate",
-        "Measure a backend's base RTT, goodput ceiling, marking curve and control-loop delay.",
-    ),
-    Verb(
-        "fidelity",
-        "Run the scenarios on both backends, what is not finished, and write the page.",
-        "studies",
-    ),
-    Verb(
-        "provision",
-        "Bring a rack's devices into the state that experiments need; it can be undone.",
-    ),
-    Verb(
-        "restore",
-        "Put a rack back as it was found: what dead runs left, deployed policies, provisioning.",
-    ),
-    Verb("clean", "Remove what a killed rack left on this machine, and give lent interfaces back."),
-    Verb("doctor", "Say what this machine can do, and what to do about what is missing."),
-    Verb("inventory", "Testbeds, and inventories of racks.", "inventory:app"),
-    Verb("traffic", "Show the flow-size distributions (workloads).", "traffic:app"),
-    Verb(
-        "rack",
-        "Start and use a virtual rack: devices in virtual time, reachable only by SSH.",
-        "rack:app",
-    ),
-    Verb(
-        "import",
-        "Take over others' results as run folders, flows out of captures and flow records, or a "
-        "containerlab lab as a testbed.",
-        "exchange:importer",
-    ),
-    Verb(
-        "export",
-        "Write a run's or campaign's flows in others' formats, or a testbed as a containerlab lab.",
-        "exchange:exporter",
-    ),
-    Verb("kernel", "Build, pack, show and check the virtual-time kernel.", "kernel:app"),
-    Verb("bench", "Measure what the project claims.", "studies"),
-    Verb("papers", "Run the papers' campaigns and compare.", "studies"),
-)
+    found: dict[str, Verb] = {}
+    packages = load_all(GROUP)
+    for package in sorted(packages, key=lambda name: (name != _OWN, name)):
+        try:
+            declared = packages[package]()
+        except PluginError as error:
+            warnings.warn(str(error), FutureWarning, stacklevel=2)
+            continue
+        for verb in declared:
+            if found.setdefault(verb.name, verb) is not verb:
+                text = f"{package} offers another verb {verb.name!r}, which is left out"
+                warnings.warn(text, FutureWarning, stacklevel=2)
+    order = {panel: number for number, panel in enumerate(PANELS)}
+    ranked = sorted(found.values(), key=lambda verb: order.get(verb.panel, len(order)))
+    return {verb.name: verb for verb in ranked}
 
 
 class Verbs(TyperGroup):
-    """The group of all verbs: shows the table `VERBS`, and loads the verb that is called."""
+    """The group of all verbs: shows `verbs()`, and loads the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the called verb's name, the verb with its options, and the remaining arguments."""
@@ -145,10 +57,7 @@ class Verbs(TyperGroup):
 
 def load(name: str) -> Any:
     """Import a verb, and return its typer command."""
-    (verb,) = (verb for verb in VERBS if verb.name == name)
-    place, _, attribute = verb.place.partition(":")
-    module = importlib.import_module(f"orchestration.cli.{place or name}")
-    found = getattr(module, attribute or name)
+    found = resolve_name(verbs()[name].target)
     alone = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)

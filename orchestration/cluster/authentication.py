@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestration.model.errors import NotReadyError
+from orchestration.core.errors import NotReadyError
 
 TOKEN_FILE = "token"
 

@@ -11,12 +11,12 @@ from typing import Any
 from inventory.topology import Testbed
 from orchestration.cluster.authentication import no_cluster
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
-from orchestration.model.capabilities import mode_of
-from orchestration.model.errors import InputError, NotReadyError, not_installed
-from orchestration.model.ports import Backend
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.pool import Work
-from orchestration.runner.signals import noted_signals
+from orchestration.core.capabilities import mode_of
+from orchestration.core.errors import InputError, NotReadyError, not_installed
+from orchestration.core.ports import Backend
+from orchestration.core.trial import TrialSpec
+from orchestration.run.own_process import noted_signals
+from orchestration.run.pool import Work
 
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.

@@ -21,11 +21,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from orchestration.cluster.orders import Order, packed
-from orchestration.model.brought import BROUGHT
-from orchestration.model.errors import ClosloopError
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.pool import Pool
-from orchestration.runner.worker import Failed, Finished, Job, Message, Progressed
+from orchestration.core.brought import BROUGHT
+from orchestration.core.errors import ClosloopError
+from orchestration.core.trial import TrialSpec
+from orchestration.run.pool import Pool
+from orchestration.run.worker import Failed, Finished, Job, Message, Progressed
 
 # (message, the files that the job leaves, if it is done)
 Said = tuple[Message, dict[str, bytes]]

@@ -34,10 +34,10 @@ from orchestration.cluster.authentication import (
     new_token,
     with_token,
 )
+from orchestration.core.errors import NotReadyError
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets, connect, disconnect
-from orchestration.model.errors import NotReadyError
 
 _START_S = 90.0
 _ANSWER_S = 10.0

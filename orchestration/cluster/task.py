@@ -19,10 +19,10 @@ from typing import Any
 from inventory.topology import Testbed
 from orchestration.cluster.host import Said
 from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, put
-from orchestration.model.errors import NotReadyError
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.pool import STOP_GRACE_S
-from orchestration.runner.worker import Failed, Progressed
+from orchestration.core.errors import NotReadyError
+from orchestration.core.trial import TrialSpec
+from orchestration.run.pool import STOP_GRACE_S
+from orchestration.run.worker import Failed, Progressed
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TICK_S = 0.2

@@ -28,11 +28,11 @@ from orchestration.cluster.orders import (
     unpack,
 )
 from orchestration.cluster.task import carry_out
-from orchestration.model.errors import TrialError
-from orchestration.model.ports import Backend, Luggage, Travels
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.pool import STOP_GRACE_S, Work
-from orchestration.runner.worker import Failed, Finished, Job, Lost, Message
+from orchestration.core.errors import TrialError
+from orchestration.core.ports import Backend, Luggage, Travels
+from orchestration.core.trial import TrialSpec
+from orchestration.run.pool import STOP_GRACE_S, Work
+from orchestration.run.worker import Failed, Finished, Job, Lost, Message
 from traffic.schedule import make_schedule
 
 # A trial that was lost so often fails: it may be what kills the nodes.

@@ -16,24 +16,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 
-_AGENT = "orchestration.device.agent"
-# The agent's services by name. Readers and senders are in the folders of their kind.
+_AGENT = "orchestration.agent"
+# The agent's services by name.
 SERVICES = {
-    **{
-        name: f"{_AGENT}.{name}"
-        for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
-    },
-    "control": "collectors.readers.control_agent",
-    "flowtable": "collectors.readers.flow_agent",
-    "incast": "traffic.drivers.host_frames",
-    "markq": "collectors.readers.mark_agent",
-    "nic": "collectors.readers.rdma",
-    "paths": "collectors.readers.path_agent",
-    "policy": "orchestration.policies.host.policy",
-    "programs": "traffic.drivers.host_programs",
-    "redq": "collectors.readers.red_agent",
-    "sender": "traffic.drivers.host_sockets",
-    "sonic": "collectors.readers.sonic",
+    **{name: f"{_AGENT}.{name}" for name in ("deadman", "lease", "reach", "state", "survey")},
+    "kernel": f"{_AGENT}.linux.kernel",
+    "control": f"{_AGENT}.readers.control",
+    "flowtable": f"{_AGENT}.readers.flow_table",
+    "incast": f"{_AGENT}.senders.frames",
+    "markq": f"{_AGENT}.readers.marks",
+    "nic": f"{_AGENT}.readers.rdma",
+    "paths": f"{_AGENT}.readers.paths",
+    "policy": f"{_AGENT}.policies.policy",
+    "programs": f"{_AGENT}.senders.programs",
+    "redq": f"{_AGENT}.readers.red",
+    "sender": f"{_AGENT}.senders.sender",
+    "sonic": f"{_AGENT}.sonic.counters",
 }
 _OURS = ("collectors", "inventory", "orchestration", "traffic", "tuners")
 

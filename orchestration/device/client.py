@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
-from orchestration.device.agent.main import Decoder, FrameError, encode
+from orchestration.agent.main import Decoder, FrameError, encode
 from orchestration.device.bundle import modules_of, program
 from orchestration.device.errors import DeviceError, DeviceGone, printable
 from orchestration.device.fleet import ANSWER_TIMEOUT_S, side_by_side

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.model.errors import ClosloopError, Code, Problem
+from orchestration.core.errors import ClosloopError, Code, Problem
 
 _SHOWN = 300
 

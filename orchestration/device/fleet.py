@@ -102,7 +102,7 @@ def side_by_side(
     wanted = list(accesses)
     with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(wanted)))) as pool:
         found = pool.map(attempt, wanted)
-        return {access.device: made for access, made in zip(wanted, found)}
+        return {access.device: made for access, made in zip(wanted, found, strict=True)}
 
 
 class Fleet:

@@ -8,6 +8,7 @@ in the wrong order and take `ProxyJump none` for a host (issue 2354): `jumps` re
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from contextlib import nullcontext, suppress
@@ -40,6 +41,12 @@ class Secrets:
 
     login: str = ""
     become: str = ""
+
+    @classmethod
+    def of_environment(cls) -> Secrets:
+        """Return those of CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD, if any."""
+        login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
+        return cls(login, os.environ.get("CLOSLOOP_BECOME_PASSWORD", ""))
 
     def __repr__(self) -> str:
         return "Secrets(…)"

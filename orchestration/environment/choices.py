@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError, check_known
-from orchestration.model.knobs import KNOBS, Column, Knob
-from orchestration.model.records import Change, Ints
-from orchestration.model.signals import Scope
+from orchestration.core.errors import InputError, check_known
+from orchestration.core.knobs import KNOBS, Column, Knob
+from orchestration.core.records import Change, Ints
+from orchestration.core.signals import Scope
 
 LEVELS = 8
 

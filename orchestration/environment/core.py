@@ -12,13 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration import wiring
-from orchestration.environment.choices import Agents, Choices, grid, knob_named
-from orchestration.environment.episode import Ended, Episode
-from orchestration.environment.source import EpisodeSource
-from orchestration.model.errors import InputError, TrialError
-from orchestration.model.knobs import ECN, KNOBS, Knob
-from orchestration.model.records import (
+from orchestration.core.errors import InputError, TrialError
+from orchestration.core.knobs import ECN, KNOBS, Knob
+from orchestration.core.records import (
     UNFINISHED,
     ChangeRecords,
     Floats,
@@ -26,8 +22,12 @@ from orchestration.model.records import (
     Observation,
     TrialRecord,
 )
-from orchestration.model.signals import targets
-from orchestration.model.trial import BackendName, TrialSpec, TunerSpec
+from orchestration.core.signals import targets
+from orchestration.core.trial import BackendName, TrialSpec, TunerSpec
+from orchestration.environment.choices import Agents, Choices, grid, knob_named
+from orchestration.environment.episode import Ended, Episode
+from orchestration.environment.source import EpisodeSource
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners import registry
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow, observed_by

@@ -15,9 +15,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from inventory.topology import Testbed
-from orchestration.model.ports import Backend
-from orchestration.model.records import Action, Observation, Schedule, Setup, TrialRecord
-from orchestration.model.trial import TrialSpec
+from orchestration.core.ports import Backend
+from orchestration.core.records import Action, Observation, Schedule, Setup, TrialRecord
+from orchestration.core.trial import TrialSpec
 from tuners.base import BaseTuner
 
 

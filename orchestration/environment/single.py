@@ -11,14 +11,14 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
+from orchestration.core.errors import InputError
+from orchestration.core.trial import BackendName, TrialSpec
 from orchestration.environment.core import (
     FEATURE_LIMIT,
     FabricEpisodes,
     Settings,
     Step,
 )
-from orchestration.model.errors import InputError
-from orchestration.model.trial import BackendName, TrialSpec
 
 Features = NDArray[np.float32]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.model.capabilities import capabilities, mode_of
-from orchestration.model.condition import factors_of
-from orchestration.model.errors import InputError
-from orchestration.model.trial import BackendName, Scalar, TrialSpec
+from orchestration.core.capabilities import capabilities, mode_of
+from orchestration.core.condition import factors_of
+from orchestration.core.errors import InputError
+from orchestration.core.trial import BackendName, Scalar, TrialSpec
 
 
 class EpisodeSource:

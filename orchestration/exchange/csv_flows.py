@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from inventory.testbed_json import testbed_to_json
+from orchestration.core.csv_columns import Block, blocks, refuse, refuse_where, write_csv
+from orchestration.core.errors import InputError
+from orchestration.core.records import DONE, FAILED, MISSING, UNFINISHED, Ints
 from orchestration.exchange.imported import Imported, ImportedFlows, numbered
 from orchestration.exchange.mapping import (
     DELIMITERS,
@@ -22,9 +25,6 @@ from orchestration.exchange.mapping import (
 )
 from orchestration.exchange.records import FlowRecord, Recorded
 from orchestration.exchange.source import Exported, new_folder
-from orchestration.model.csv_columns import Block, blocks, refuse, refuse_where, write_csv
-from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints
 
 _STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
 ALL = "all"

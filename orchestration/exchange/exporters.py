@@ -17,6 +17,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from inventory.topology import TCP_IP_HEADER_BYTES
+from orchestration.core.csv_columns import numbered_lines, opened_csv, refuse, shown
+from orchestration.core.errors import InputError
 from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
 from orchestration.exchange.records import (
     OTHER,
@@ -29,8 +31,6 @@ from orchestration.exchange.records import (
     kind_of_datagram,
     merged,
 )
-from orchestration.model.csv_columns import numbered_lines, opened_csv, refuse, shown
-from orchestration.model.errors import InputError
 
 # Column names of nfdump 1.6, and of the shorter CSV of 1.7.
 _COLUMNS = {

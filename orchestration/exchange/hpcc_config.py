@@ -13,6 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.routing import PathTable
+from orchestration.core.errors import InputError
+from orchestration.core.load_balancing import ECMP
+from orchestration.core.trial import TrialSpec
+from orchestration.core.units import format_duration, format_rate, format_size
 from orchestration.exchange.hpcc_inputs import BASE_NS, HEADER_BYTES, Thresholds
 from orchestration.exchange.hpcc_parameters import (
     DCTCP,
@@ -25,10 +29,6 @@ from orchestration.exchange.hpcc_parameters import (
     window_bytes,
 )
 from orchestration.exchange.source import Exported
-from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import ECMP
-from orchestration.model.trial import TrialSpec
-from orchestration.model.units import format_duration, format_rate, format_size
 
 DUMP_NS = 100_000_000
 # run.py's kmin and kmax in KB per Gbit/s, and pmax.

@@ -14,18 +14,18 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.backends.faults import fault_plan
+from orchestration.core.errors import InputError
+from orchestration.core.import_facts import (
+    CONGESTION_CONTROL,
+    IMPORTED_CONTROL,
+    UNKNOWN_CONTROL,
+)
+from orchestration.core.records import Schedule
 from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thresholds_of
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
 from orchestration.exchange.hpcc_parameters import Control, changed, control_of
 from orchestration.exchange.source import Exported, new_folder
-from orchestration.model.errors import InputError
-from orchestration.model.import_facts import (
-    CONGESTION_CONTROL,
-    IMPORTED_CONTROL,
-    UNKNOWN_CONTROL,
-)
-from orchestration.model.records import Schedule
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
 _MAX_BYTES = 2**32 - 1

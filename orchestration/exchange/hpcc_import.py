@@ -13,8 +13,12 @@ import numpy as np
 from inventory.parts import Device, LinkSpec
 from inventory.routing import PathTable
 from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
-from orchestration.artifacts.reader import read_json
-from orchestration.artifacts.stamp import Reason
+from orchestration.core.errors import InputError
+from orchestration.core.import_facts import HPCC_FORMAT
+from orchestration.core.knobs import ECN
+from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
+from orchestration.core.trial import FaultSpec
+from orchestration.core.units import format_duration, format_rate
 from orchestration.exchange.hpcc_config import window_note
 from orchestration.exchange.hpcc_inputs import (
     BASE_NS,
@@ -46,12 +50,8 @@ from orchestration.exchange.hpcc_results import (
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import tiers
-from orchestration.model.errors import InputError
-from orchestration.model.import_facts import HPCC_FORMAT
-from orchestration.model.knobs import ECN
-from orchestration.model.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
-from orchestration.model.trial import FaultSpec
-from orchestration.model.units import format_duration, format_rate
+from orchestration.results.reader import read_json
+from orchestration.results.stamp import Reason
 
 # 1 had no times: the simulator's 2 s were time 0.
 NAMES_FORMAT = 2

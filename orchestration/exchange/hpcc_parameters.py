@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from inventory.routing import PathTable
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError
-from orchestration.model.units import UnitError, parse_rate_bps
+from orchestration.core.errors import InputError
+from orchestration.core.units import UnitError, parse_rate_bps
 
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
 # The other controls do not look at marks.

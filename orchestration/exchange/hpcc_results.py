@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.artifacts.stamp import Reason
+from orchestration.core.csv_columns import numbered_lines, refuse, shown
+from orchestration.core.errors import InputError
+from orchestration.core.records import Ints
+from orchestration.core.units import format_duration
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
-from orchestration.model.csv_columns import numbered_lines, refuse, shown
-from orchestration.model.errors import InputError
-from orchestration.model.records import Ints
-from orchestration.model.units import format_duration
+from orchestration.results.stamp import Reason
 
 # The simulator reads start times as doubles in seconds, and truncates them to nanoseconds.
 _ROUNDING_NS = (0, -1, 1)

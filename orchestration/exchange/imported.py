@@ -18,17 +18,15 @@ import numpy as np
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
-from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.writer import write_trial
-from orchestration.model.errors import InputError
-from orchestration.model.files import sha256_of
-from orchestration.model.import_facts import (
+from orchestration.core.errors import InputError
+from orchestration.core.files import sha256_of
+from orchestration.core.import_facts import (
     CONGESTION_CONTROL,
     IMPORTED_CONTROL,
     UNKNOWN_CONTROL,
 )
-from orchestration.model.knobs import ECN
-from orchestration.model.records import (
+from orchestration.core.knobs import ECN
+from orchestration.core.records import (
     DONE,
     MISSING,
     ChangeRecords,
@@ -39,8 +37,10 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.signals import Scope, targets
-from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from orchestration.core.signals import Scope, targets
+from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from orchestration.results.stamp import Reason, Stamp
+from orchestration.results.writer import write_trial
 from traffic.schedule import ideal_times_ns
 
 # The default of a campaign.
@@ -109,7 +109,7 @@ class Imported:
     kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
     known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
     `parent` is the closloop trial whose flows were sent, if there is one. `settings` are what
-    decides the results and has no other place here; see orchestration/model/import_facts.py.
+    decides the results and has no other place here; see orchestration/core/import_facts.py.
     """
 
     format: str

@@ -29,10 +29,10 @@ from inventory.strictyaml import (
 )
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import read_json
-from orchestration.model.errors import InputError
-from orchestration.model.records import Ints
-from orchestration.model.units import DURATIONS, SIZES
+from orchestration.core.errors import InputError
+from orchestration.core.records import Ints
+from orchestration.core.units import DURATIONS, SIZES
+from orchestration.results.reader import read_json
 
 TIME_UNITS, SIZE_UNITS = DURATIONS, SIZES
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}

@@ -14,15 +14,15 @@ from typing import Literal
 
 import numpy as np
 
-from orchestration.model.csv_columns import (
+from orchestration.core.csv_columns import (
     is_finite,
     numbered_lines,
     refuse,
     scaled_integers,
     shown,
 )
-from orchestration.model.errors import InputError
-from orchestration.model.records import Floats, Ints
+from orchestration.core.errors import InputError
+from orchestration.core.records import Floats, Ints
 
 VERSIONS = ("2", "3")
 _BEGINNINGS = (

@@ -12,6 +12,9 @@ import numpy as np
 
 from inventory.strictyaml import Document, suggest
 from inventory.topology import Testbed
+from orchestration.core.errors import InputError
+from orchestration.core.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
+from orchestration.core.signals import names
 from orchestration.exchange.csv_flows import ALL
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import (
@@ -24,9 +27,6 @@ from orchestration.exchange.mapping import (
     read_mapping,
 )
 from orchestration.exchange.omnetpp_file import Result, Run, read_results
-from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
-from orchestration.model.signals import names
 
 _INDEX = re.compile(r"\[\d+\]")
 

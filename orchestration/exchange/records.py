@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from orchestration.model.errors import InputError, check_known
+from orchestration.core.errors import InputError, check_known
 
 
 class FlowRecord(NamedTuple):

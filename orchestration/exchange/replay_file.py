@@ -9,15 +9,15 @@ from pathlib import Path
 
 from inventory.strictyaml import in_order, read, suggest
 from inventory.topology import Testbed
+from orchestration.core.csv_columns import opened, write_csv
+from orchestration.core.errors import InputError, check_known
+from orchestration.core.files import whole_file
+from orchestration.core.units import parse_duration_ns
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import read_csv_records
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, Recorded, check_names
 from orchestration.exchange.source import new_place
-from orchestration.model.csv_columns import opened, write_csv
-from orchestration.model.errors import InputError, check_known
-from orchestration.model.files import whole_file
-from orchestration.model.units import parse_duration_ns
 
 # Kind of file -> default idle time of a five-tuple that ends a flow.
 IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}

@@ -15,13 +15,13 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.artifacts.found import trial_folders
-from orchestration.artifacts.reader import TrialResult, read_trial
-from orchestration.model.condition import factors_of, settings
-from orchestration.model.errors import InputError, unwritable
-from orchestration.model.files import whole_folder
-from orchestration.model.records import Floats, Ints, Schedule
-from orchestration.model.trial import TrialSpec
+from orchestration.core.condition import factors_of, settings
+from orchestration.core.errors import InputError, unwritable
+from orchestration.core.files import whole_folder
+from orchestration.core.records import Floats, Ints, Schedule
+from orchestration.core.trial import TrialSpec
+from orchestration.results.found import trial_folders
+from orchestration.results.reader import TrialResult, read_trial
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import IO, NoReturn
 
 import numpy as np
 
-from orchestration.model.csv_columns import COPY, is_integer, opened, refuse, shown
-from orchestration.model.errors import InputError
-from orchestration.model.records import Ints
+from orchestration.core.csv_columns import COPY, is_integer, opened, refuse, shown
+from orchestration.core.errors import InputError
+from orchestration.core.records import Ints
 
 _BLOCK_ROWS = 100_000
 _SAMPLE_BYTES = 4096

@@ -20,8 +20,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from orchestration.model.congestion import CONTROLS
-from orchestration.model.errors import InputError, Problem, raise_any, unreadable
+from orchestration.core.congestion import CONTROLS
+from orchestration.core.errors import InputError, Problem, raise_any, unreadable
 from orchestration.policies.trees import (
     LEAST_ACTION,
     MOST_ACTION,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 from orchestration.policies.trees import IntegerTrees, Tree
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")

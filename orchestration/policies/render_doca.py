@@ -13,8 +13,8 @@ from pathlib import Path
 from string import Template
 
 from collectors.bpf.policy import HEADERS
-from orchestration.model.congestion import CONTROLS
-from orchestration.model.errors import InputError
+from orchestration.core.congestion import CONTROLS
+from orchestration.core.errors import InputError
 from orchestration.policies.render_c import leaf_number, leaf_table
 from orchestration.policies.trees import IntegerTrees
 

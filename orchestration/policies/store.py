@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestration.model.errors import InputError, suggest, unwritable
-from orchestration.model.files import sync_path, write_whole
+from orchestration.core.errors import InputError, suggest, unwritable
+from orchestration.core.files import sync_path, write_whole
+from orchestration.core.user_folders import state_folder
 
 PREFIX = "deployed:"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}\Z")
@@ -43,8 +44,7 @@ class Version:
 
 def store_folder() -> Path:
     """Return where policies are deployed to."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "closloop" / "policies"
+    return state_folder("policies")
 
 
 def deployed_names() -> list[str]:

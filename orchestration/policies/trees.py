@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.model.congestion import CONTROLS
+from orchestration.core.congestion import CONTROLS
 
 ONE = 65_536
 # What a flow remembers has 24 words of 64 bits; 28 bytes of them are no window, 8 the present.

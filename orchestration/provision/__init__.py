@@ -1,1 +1,24 @@
 """Bring a rack's devices into a known state, and back, with Ansible."""
+
+from orchestration.core.verb import RACKS, TUNERS, Verb
+
+VERBS = (
+    Verb(
+        "deploy",
+        "Put a congestion control in force, for campaigns or on a rack's hosts; reversible.",
+        "orchestration.provision.verb_deploy:deploy",
+        TUNERS,
+    ),
+    Verb(
+        "provision",
+        "Bring a rack's devices into the state that experiments need; it can be undone.",
+        "orchestration.provision.verb_provision:provision",
+        RACKS,
+    ),
+    Verb(
+        "restore",
+        "Put a rack back as it was found: what dead runs left, deployed policies, provisioning.",
+        "orchestration.provision.verb_restore:restore",
+        RACKS,
+    ),
+)

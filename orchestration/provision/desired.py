@@ -25,11 +25,11 @@ from typing import Any
 from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
 from inventory.scale import shapers_late_ns
+from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
-from orchestration.device.qdiscs import CLASS_TOS
-from orchestration.model.errors import InputError
-from orchestration.model.trial import HostSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import HostSpec
 
 # The salt of the ECMP hashes in a trial with seed 1, the first one of a campaign.
 _ECMP_SEED = 1

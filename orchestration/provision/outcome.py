@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from inventory.rack import Access
+from orchestration.core.problems import Code, Problem
+from orchestration.core.wall import Took
 from orchestration.device.errors import printable
-from orchestration.model.problems import Code, Problem
-from orchestration.model.wall import Took
 
 BROKEN = "Data could not be sent to remote host"
 _NO_PYTHON = ("it has no /usr/bin/python3", "install Python 3.9 or later on it")

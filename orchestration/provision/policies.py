@@ -1,7 +1,7 @@
 """A model as the policy of a rack's hosts: put in force on all of them or none, and taken back.
 
 Hosts with a programmable NIC get it there (DOCA PCC), the others as pacing of their TCP. Each
-host's lease is held meanwhile, and what it remembers (orchestration/policies/host/policy.py) is on
+host's lease is held meanwhile, and what it remembers (orchestration/agent/policies/policy.py) is on
 its disk before anything is changed, so a controller that dies leaves what `undo` puts right. The
 rack's ledger has the deployment as an open run until it ends, for its leases' sake: whoever finds
 it dead takes them over.
@@ -20,12 +20,12 @@ from uuid import uuid4
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import dead_runs
+from orchestration.core.errors import NotReadyError, check_known
+from orchestration.core.problems import Code, Problem, told
 from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import NotReadyError, check_known
-from orchestration.model.problems import Code, Problem, told
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.pacing import pacing_version

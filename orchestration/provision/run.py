@@ -22,12 +22,8 @@ from uuid import uuid4
 
 import orchestration
 from inventory.rack import Access, Rack
-from orchestration.device.errors import printable
-from orchestration.device.fleet import holder_name
-from orchestration.device.jumps import SECRET_VARIABLES
-from orchestration.device.netlink import RouteSocket, claims
-from orchestration.device.ssh import Secrets
-from orchestration.model.errors import (
+from orchestration.agent.linux.netlink import RouteSocket, claims
+from orchestration.core.errors import (
     InputError,
     Interrupted,
     NotReadyError,
@@ -36,8 +32,12 @@ from orchestration.model.errors import (
     not_installed,
     unwritable,
 )
-from orchestration.model.trial import HostSpec
-from orchestration.model.wall import Stopwatch
+from orchestration.core.trial import HostSpec
+from orchestration.core.wall import Stopwatch
+from orchestration.device.errors import printable
+from orchestration.device.fleet import holder_name
+from orchestration.device.jumps import SECRET_VARIABLES
+from orchestration.device.ssh import Secrets
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
 from orchestration.provision.outcome import ProvisionResult, Step, Tally, explain
 

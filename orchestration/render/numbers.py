@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
-from orchestration.model.units import format_duration, format_rate, format_size
+from orchestration.core.units import format_duration, format_rate, format_size
 
 Unit = Literal["ns", "bytes", "bps", "share", "ratio", "count"]
 NOTHING = "–"

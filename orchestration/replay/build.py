@@ -10,13 +10,13 @@ from pathlib import Path
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import finished_trials
-from orchestration.model.errors import InputError, unwritable
-from orchestration.model.files import partial_folder, sha256_of
-from orchestration.model.outputs import check_outputs
+from orchestration.core.errors import InputError, unwritable
+from orchestration.core.files import partial_folder, sha256_of
+from orchestration.core.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_text
 from orchestration.replay.drafts import Draft, ReplayRequest, drafts
 from orchestration.replay.testbed_file import with_rates, write_testbed
+from orchestration.results.reader import finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
 INPUTS_SUFFIX = ".inputs"

@@ -11,11 +11,11 @@ from typing import Any
 
 from inventory.strictyaml import parse
 from orchestration.campaign.controls import written
-from orchestration.model.capabilities import capabilities
-from orchestration.model.congestion import CONTROLS
-from orchestration.model.errors import InputError, unreadable
-from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
-from orchestration.model.roce import (
+from orchestration.core.capabilities import capabilities
+from orchestration.core.congestion import CONTROLS
+from orchestration.core.errors import InputError, unreadable
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.roce import (
     BDP_WINDOW,
     DCQCN_SETS,
     FORMER_HPCC,
@@ -23,8 +23,8 @@ from orchestration.model.roce import (
     RoceSpec,
     is_former_hpcc,
 )
-from orchestration.model.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
-from orchestration.model.units import whole_duration
+from orchestration.core.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
+from orchestration.core.units import whole_duration
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"

@@ -11,13 +11,13 @@ from typing import Any
 from inventory.topology import Testbed
 from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.schema import check_backend
-from orchestration.model.capabilities import capabilities
-from orchestration.model.csv_columns import write_csv
-from orchestration.model.errors import InputError, Problem, raise_any
-from orchestration.model.files import sha256_of
-from orchestration.model.load_balancing import ECMP
-from orchestration.model.problems import of_value
-from orchestration.model.trial import (
+from orchestration.core.capabilities import capabilities
+from orchestration.core.csv_columns import write_csv
+from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.files import sha256_of
+from orchestration.core.load_balancing import ECMP
+from orchestration.core.problems import of_value
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     REPEAT,

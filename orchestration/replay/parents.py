@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from inventory.testbed_json import testbed_to_json
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.artifacts.writer import TRIAL_FILE
-from orchestration.model.condition import in_words, settings, tuner_called
-from orchestration.model.errors import InputError, Problem, gather
-from orchestration.model.files import sha256_of
-from orchestration.model.trial import TrialSpec
+from orchestration.core.condition import in_words, settings, tuner_called
+from orchestration.core.errors import InputError, Problem, gather
+from orchestration.core.files import sha256_of
+from orchestration.core.trial import TrialSpec
+from orchestration.results.reader import TrialResult, finished_trials, read_trial
+from orchestration.results.writer import TRIAL_FILE
 
 _GLOB = "*?["
 

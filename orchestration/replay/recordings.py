@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import TABLES, Columns, damaged, read_table
-from orchestration.model.csv_columns import write_csv
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN, KNOBS, Knob
-from orchestration.model.records import Ints
-from orchestration.model.trial import of_repeat
+from orchestration.core.csv_columns import write_csv
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import ECN, KNOBS, Knob
+from orchestration.core.records import Ints
+from orchestration.core.trial import of_repeat
 from orchestration.replay.parents import Group, Recording
+from orchestration.results.reader import TrialResult
+from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from traffic.schedule import class_names
 from tuners.recorded import columns_of, faults
 

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.capabilities import Mode, capabilities, mode_of
-from orchestration.model.congestion import ACK_EVERY, PROGRAM
-from orchestration.model.errors import InputError, check_known
-from orchestration.model.import_facts import (
+from orchestration.core.capabilities import Mode, capabilities, mode_of
+from orchestration.core.congestion import ACK_EVERY, PROGRAM
+from orchestration.core.errors import InputError, check_known
+from orchestration.core.import_facts import (
     CONGESTION_CONTROL,
     HPCC_FORMAT,
     IMPORTED_CONTROL,
     UNKNOWN_CONTROL,
     import_settings,
 )
-from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     ROCE_CONTROLS,
@@ -38,6 +37,7 @@ from orchestration.model.trial import (
     PatternSpec,
     TrialSpec,
 )
+from orchestration.results.reader import TrialResult
 
 CONTROLS = tuple(name for name in get_args(CongestionControl) if name != PROGRAM)
 # What can be left out, and what the replay has then.

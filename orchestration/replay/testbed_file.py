@@ -14,9 +14,9 @@ from inventory.strictyaml import suggest
 from inventory.switch import SwitchSpec
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Link, Port, Testbed
-from orchestration.model.errors import InputError
-from orchestration.model.problems import of_value
-from orchestration.model.units import UnitError, parse_rate_bps, whole_duration, whole_rate
+from orchestration.core.errors import InputError
+from orchestration.core.problems import of_value
+from orchestration.core.units import UnitError, parse_rate_bps, whole_duration, whole_rate
 from orchestration.replay.campaign_file import mapping, quoted
 
 _REMEDY = "name a testbed file of your own with --testbed"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestration.model.errors import ClosloopError
-from orchestration.model.records import Floats
+from orchestration.core.errors import ClosloopError
+from orchestration.core.records import Floats
 from orchestration.search.space import Setting
 
 

@@ -14,9 +14,9 @@ from inventory.topology import Testbed
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.expand import expand, read_cells
-from orchestration.model.condition import TUNER
-from orchestration.model.errors import InputError, check_known
-from orchestration.model.trial import REPEAT, ReplaySpec, Scalar
+from orchestration.core.condition import TUNER
+from orchestration.core.errors import InputError, check_known
+from orchestration.core.trial import REPEAT, ReplaySpec, Scalar
 from orchestration.search.halving import Effort
 from orchestration.search.space import Space
 from orchestration.search.spaces import dcqcn_space, threshold_space, timeout_space, with_ranges

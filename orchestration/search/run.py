@@ -23,9 +23,9 @@ from orchestration.campaign.found import (
     fabric_digest,
 )
 from orchestration.campaign.limits import MAX_TRIALS
-from orchestration.model.errors import InputError
-from orchestration.model.files import sha256_of
-from orchestration.model.trial import Scalar
+from orchestration.core.errors import InputError
+from orchestration.core.files import sha256_of
+from orchestration.core.trial import Scalar
 from orchestration.search.figures import Ask, Figures, Seed
 from orchestration.search.halving import SEARCH, Effort, Halving, budget
 from orchestration.search.request import Group, SearchRequest

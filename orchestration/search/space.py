@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestration.model.trial import Scalar
-from orchestration.model.units import format_duration, format_size
-from tuners.exact import exp, log
+from orchestration.core.trial import Scalar
+from orchestration.core.units import format_duration, format_size
+from tuners.learning.exact import exp, log
 
 Setting = tuple[tuple[str, Scalar], ...]
 

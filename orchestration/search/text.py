@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
-from orchestration.model.roce import DCQCN_PARAMETERS
+from orchestration.core.roce import DCQCN_PARAMETERS
 from orchestration.render.numbers import percents
 from orchestration.search.space import describe
 

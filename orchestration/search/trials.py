@@ -11,11 +11,11 @@ import numpy as np
 
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.trial_figures import figures
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, trial_seed
-from orchestration.model.condition import TUNER
-from orchestration.model.errors import InputError
-from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.core.condition import TUNER
+from orchestration.core.errors import InputError
+from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.search.figures import Ask, Figures
 from orchestration.search.space import label_of
 

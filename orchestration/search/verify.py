@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.statistics import Estimate, holm, paired_difference, t_interval
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 from orchestration.search.figures import Ask, Figures, Seed, best_of
 from orchestration.search.halving import Halving, Measure, seeds_of
 from orchestration.search.space import Setting

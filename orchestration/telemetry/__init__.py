@@ -1,1 +1,27 @@
 """Publish runs, live and finished: to InfluxDB, and as a page of metrics."""
+
+from orchestration.core.verb import RESULTS, Verb
+
+VERBS = (
+    Verb(
+        "push",
+        "Send archived runs to InfluxDB. Given again, it goes on where it was; nothing "
+        "comes twice.",
+        "orchestration.telemetry.verbs:push",
+        RESULTS,
+    ),
+    Verb(
+        "pull",
+        "Rebuild a campaign's run folder from InfluxDB, table by table, and check that "
+        "it is whole.",
+        "orchestration.telemetry.verbs:pull",
+        RESULTS,
+    ),
+    Verb(
+        "exporter",
+        "Serve a run's metrics in Prometheus' text format: its trials, and the queues "
+        "of running ones.",
+        "orchestration.telemetry.verbs:exporter",
+        RESULTS,
+    ),
+)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from collectors.sinks.influx import Answer
-from orchestration.model.errors import unwritable
-from orchestration.model.problems import Problem
+from orchestration.core.errors import unwritable
+from orchestration.core.problems import Problem
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
 # A request that is too large is halved, but not below this.

@@ -19,10 +19,10 @@ from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.trial_figures import measure
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.model.errors import InputError, NotReadyError, needs
-from orchestration.model.knobs import KNOBS
-from orchestration.model.signals import recorded
+from orchestration.core.errors import InputError, NotReadyError, needs
+from orchestration.core.knobs import KNOBS
+from orchestration.core.signals import recorded
+from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.watch.state import RunReader, RunState, TrialState, find_run
 
 _QUANTILES = (0.5, 0.99)

@@ -29,12 +29,12 @@ from collectors.sinks.names import (
 )
 from collectors.sinks.spool import DamagedSpool, SpooledRun
 from collectors.sinks.spooling import TARGETS, TIMES
-from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import TABLES
-from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE
-from orchestration.model.codec import unpack
-from orchestration.model.errors import InputError
-from orchestration.runner.journal import JOURNAL_FILE, TRIAL_STARTED, read_journal
+from orchestration.core.codec import unpack
+from orchestration.core.errors import InputError
+from orchestration.results.reader import TrialResult
+from orchestration.results.tables import TABLES
+from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE
+from orchestration.run.journal import JOURNAL_FILE, TRIAL_STARTED, read_journal
 
 CAMPAIGN_FILE = "campaign.yml"
 # InfluxDB's documentation recommends requests of 5,000 lines.

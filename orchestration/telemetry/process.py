@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectors.sinks.spooling import SpoolNote
-from orchestration.model.errors import ClosloopError
-from orchestration.model.problems import Code, Problem, told
+from orchestration.core.errors import ClosloopError
+from orchestration.core.problems import Code, Problem, told
 
 if TYPE_CHECKING:  # the process itself needs none of these
-    from orchestration.model.repeats import RepeatRule, Standing
-    from orchestration.model.trial import TrialSpec
-    from orchestration.runner.run import Listener
-    from orchestration.runner.worker import Failed, Finished, Progressed
+    from orchestration.core.repeats import RepeatRule, Standing
+    from orchestration.core.trial import TrialSpec
+    from orchestration.run.runner import Listener
+    from orchestration.run.worker import Failed, Finished, Progressed
     from orchestration.telemetry.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
@@ -113,6 +113,13 @@ class SenderProcess:
             if pipe is not None and not pipe.closed:
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+def follow(campaign_folder: Path) -> Following:
+    """Return the sender of a run's records to InfluxDB, by the user's settings."""
+    from orchestration.telemetry.settings import load_settings
+
+    return Following(campaign_folder, load_settings())
 
 
 class Following:

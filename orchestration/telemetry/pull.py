@@ -17,14 +17,14 @@ from collectors.sinks.lines import Column
 from collectors.sinks.names import COMMON_TAGS, FILE, FLOW, OF_TABLES, ROW, TRIAL, Kind, Measurement
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.tables import OPTIONAL, TABLES, write_table
-from orchestration.artifacts.writer import TESTBED_FILE
-from orchestration.model.errors import InputError, TrialError, unwritable
-from orchestration.model.files import whole_folder
-from orchestration.model.problems import Code, Problem
-from orchestration.model.signals import TABLE_OF, target_names
-from orchestration.runner.journal import JOURNAL_FILE, Journal
+from orchestration.core.errors import InputError, TrialError, unwritable
+from orchestration.core.files import whole_folder
+from orchestration.core.problems import Code, Problem
+from orchestration.core.signals import TABLE_OF, target_names
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.tables import OPTIONAL, TABLES, write_table
+from orchestration.results.writer import TESTBED_FILE
+from orchestration.run.journal import JOURNAL_FILE, Journal
 from orchestration.telemetry.points import CAMPAIGN_FILE
 
 Say = Callable[[Problem], None]

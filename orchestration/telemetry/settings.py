@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from collectors.sinks.influx import Server
-from orchestration.model.errors import InputError, NotReadyError, unreadable
-from orchestration.model.units import UnitError, format_size, parse_size_bytes
+from orchestration.core.errors import InputError, NotReadyError, unreadable
+from orchestration.core.units import UnitError, format_size, parse_size_bytes
 
 FILE_VARIABLE = "CLOSLOOP_INFLUX_FILE"
 _VARIABLES = {

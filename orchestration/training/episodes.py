@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration.model.errors import TrialError
-from orchestration.model.ports import Backend
-from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.place import THIS_MACHINE, Place
-from orchestration.runner.worker import Failed, Finished, Job, enter_worker
+from orchestration.core.errors import TrialError
+from orchestration.core.ports import Backend
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.trial import TrialSpec
+from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.worker import Failed, Finished, Job, enter_worker
 from traffic.schedule import make_schedule
 
 Trace = dict[str, NDArray[Any]]

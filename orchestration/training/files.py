@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.artifacts.provenance import versions
-from orchestration.model.errors import InputError
-from orchestration.model.files import whole_file
-from orchestration.model.outputs import check_outputs
+from orchestration.core.errors import InputError
+from orchestration.core.files import whole_file
+from orchestration.core.outputs import check_outputs
 from orchestration.render.csv import write_rows
+from orchestration.results.provenance import versions
 from orchestration.training.request import Episodes, TrainRequest, digest
 from orchestration.training.selection import COLUMNS as EVALUATED
 from orchestration.training.selection import Selection

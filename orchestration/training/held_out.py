@@ -19,11 +19,11 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.model.condition import TUNER, factors_of
-from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, LASTING, Floats, Schedule, TrialRecord
-from orchestration.model.trial import TrialSpec, TunerSpec
-from orchestration.runner.worker import Job
+from orchestration.core.condition import TUNER, factors_of
+from orchestration.core.errors import InputError
+from orchestration.core.records import DONE, LASTING, Floats, Schedule, TrialRecord
+from orchestration.core.trial import TrialSpec, TunerSpec
+from orchestration.run.worker import Job
 from orchestration.training.episodes import Trace, episode_job
 from orchestration.training.protocol import Rule
 from orchestration.training.request import TrainRequest

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.artifacts.provenance import versions
-from orchestration.model.files import write_whole
-from orchestration.model.records import Floats
-from orchestration.model.trial import TunerSpec
-from orchestration.runner.worker import Job
+from orchestration.core.files import write_whole
+from orchestration.core.records import Floats
+from orchestration.core.trial import TunerSpec
+from orchestration.results.provenance import versions
+from orchestration.run.worker import Job
 from orchestration.training.episodes import Players, Trace
 from orchestration.training.files import Round
 from orchestration.training.held_out import Gain, HeldOut

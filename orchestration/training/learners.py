@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError
-from orchestration.model.trial import Scalar
-from tuners.learning import Learner
+from orchestration.core.errors import InputError
+from orchestration.core.trial import Scalar
+from tuners.learning.learner import Learner
 
 Parameters = Mapping[str, NDArray[Any]]
 

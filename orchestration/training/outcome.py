@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.model.files import write_whole
+from orchestration.core.files import write_whole
 from orchestration.training.held_out import Gain
 
 FILE = "result.json"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from inventory.strictyaml import StrictModel, read
-from orchestration.model.errors import InputError
-from orchestration.model.trial import Scalar, TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import Scalar, TunerSpec
 
 FILE = Path(__file__).with_name("protocol.yml")
 

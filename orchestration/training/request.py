@@ -14,9 +14,9 @@ import numpy as np
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN
-from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import ECN
+from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.training.protocol import Rule
 from traffic.schedule import flow_controls, ignores_marks
 from tuners.registry import names as tuner_names

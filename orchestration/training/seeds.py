@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from orchestration import wiring
-from orchestration.model.errors import ClosloopError, Interrupted, TrialError
-from orchestration.runner.place import THIS_MACHINE, Place
-from orchestration.runner.signals import noted_signals
-from orchestration.runner.worker import die_with
+from orchestration.core.errors import ClosloopError, Interrupted, TrialError
+from orchestration.run import wiring
+from orchestration.run.own_process import noted_signals
+from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.worker import die_with
 from orchestration.training.episodes import Players
 from orchestration.training.files import Round, check_folder
 from orchestration.training.held_out import HeldOut, figure_of

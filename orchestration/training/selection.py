@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.nets import Arrays
+from tuners.learning.networks import Arrays
 
 _BEST = "best."
 _ROWS = "evaluations"

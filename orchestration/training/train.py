@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.model.errors import InputError, Interrupted, TrialError
-from orchestration.model.ports import Backend
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.place import THIS_MACHINE, Place
-from orchestration.runner.signals import noted_signals
-from orchestration.runner.worker import Job
+from orchestration.core.errors import InputError, Interrupted, TrialError
+from orchestration.core.ports import Backend
+from orchestration.core.trial import TrialSpec
+from orchestration.run.own_process import noted_signals
+from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.worker import Job
 from orchestration.training.episodes import Players, Trace, episode_job
 from orchestration.training.files import Folder, Round, card, check_folder
 from orchestration.training.held_out import HeldOut, figure_of
@@ -32,9 +32,9 @@ from orchestration.training.outcome import FILE as RESULT
 from orchestration.training.outcome import write_result
 from orchestration.training.request import Episodes, TrainRequest, with_tuner
 from orchestration.training.selection import Selection
-from tuners import checkpoint as files
-from tuners.learning import Learner, NotANumberError
-from tuners.nets import finite
+from tuners.learning import checkpoint as files
+from tuners.learning.learner import Learner, NotANumberError
+from tuners.learning.networks import finite
 
 # Replay memories are up to a hundred megabytes.
 _STATE_EVERY_S = 20.0

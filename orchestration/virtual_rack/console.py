@@ -17,8 +17,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, Protocol
 
+from orchestration.agent.sonic.resp import CONFIG_DB, SOCKET, Redis
 from orchestration.backends.emulated.system import run, run_batch
-from orchestration.device.agent.resp import CONFIG_DB, SOCKET, Redis
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.reboot import sysctls

@@ -32,7 +32,7 @@ from orchestration.backends.emulated.system import (
     mount_kernel_files,
     unshare_mounts,
 )
-from orchestration.model.errors import NotReadyError
+from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import groups
 from orchestration.virtual_rack.folder import python_path, which
 from orchestration.virtual_rack.host_kernel import adopt_orphans

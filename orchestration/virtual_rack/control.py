@@ -20,11 +20,11 @@ from typing import IO, Any
 
 from inventory.scale import scaled
 from inventory.topology import Testbed
-from orchestration.backends.emulated.kernel.boot import memory_dir
-from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.realtime import RACK_CLOCK
-from orchestration.model import wall
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core import wall
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.kernel.boot import memory_dir
+from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import host_kernel, leftovers, lending
 from orchestration.virtual_rack.folder import (

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from orchestration.agent.linux import qdiscs
+from orchestration.agent.sonic.resp import SOCKET
 from orchestration.backends.emulated.namespaces import offloads_off, route_socket, send_requests
 from orchestration.backends.emulated.system import enter_cgroup, run, run_batch, unshare
-from orchestration.device import qdiscs
-from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling, console, containers
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode

@@ -21,8 +21,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestration.backends.realtime import RACK_CLOCK
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.user_folders import state_folder
 from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
-from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack.layout import Layout
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -147,8 +148,7 @@ class RackFolder:
 
 def racks_folder() -> Path:
     """Return the default parent folder of racks."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "closloop" / "racks"
+    return state_folder("racks")
 
 
 def shortcomings() -> list[str]:

@@ -35,8 +35,8 @@ from orchestration.backends.emulated.system import (
     unmount,
 )
 from orchestration.backends.realtime import RACK_CLOCK
-from orchestration.model.errors import ClosloopError
-from orchestration.model.problems import told
+from orchestration.core.errors import ClosloopError
+from orchestration.core.problems import told
 from orchestration.virtual_rack import cabling, containers
 from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.device import fork_device

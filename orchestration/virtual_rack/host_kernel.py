@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from orchestration.backends.emulated.machine import CONTROLS, missing_parts
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack.layout import DELAY_LINE, Layout
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.user_folders import cache_folder
 from orchestration.virtual_rack.folder import which
 from orchestration.virtual_rack.groups import has_ended, own_mark
 
@@ -41,8 +42,7 @@ _OWN = (
 
 def images_folder() -> Path:
     """Return the folder of images, which may not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "closloop" / "images"
+    return cache_folder("images")
 
 
 def image_tree() -> Path:

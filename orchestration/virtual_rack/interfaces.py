@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.device import ethtool
-from orchestration.model.errors import NotReadyError
+from orchestration.agent.linux import ethtool
+from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack.folder import SBIN
 from orchestration.virtual_rack.reboot import sysctls
 

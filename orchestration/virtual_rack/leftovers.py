@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.virtual_rack import groups, image, lending
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
 

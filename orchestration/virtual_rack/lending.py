@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from inventory.topology import Testbed
+from orchestration.agent.deadman_process import Process
+from orchestration.agent.place import this_boot
 from orchestration.backends.emulated.system import bind, unmount
-from orchestration.device.agent.deadman_process import Process
-from orchestration.device.agent.place import this_boot
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.files import whole_folder
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.files import whole_folder
 from orchestration.virtual_rack import interfaces
 from orchestration.virtual_rack.interfaces import Machine, State
 from orchestration.virtual_rack.layout import Layout

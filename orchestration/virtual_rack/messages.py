@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestration.model.files import write_whole
+from orchestration.core.files import write_whole
 
 Message = dict[str, Any]
 

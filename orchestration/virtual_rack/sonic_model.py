@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from inventory.rack import SONIC_QUEUE
-from orchestration.device import qdiscs
+from orchestration.agent.linux import qdiscs
 from orchestration.virtual_rack.layout import Layout
 
 # Types of SAI objects, encoded in the upper bits of their ids.

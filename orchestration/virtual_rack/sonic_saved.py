@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestration.device.agent.resp import CONFIG_DB, SOCKET, Redis
+from orchestration.agent.sonic.resp import CONFIG_DB, SOCKET, Redis
 from orchestration.virtual_rack.sonic_model import Rows
 
 CONFIG_FILE = Path("/etc/sonic/config_db.json")

@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestration.device import qdiscs
-from orchestration.device.agent.resp import (
+from orchestration.agent.linux import qdiscs
+from orchestration.agent.linux.netlink import RouteSocket
+from orchestration.agent.sonic.resp import (
     APPL_DB,
     ASIC_DB,
     CONFIG_DB,
@@ -35,8 +36,7 @@ from orchestration.device.agent.resp import (
     RedisError,
     RedisGone,
 )
-from orchestration.device.netlink import RouteSocket
-from orchestration.model.red_law import red_max_p
+from orchestration.core.red_law import red_max_p
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from collectors.readers.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
-from collectors.readers.sonic_stream import SESSIONS
-from orchestration.device.agent.telemetry import GROUPS, PROFILES
-from orchestration.device.genetlink import GENL_HEADER, USERSOCK
-from orchestration.device.netlink import HEADER
+from orchestration.agent.linux.genetlink import GENL_HEADER, USERSOCK
+from orchestration.agent.linux.netlink import HEADER
+from orchestration.agent.sonic.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
+from orchestration.agent.sonic.stream import SESSIONS
+from orchestration.agent.sonic.telemetry import GROUPS, PROFILES
 from orchestration.virtual_rack.sonic_model import QUEUES, Plane, QueueCounts, SwitchModel
 
 TABLES = (PROFILES, GROUPS)

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
 from orchestration.backends.emulated.machine import own_namespaces_argv
+from orchestration.kernel.boot import guest_argv, held_argv
 from orchestration.virtual_rack import containers, groups, host_kernel
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.guardian import Keeper

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
-from orchestration.model.records import Floats, Ints
+from orchestration.core.records import Floats, Ints
 
 
 @dataclass(frozen=True)

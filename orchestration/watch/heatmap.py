@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from inventory.summary import tier_name
 from inventory.topology import Testbed
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 FULL = 8
 UNKNOWN = -1

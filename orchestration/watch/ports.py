@@ -9,8 +9,8 @@ import numpy as np
 
 from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
-from orchestration.model.knobs import ECN, KNOBS
-from orchestration.model.records import Floats, Ints
+from orchestration.core.knobs import ECN, KNOBS
+from orchestration.core.records import Floats, Ints
 from orchestration.watch.devices import devices_to_json, grown, known, plain_rows
 from orchestration.watch.state import RunState, TrialState
 

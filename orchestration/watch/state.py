@@ -20,12 +20,12 @@ from collectors.snapshot import (
 )
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError
-from orchestration.model.trial import TrialSpec
-from orchestration.runner import journal as log
-from orchestration.runner.folder import work_folder
-from orchestration.runner.journal import JOURNAL_FILE
-from orchestration.watch.tally import RunningTrial, Tally
+from orchestration.core.errors import InputError
+from orchestration.core.trial import TrialSpec
+from orchestration.run import journal as log
+from orchestration.run.folder import work_folder
+from orchestration.run.journal import JOURNAL_FILE
+from orchestration.run.tally import RunningTrial, Tally
 
 _LOCKS = Path("/proc/locks")
 

@@ -7,12 +7,12 @@ import contextlib
 import ipaddress
 import os
 
+from ansible.module_utils.agent.linux import ethtool
+from ansible.module_utils.agent.linux.netlink import RouteSocket, claims
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import queues, routes
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.closloop.sysctls import ALLOWED, Sysctls
-from ansible.module_utils.device import ethtool
-from ansible.module_utils.device.netlink import RouteSocket, claims
 
 DOCUMENTATION = r"""
 module: closloop_network

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from ansible.module_utils.agent.main import OperationError
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import release
-from ansible.module_utils.device.agent.main import OperationError
 
 DOCUMENTATION = r"""
 module: closloop_release

@@ -20,10 +20,10 @@ import glob
 import json
 import os
 
+from ansible.module_utils.agent.dcqcn import lockdown, places
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.device.agent.dcqcn import lockdown, places
-from ansible.module_utils.model.files import write_whole
+from ansible.module_utils.core.files import write_whole
 
 DOCUMENTATION = r"""
 module: closloop_roce

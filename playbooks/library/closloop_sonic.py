@@ -6,6 +6,16 @@ from __future__ import annotations
 import re
 import time
 
+from ansible.module_utils.agent.sonic import configdb
+from ansible.module_utils.agent.sonic.asics import refusal
+from ansible.module_utils.agent.sonic.resp import (
+    ASIC_DB,
+    CONFIG_DB,
+    SOCKET,
+    Redis,
+    RedisError,
+)
+from ansible.module_utils.agent.sonic.telemetry import CONSTANTS_FILE, offered
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
@@ -20,16 +30,6 @@ from ansible.module_utils.closloop.sonic_watchdog import (
     refuse_two_actions,
     set_rows,
 )
-from ansible.module_utils.device.agent import configdb
-from ansible.module_utils.device.agent.asics import refusal
-from ansible.module_utils.device.agent.resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    SOCKET,
-    Redis,
-    RedisError,
-)
-from ansible.module_utils.device.agent.telemetry import CONSTANTS_FILE, offered
 
 DOCUMENTATION = r"""
 module: closloop_sonic

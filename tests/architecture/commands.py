@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestration.cli.verbs import VERBS, load
+from orchestration.cli.verbs import load, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
 # A word that is neither an option nor looks like a placeholder or a path ends a command.
 _VALUE = r"[A-Z][A-Z_]*\b|\{\}|[\w./*-]*[./*{][\w./*{}-]*|\d[\w,-]*"
 _WORD = re.compile(rf" +(?:(?P<option>--?[a-z][\w-]*)|(?P<value>{_VALUE}))")
-_VERBS = {verb.name for verb in VERBS}
+_VERBS = {verb.name for verb in verbs().values()}
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,10 @@ def test_the_rule_sees_each_form(text):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_capabilities_are_words_of_the_model_only(backend):
-    """They are read by what lies below backends: `orchestration.model.capabilities` loads them."""
+    """They are read by what lies below backends: `orchestration.core.capabilities` loads them."""
     path = ROOT / f"orchestration/backends/{backend}/capabilities.py"
     modules = [one.module for one in ast.walk(MODULES[path]) if isinstance(one, ast.ImportFrom)]
     known = ("__future__", "dataclasses")
-    assert [name for name in modules if not name.startswith((*known, "orchestration.model."))] == []
+    assert [name for name in modules if not name.startswith((*known, "orchestration.core."))] == []
     assert not any(isinstance(one, ast.Import) for one in ast.walk(MODULES[path]))
     assert not (path.parent / "__init__.py").read_text().count("import")

@@ -112,6 +112,6 @@ def test_a_guest_loads_only_what_a_trial_needs():
     )
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
-    needless = ("collectors.bpf", "orchestration.backends.emulated.kernel", "traffic.patterns")
+    needless = ("collectors.bpf", "orchestration.kernel", "traffic.patterns")
     assert not [name for name in loaded if name.startswith(needless)]
     assert not {"subprocess", *HEAVY} & set(loaded) - {"numpy"}

@@ -14,8 +14,8 @@ import pytest
 
 from orchestration.analysis import metrics
 from orchestration.analysis.metrics import METRICS
-from orchestration.artifacts.tables import TABLES
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
+from orchestration.results.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = [ROOT / "orchestration" / "analysis" / name for name in ("metric.py", "metrics.py")]

@@ -24,7 +24,7 @@ PACKAGES = (
 )
 pytestmark = pytest.mark.slow
 
-MODEL, FLUID = "orchestration/model", "orchestration/backends/fluid/rig.py"
+MODEL, FLUID = "orchestration/core", "orchestration/backends/fluid/rig.py"
 OFFER = "orchestration/backends/fluid/capabilities.py"
 
 CAMPAIGN = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.model.problems import Code
+from orchestration.core.problems import Code
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,9 +25,9 @@ def beside(name):
 
 commands, remedies = beside("commands"), beside("remedies")
 
-FORMATTER = "orchestration/model/problems.py"
+FORMATTER = "orchestration/core/problems.py"
 # What runs on devices or in a rack's guest stands alone, and sends its errors as two texts.
-ON_DEVICES = ("orchestration/device/agent/", "orchestration/policies/host/", "collectors/readers/")
+ON_DEVICES = ("orchestration/agent/", "orchestration/agent/policies/", "collectors/readers/")
 ARROW = re.compile(r"\n\s*-> |^ {2,}-> ")
 # Help, and pages that are written: what they name exists, but they are no remedies.
 NO_REMEDIES = (
@@ -42,7 +42,7 @@ NO_REMEDIES = (
     "orchestration/replay/testbed_file.py",
     "orchestration/search/text.py",
     "orchestration/studies/",
-    "orchestration/whatif/credit_printed.py",
+    "orchestration/counterfactuals/credit_printed.py",
 )
 # A command that is to be given: behind a colon or a backtick, or a text of its own.
 INSTRUCTION = re.compile(r"(^|: |`)(closloop [^`;,()]*)")

@@ -7,18 +7,18 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration import wiring
 from orchestration.analysis.packet_hops import packet_hops
 from orchestration.analysis.stamp import stamp
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import DONE, UNFINISHED
-from orchestration.model.trial import (
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import DONE, UNFINISHED
+from orchestration.core.trial import (
     IncastSpec,
     SingleFlowSpec,
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import StaticEcn

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.capabilities import Mode, backends, capabilities
-from orchestration.model.knobs import KNOBS
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.records import DONE, LASTING, MISSING, Setup
-from orchestration.model.roce import RoceSpec
-from orchestration.model.signals import BY_KEY, DERIVED, targets
-from orchestration.model.trial import (
+from orchestration.core.capabilities import Mode, backends, capabilities
+from orchestration.core.knobs import KNOBS
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.records import DONE, LASTING, MISSING, Setup
+from orchestration.core.roce import RoceSpec
+from orchestration.core.signals import BY_KEY, DERIVED, targets
+from orchestration.core.trial import (
     ROCE_CONTROLS,
     ConcurrentSpec,
     FabricSpec,
@@ -28,6 +27,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

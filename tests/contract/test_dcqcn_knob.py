@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.codec import flattened, record_tables
-from orchestration.model.knobs import DCQCN, ECN
-from orchestration.model.records import DONE, Setup
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.codec import flattened, record_tables
+from orchestration.core.knobs import DCQCN, ECN
+from orchestration.core.records import DONE, Setup
+from orchestration.core.roce import DCQCN_SETS, RoceSpec
+from orchestration.core.trial import (
     FabricSpec,
     HostSpec,
     PoissonSpec,
@@ -17,6 +16,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

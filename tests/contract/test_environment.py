@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 from pettingzoo.test import parallel_api_test
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.environment import FabricEnv, FabricParallelEnv
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 
 MS = 1_000_000
 TRIAL = TrialSpec(

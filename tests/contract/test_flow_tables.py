@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.records import DONE
-from orchestration.model.signals import FLOW_TABLE
-from orchestration.model.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.records import DONE
+from orchestration.core.signals import FLOW_TABLE
+from orchestration.core.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1

@@ -3,10 +3,9 @@
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.records import DONE
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.records import DONE
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     TCP,
@@ -15,6 +14,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.codec import flattened
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.codec import flattened
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners import registry
 from tuners.base import BaseTuner

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE, LASTING
-from orchestration.model.roce import HEADER_BYTES, RoceSpec
-from orchestration.model.signals import names
-from orchestration.model.trial import (
+from orchestration.core.records import DONE, LASTING
+from orchestration.core.roce import HEADER_BYTES, RoceSpec
+from orchestration.core.signals import names
+from orchestration.core.trial import (
     CLOSLOOP,
     ConcurrentSpec,
     HostSpec,
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import base_rtt_ns, make_schedule
 
 US, MS = 1_000, 1_000_000

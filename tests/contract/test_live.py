@@ -5,9 +5,9 @@ import pytest
 
 from collectors.snapshot import SNAPSHOT_FILE, decode_snapshot
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

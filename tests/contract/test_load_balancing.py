@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
 from orchestration.analysis.stamp import stamp
-from orchestration.model.codec import flattened, record_tables
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
-from orchestration.model.records import DONE, Setup
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.codec import flattened, record_tables
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.records import DONE, Setup
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
     HostSpec,
@@ -21,6 +20,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

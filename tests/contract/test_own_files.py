@@ -6,8 +6,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.campaign.expand import load_campaign
-from orchestration.model import plugins
-from orchestration.model.errors import InputError
+from orchestration.core import plugins
+from orchestration.core.errors import InputError
 from traffic.workloads import load_workload
 
 TESTBEDS = Path(__file__).parents[2] / "inventory" / "testbeds"

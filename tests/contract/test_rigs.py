@@ -10,10 +10,10 @@ from orchestration.backends.fluid.rig import FluidRig
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import DONE, Program
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import DONE, Program
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.session import Observers
 from traffic.schedule import make_schedule
 

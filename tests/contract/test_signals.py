@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
 from orchestration.analysis.stamp import stamp
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.records import Setup
-from orchestration.model.trial import CLOSLOOP, LINUX, IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.records import Setup
+from orchestration.core.trial import CLOSLOOP, LINUX, IncastSpec, TrialSpec, TunerSpec
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 
@@ -18,7 +18,7 @@ MS = 1_000_000
 TESTBED = load_testbed("rlcc-7")
 MINE = """
 from tuners.base import BaseTuner
-from orchestration.model.records import Setup
+from orchestration.core.records import Setup
 
 class Mine(BaseTuner):
     observes = ("qlen_bytes", "{signal}")

@@ -4,10 +4,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
-from tuners import checkpoint, registry
+from tuners import registry
 from tuners.contract import check_tuner
 from tuners.flowlet.drlet import DrletLearner
 from tuners.flowlet.drlet_local import DrletLocalLearner
+from tuners.learning import checkpoint
 
 # What a tuner needs that has no default; one entry a parameterised tuner.
 PARAMS = {

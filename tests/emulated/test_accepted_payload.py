@@ -11,13 +11,13 @@ from orchestration.analysis.load import load_facts
 from orchestration.analysis.report.report_tables import load_table
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.load_fact import FACT
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.emulated.backend import EmulatedBackend
-from orchestration.model.records import DONE
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
-from orchestration.studies.bench.outcome import Run, bench_trial
+from orchestration.bench.outcome import Run, bench_trial
+from orchestration.core.records import DONE
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
+from orchestration.results.load_fact import FACT
+from orchestration.results.writer import write_trial
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

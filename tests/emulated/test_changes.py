@@ -7,8 +7,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.emulated import launcher
-from orchestration.model.errors import TrialError
-from orchestration.studies.bench.physics import run_probe
+from orchestration.bench.physics import run_probe
+from orchestration.core.errors import TrialError
 
 QUEUES = len(load_testbed("graphcc").queues)
 
@@ -25,7 +25,7 @@ from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import Fabric, NetlinkError
 from orchestration.backends.emulated.rig import EmulatedRig
 from orchestration.backends.emulated.traffic import NoTraffic
-from orchestration.model.knobs import ECN
+from orchestration.core.knobs import ECN
 
 
 def count_sends(linux):

@@ -5,7 +5,7 @@ import pytest
 
 from collectors.bpf.policy import policy_object
 from orchestration.backends.emulated.policies import load_in_guest
-from orchestration.studies.bench.policy_agreement import as_c, built_in, differing, flows
+from orchestration.bench.policy_agreement import as_c, built_in, differing, flows
 from tests.unit.compiled_policies import RECORDED, compiled, model_file, present_file
 
 pytestmark = pytest.mark.kernel

@@ -9,10 +9,12 @@ from inventory.files import load_testbed
 from inventory.switch import SwitchSpec
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.backend import EmulatedBackend
-from orchestration.model.codec import flattened, record_tables
-from orchestration.model.records import DONE
-from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
-from orchestration.model.trial import (
+from orchestration.bench.outcome import SECN1, run_trial
+from orchestration.bench.repeatable import differing_values, faulty_trial
+from orchestration.core.codec import flattened, record_tables
+from orchestration.core.records import DONE
+from orchestration.core.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
+from orchestration.core.trial import (
     TCP,
     FabricSpec,
     FaultSpec,
@@ -22,8 +24,6 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
-from orchestration.studies.bench.outcome import SECN1, run_trial
-from orchestration.studies.bench.repeatable import differing_values, faulty_trial
 from traffic.schedule import ideal_times_ns, make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.trial import CLOSLOOP, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.trial import CLOSLOOP, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
-from tuners import checkpoint
 from tuners.flowlet.drlet import DrletLearner
 from tuners.flowlet.drlet_local import DrletLocalLearner
 from tuners.flowlet.settings import timeout_of
+from tuners.learning import checkpoint
 
 MS = 1_000_000
 TESTBED = load_testbed("drlet-k4")

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from orchestration.model.records import DONE
-from orchestration.model.trial import (
+from orchestration.bench.outcome import run_trial
+from orchestration.bench.physics import last_hop_bytes, round_trips
+from orchestration.bench.red import threshold_change
+from orchestration.core.records import DONE
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     FabricSpec,
@@ -14,9 +17,6 @@ from orchestration.model.trial import (
     SingleFlowSpec,
     TunerSpec,
 )
-from orchestration.studies.bench.outcome import run_trial
-from orchestration.studies.bench.physics import last_hop_bytes, round_trips
-from orchestration.studies.bench.red import threshold_change
 
 MS = 1_000_000
 SECN1 = TunerSpec("secn1")

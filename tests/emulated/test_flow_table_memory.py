@@ -7,10 +7,11 @@ from collectors.bpf.compile import flow_table_object
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.backends.emulated import backend as emulated
-from orchestration.model.records import DONE
-from orchestration.model.roce import RoceSpec
-from orchestration.model.signals import FLOW_TABLE
-from orchestration.model.trial import (
+from orchestration.bench.outcome import run_trial
+from orchestration.core.records import DONE
+from orchestration.core.roce import RoceSpec
+from orchestration.core.signals import FLOW_TABLE
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     TCP,
@@ -22,7 +23,6 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
-from orchestration.studies.bench.outcome import run_trial
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1

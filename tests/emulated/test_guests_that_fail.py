@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestration.backends.emulated import launcher
-from orchestration.backends.emulated.kernel.cache import require_kernel
-from orchestration.model.errors import TrialError
+from orchestration.core.errors import TrialError
+from orchestration.kernel.cache import require_kernel
 
 MEMORY = 512 * 1024 * 1024
 
@@ -74,7 +74,7 @@ def test_a_killed_launcher_leaves_no_guest(tmp_path):
     program = (
         "from pathlib import Path\n"
         "from orchestration.backends.emulated import launcher\n"
-        "from orchestration.backends.emulated.kernel.cache import require_kernel\n"
+        "from orchestration.kernel.cache import require_kernel\n"
         f"script = Path({str(tmp_path / 'spin.py')!r})\n"
         "script.write_text('while True: pass')\n"
         f"text = '#!/bin/sh\\nexec {sys.executable} ' + str(script) + '\\n'\n"

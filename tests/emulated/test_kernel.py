@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.backends.emulated.kernel.boot import (
+from orchestration.kernel.boot import (
     guest_argv,
     has_large_pages,
     launch,
     memory_dir,
 )
-from orchestration.backends.emulated.kernel.cache import require_kernel
-from orchestration.backends.emulated.kernel.check import check_kernel
+from orchestration.kernel.cache import require_kernel
+from orchestration.kernel.check import check_kernel
 
 CLOSLOOP = Path(sys.executable).with_name("closloop")
 MEBIBYTE = 1 << 20

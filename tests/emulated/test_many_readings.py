@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestration.model.trial import SingleFlowSpec, TunerSpec
-from orchestration.studies.bench.outcome import run_trial
+from orchestration.bench.outcome import run_trial
+from orchestration.core.trial import SingleFlowSpec, TunerSpec
 
 PERIOD_NS = 20_000
 FABRIC = """

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from orchestration.analysis.marks import UNANSWERED
-from orchestration.artifacts.reader import read_trial
+from orchestration.results.reader import read_trial
 
 CAMPAIGN = """\
 campaign: marks

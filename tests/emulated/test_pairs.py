@@ -6,9 +6,9 @@ import math
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.signals import PAIRS, targets
-from orchestration.model.trial import CLOSLOOP, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.signals import PAIRS, targets
+from orchestration.core.trial import CLOSLOOP, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.ecn.static import Secn1
 

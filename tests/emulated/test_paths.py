@@ -12,12 +12,12 @@ from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
 from orchestration.backends.emulated.capture_probe import HOP
 from orchestration.backends.emulated.numbering import ifindex
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.records import DONE
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import FabricSpec, HostSpec, PoissonSpec
-from orchestration.studies.bench.outcome import SECN1, run_trial
-from orchestration.studies.bench.physics import run_probe
+from orchestration.bench.outcome import SECN1, run_trial
+from orchestration.bench.physics import run_probe
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.records import DONE
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import FabricSpec, HostSpec, PoissonSpec
 from tests.emulated.paths_by_the_book import Flowlets, Line, Packet, Switch, splitmix
 
 MS = 1_000_000

@@ -11,12 +11,12 @@ from scapy.packet import Padding
 
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import TCP, FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
-from orchestration.studies.bench.outcome import SECN1, run_trial
-from orchestration.studies.bench.physics import run_probe
-from orchestration.studies.bench.repeatable import differing_values
+from orchestration.bench.outcome import SECN1, run_trial
+from orchestration.bench.physics import run_probe
+from orchestration.bench.repeatable import differing_values
+from orchestration.core.records import DONE
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
 
 MS = 1_000_000
 OURS = FabricSpec("closloop")

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.stamp import stamp
-from orchestration.backends.emulated.data_path import __file__ as data_path
-from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
 from orchestration.backends.emulated.policies import check_policies
-from orchestration.model.errors import InputError
-from orchestration.model.records import DONE
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
-from orchestration.model.trial import FabricSpec, HostSpec, SingleFlowSpec
-from orchestration.studies.bench.outcome import SECN1, run_trial
-from orchestration.studies.bench.repeatable import differing_values
+from orchestration.bench.outcome import SECN1, run_trial
+from orchestration.bench.repeatable import differing_values
+from orchestration.core.errors import InputError
+from orchestration.core.records import DONE
+from orchestration.core.roce import DCQCN_SETS, RoceSpec
+from orchestration.core.trial import FabricSpec, HostSpec, SingleFlowSpec
+from orchestration.datapath import __file__ as data_path
+from orchestration.datapath.flows import PARAMETER_ORDER
 
 MS = 1_000_000
 GOODPUT = 1024 / (1024 + 58 + 24)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestration.model.trial import HostSpec
-from orchestration.studies.bench.repeatable import differing_values, faulty_trial
+from orchestration.bench.repeatable import differing_values, faulty_trial
+from orchestration.core.trial import HostSpec
 
 
 @pytest.mark.parametrize("tuner", ["secn2", "graphcc"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.tables import TABLES
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.tables import TABLES
 
 CAMPAIGN = """campaign: old
 testbed: rlcc-7

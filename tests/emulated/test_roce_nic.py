@@ -9,9 +9,12 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE, MISSING
-from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
-from orchestration.model.trial import (
+from orchestration.bench.outcome import SECN1, run_trial
+from orchestration.bench.physics import run_probe
+from orchestration.bench.repeatable import differing_values
+from orchestration.core.records import DONE, MISSING
+from orchestration.core.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
+from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
     HostSpec,
@@ -19,9 +22,6 @@ from orchestration.model.trial import (
     PoissonSpec,
     SingleFlowSpec,
 )
-from orchestration.studies.bench.outcome import SECN1, run_trial
-from orchestration.studies.bench.physics import run_probe
-from orchestration.studies.bench.repeatable import differing_values
 from traffic.schedule import ideal_times_ns, roce_flows, window_bytes
 
 MS = 1_000_000

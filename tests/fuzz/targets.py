@@ -16,15 +16,15 @@ from pathlib import Path
 
 from inventory.ansible import load_rack
 from inventory.files import load_testbed
+from orchestration.agent.main import Decoder, FrameError, encode
+from orchestration.agent.sonic import resp
 from orchestration.campaign.expand import load_campaign
-from orchestration.device.agent import resp
-from orchestration.device.agent.main import Decoder, FrameError, encode
+from orchestration.core.errors import InputError
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import import_csv
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.omnetpp_import import import_omnetpp
-from orchestration.model.errors import InputError
 from traffic.flow_file import read_flows
 from traffic.workloads import load_workload
 

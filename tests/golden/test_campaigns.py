@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 FOLDER = Path(__file__).parent / "campaigns"
 FILES = sorted(path.name for path in FOLDER.glob("*.yml"))

@@ -17,9 +17,9 @@ from orchestration.analysis.comparison.blocks import comparison_page
 from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.results.writer import write_trial
 from traffic.schedule import make_schedule
 
 EXPECTED = Path(__file__).parent / "compare" / "page.txt"

@@ -16,11 +16,11 @@ from ruamel.yaml import YAML
 
 from inventory.ansible_text import inventory_text
 from inventory.files import load_testbed
+from orchestration.core.errors import InputError
 from orchestration.exchange.containerlab.lab import SONIC_IMAGE, SWITCH_KINDS, Lab
 from orchestration.exchange.containerlab.read import read_lab
 from orchestration.exchange.containerlab.testbed import Figures, to_testbed
 from orchestration.exchange.containerlab.testbed import testbed_text as text_of
-from orchestration.model.errors import InputError
 
 FOLDER = Path(__file__).parent / "containerlab"
 EXPORTS, IMPORTS = FOLDER / "export", FOLDER / "import"

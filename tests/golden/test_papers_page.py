@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestration.cli.studies import papers as app
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
+from orchestration.papers.verbs import papers as app
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import closloop
 from orchestration.analysis.comparison.equivalence import DIFFERENT
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.tables import TABLES
 from orchestration.cli.main import app
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.tables import TABLES
 
 HERE = Path(__file__).parent
 FORMER, RUNS, FIGURES = HERE / "runs-0.2", HERE / "runs-0.3", HERE / "figures"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import load_campaign
+from orchestration.results.reader import finished_trials, read_trial
 
 RUNS = Path(__file__).parent / "runs-0.1"
 # Ids and sums as 0.1 itself read them.

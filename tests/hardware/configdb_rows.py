@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from orchestration.device.agent.configdb import place, undone
-from orchestration.device.agent.resp import CONFIG_DB, Redis, pairs
+from orchestration.agent.sonic.configdb import place, undone
+from orchestration.agent.sonic.resp import CONFIG_DB, Redis, pairs
 
 Rows = Mapping[str, Mapping[str, Mapping[str, str]]]
 

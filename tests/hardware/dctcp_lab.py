@@ -26,7 +26,7 @@ from collections import deque
 from pathlib import Path
 
 from collectors.bpf.compile import DCTCP, compiled
-from collectors.bpf.congestion import Control, read_control
+from orchestration.agent.bpf.congestion import Control, read_control
 from orchestration.backends.dctcp_program import new_name
 
 PORT, BLOCK, BUFFER = 7000, 1 << 16, 1 << 22

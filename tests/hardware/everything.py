@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from orchestration.model.capabilities import capabilities
-from orchestration.model.knobs import KNOBS
-from orchestration.model.records import MISSING, Setup
-from orchestration.model.signals import targets
+from orchestration.core.capabilities import capabilities
+from orchestration.core.knobs import KNOBS
+from orchestration.core.records import MISSING, Setup
+from orchestration.core.signals import targets
 from tuners.base import BaseTuner
 
 

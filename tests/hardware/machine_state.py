@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from orchestration.studies.bench.machine import children
+from orchestration.bench.machine import children
 
 
 def machine():

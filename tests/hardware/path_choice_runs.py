@@ -14,12 +14,12 @@ import struct
 import sys
 import time
 
-from collectors.bpf.elf import Program
-from collectors.bpf.load import bpf, create_map, data_map, load
-from collectors.bpf.maps import LPM_TRIE, NO_PREALLOC
-from collectors.readers.path_agent import HEAD, TABLES_AT
-from collectors.readers.path_routes import KEY, PLACE, Copy
-from orchestration.device.fib import Hop
+from orchestration.agent.bpf.elf import Program
+from orchestration.agent.bpf.load import bpf, create_map, data_map, load
+from orchestration.agent.bpf.maps import LPM_TRIE, NO_PREALLOC
+from orchestration.agent.linux.fib import Hop
+from orchestration.agent.readers.path_routes import KEY, PLACE, Copy
+from orchestration.agent.readers.paths import HEAD, TABLES_AT
 
 TEST_RUN, REDIRECT, NEXT = 10, 7, 0xFFFFFFFF
 CONTEXT_BYTES, INGRESS_AT, IFINDEX_AT = 192, 36, 40

@@ -12,9 +12,9 @@ from pathlib import Path
 from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
 from orchestration.backends.hardware.balancing import SETTINGS, _program
+from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError
-from orchestration.model.load_balancing import LoadBalancingSpec
 
 DATAGRAMS = 200
 SEND = (

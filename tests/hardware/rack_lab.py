@@ -6,7 +6,7 @@ import time
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.studies.bench.rack import EIGHT_DEVICES, closloop, dumps
+from orchestration.bench.rack import EIGHT_DEVICES, closloop, dumps
 from orchestration.virtual_rack.control import up
 
 MARKS = [

@@ -9,7 +9,7 @@ import pytest
 from machine_state import family, gone, machine
 
 from inventory.files import load_testbed
-from orchestration.studies.bench.rack import closloop
+from orchestration.bench.rack import closloop
 from orchestration.virtual_rack.control import up
 
 FOUR = """

@@ -15,8 +15,8 @@ from interrupted import Writes
 from sonic_module import Saved, module, reconcile
 from sonic_rig import FakePlane
 
-from orchestration.device.agent.configdb import undone
-from orchestration.device.agent.resp import CONFIG_DB, Redis
+from orchestration.agent.sonic.configdb import undone
+from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 from orchestration.virtual_rack.sonic_model import version_file
 from orchestration.virtual_rack.sonic_switch import Bridge
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestration.agent.sonic.resp import CONFIG_DB, COUNTERS_DB, Redis
 from orchestration.backends.hardware.sonic.config import desired_tables
-from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, Redis
 from orchestration.virtual_rack.sonic_model import Traits
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.readers.sonic import operations
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
-from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.device.agent.resp import (
+from orchestration.agent.sonic.counters import operations
+from orchestration.agent.sonic.resp import (
     APPL_DB,
     ASIC_DB,
     CONFIG_DB,
     COUNTERS_DB,
     Redis,
 )
+from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
+from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.virtual_rack import sonic_telemetry
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import (

@@ -151,7 +151,7 @@ def test_devices_are_opened_side_by_side_and_each_problem_is_kept(loopback):
 def test_the_agents_modules_need_the_standard_library_only():
     folder = Path(sys.modules["orchestration.device.bundle"].__file__).parent / "agent"
     names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
-    prefix = "orchestration.device.agent."
+    prefix = "orchestration.agent."
     sources = sources_of(prefix + name for name in names)
     code = "".join(f"import {name}\n" for name in sorted(sources))
     check = (

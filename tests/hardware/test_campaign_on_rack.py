@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from orchestration.studies.bench.rack import (
+from orchestration.bench.rack import (
     closloop,
     compare_backends,
     program,

@@ -15,11 +15,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Lacking
-from orchestration.artifacts.found import trial_folders
-from orchestration.artifacts.reader import read_trial
 from orchestration.backends.emulated.machine import missing_parts
+from orchestration.bench.rack import program
 from orchestration.exchange.containerlab.lab import Lab, write_lab
-from orchestration.studies.bench.rack import program
+from orchestration.results.found import trial_folders
+from orchestration.results.reader import read_trial
 from orchestration.virtual_rack import groups
 
 sys.path.insert(0, str(Path(__file__).parent))

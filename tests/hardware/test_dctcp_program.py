@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from collectors.bpf.compile import DCTCP, compiled
-from collectors.bpf.congestion import OLDEST, Control, read_control, registered
-from collectors.bpf.load import LoadError, kernel_release
+from orchestration.agent.bpf.congestion import OLDEST, Control, read_control, registered
+from orchestration.agent.bpf.load import LoadError, kernel_release
 from tests.hardware.dctcp_lab import TUN
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
 HOLD = """
 import sys, time
 from collectors.bpf.compile import DCTCP, compiled
-from collectors.bpf.congestion import Control, read_control
+from orchestration.agent.bpf.congestion import Control, read_control
 held = Control(read_control(compiled(DCTCP).read_bytes()), sys.argv[1])
 print("held", flush=True)
 time.sleep(60)

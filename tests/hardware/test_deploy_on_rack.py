@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.bench.rack import closloop, dumps, program
 from orchestration.policies.catboost_model import read_model
-from orchestration.studies.bench.rack import closloop, dumps, program
 from orchestration.virtual_rack.bluefield import STATE
 from orchestration.virtual_rack.control import up
 from tuners.pretrained import __path__ as pretrained

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.studies.bench.rack import closloop, program
+from orchestration.bench.rack import closloop, program
 from orchestration.virtual_rack.control import up
 from tests.hardware.test_rack_in_real_time import FOUR
 from tests.hardware.watched_flows import FLOWS, WATCHER, seen_in

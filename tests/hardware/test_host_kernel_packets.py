@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration.model.red_law import RedLaw
-from orchestration.virtual_rack.forwarding import measure
+from orchestration.backends.emulated.forwarding import measure
+from orchestration.core.red_law import RedLaw
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -34,9 +34,9 @@ import subprocess
 import sys
 
 from collectors.bpf.compile import RED_LAW, compiled
-from collectors.readers.mark_agent import MarkedQueues
+from orchestration.agent.readers.marks import MarkedQueues
 from orchestration.device import qdiscs
-from orchestration.device.agent.main import OperationError
+from orchestration.agent.main import OperationError
 
 for line in (
     "ip link add out type veth peer name far", "ip link set far up",

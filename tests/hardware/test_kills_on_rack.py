@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from orchestration.studies.bench.rack import after_undo, closloop, dumps
-from orchestration.studies.bench.rack_kills import disturb
+from orchestration.bench.rack import after_undo, closloop, dumps
+from orchestration.bench.rack_kills import disturb
 
 sys.path.insert(0, str(Path(__file__).parent))
 

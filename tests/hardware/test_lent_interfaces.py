@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.device import ethtool
-from orchestration.device.agent.deadman_process import Process
-from orchestration.model.errors import NotReadyError
-from orchestration.studies.bench import machine
-from orchestration.studies.bench.killed_racks import FOUR_DEVICES
+from orchestration.agent.deadman_process import Process
+from orchestration.agent.linux import ethtool
+from orchestration.bench import machine
+from orchestration.bench.killed_racks import FOUR_DEVICES
+from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import interfaces, leftovers, lending
 from orchestration.virtual_rack.control import up
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from collectors.bpf import tcx
-from collectors.bpf.load import kernel_release
+from orchestration.agent.bpf import tcx
+from orchestration.agent.bpf.load import kernel_release
 
 pytestmark = [
     pytest.mark.root,
@@ -17,8 +17,8 @@ TRIED = """
 import os, socket
 from collectors.bpf import tcx
 from collectors.bpf.compile import rack_flow_table_object
-from collectors.bpf.elf import read_program
-from collectors.bpf.load import data_map, load
+from orchestration.agent.bpf.elf import read_program
+from orchestration.agent.bpf.load import data_map, load
 
 program = read_program(rack_flow_table_object().read_bytes())
 data, _ = data_map(program.data_bytes, b"tried")

@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from collectors.bpf.compile import path_choice_object
-from collectors.bpf.elf import read_program
-from collectors.readers.path_agent import HEAD, ROUTE_BY
 from inventory.files import load_testbed
+from orchestration.agent.bpf.elf import read_program
+from orchestration.agent.readers.paths import HEAD, ROUTE_BY
 from orchestration.analysis.device_figures import measure_paths
-from orchestration.artifacts.reader import read_trial
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.studies.bench.rack import ROOT, closloop, dumps, program
+from orchestration.bench.rack import ROOT, closloop, dumps, program
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.results.reader import read_trial
 from orchestration.virtual_rack.control import up
 from tests.emulated.paths_by_the_book import Chance, Packet, Switch
 from tests.hardware import everything

@@ -15,16 +15,20 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.bench.rack import after_undo
+from orchestration.core.errors import InputError
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import InputError
 from orchestration.provision import run
 from orchestration.provision.run import provision, save_inventory
-from orchestration.studies.bench.rack import after_undo
 
 pytest.importorskip("ansible_runner")
 
 # The verb, without the ones that are beside it.
-_PROGRAM = "import typer; from orchestration.cli.provision import provision; typer.run(provision)"
+_PROGRAM = """
+import typer
+from orchestration.provision.verb_provision import provision
+typer.run(provision)
+"""
 
 
 @pytest.mark.slow
@@ -226,7 +230,7 @@ while name != "keep":
 _STOPPED = """
 import json, os, pathlib, shlex, signal, subprocess, sys
 from inventory.ansible import load_rack
-from orchestration.model.errors import Interrupted
+from orchestration.core.errors import Interrupted
 from orchestration.provision.run import provision
 
 def on(device, *words):

@@ -13,13 +13,13 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from inventory.topology import TrafficClass
+from orchestration.core.errors import InputError
+from orchestration.core.records import FlowRecords
+from orchestration.core.status import DONE, FAILED, UNFINISHED
+from orchestration.core.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet
-from orchestration.model.errors import InputError
-from orchestration.model.records import FlowRecords
-from orchestration.model.status import DONE, FAILED, UNFINISHED
-from orchestration.model.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from traffic.drivers.programs import Flow, Launch, Outcome, driver
 from traffic.drivers.rack_programs import (
     SERVICES,

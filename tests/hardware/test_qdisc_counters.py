@@ -15,9 +15,9 @@ COMPARED = """
 import socket
 import subprocess
 
-from orchestration.device.netlink import RouteSocket
-from orchestration.device.qdisc_counters import CounterReader
-from orchestration.device.qdiscs import qdiscs
+from orchestration.agent.linux.netlink import RouteSocket
+from orchestration.agent.linux.qdisc_counters import CounterReader
+from orchestration.agent.linux.qdiscs import qdiscs
 
 
 def run(line):
@@ -78,7 +78,7 @@ import base64
 import subprocess
 
 from collectors.bpf.compile import RED_LAW, compiled
-from collectors.readers.mark_agent import MarkedQueues
+from orchestration.agent.readers.marks import MarkedQueues
 from orchestration.device import qdiscs
 
 leaf = qdiscs.leaf_handle(0)
@@ -123,4 +123,4 @@ def test_marked_ports_are_read_in_namespaces_of_their_own():
     assert done.stdout == "read\n", done.stderr
     assert {path.name for path in Path("/sys/class/net").iterdir()} == before
     with pytest.raises(RuntimeError):
-        said_apart(("--net",), "orchestration.virtual_rack.forwarding", "many")
+        said_apart(("--net",), "orchestration.backends.emulated.forwarding", "many")

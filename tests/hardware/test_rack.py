@@ -16,8 +16,8 @@ from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
 from inventory.reachability import fabric_addresses
 from inventory.routing import PathTable
-from orchestration.model.errors import NotReadyError
-from orchestration.studies.bench.rack import closloop
+from orchestration.bench.rack import closloop
+from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack.control import find_rack, is_up, up
 from orchestration.virtual_rack.folder import RackFolder
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from collectors.bpf.compile import DCTCP, compiled
-from collectors.bpf.congestion import OLDEST, Control, read_control, registered
-from collectors.bpf.load import kernel_release
+from orchestration.agent.bpf.congestion import OLDEST, Control, read_control, registered
+from orchestration.agent.bpf.load import kernel_release
 from orchestration.backends.dctcp_program import new_name
-from orchestration.model.errors import NotReadyError
-from orchestration.studies.bench.rack import closloop
+from orchestration.bench.rack import closloop
+from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack.control import find_rack, up
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.model.errors import NotReadyError
-from orchestration.studies.bench.rack import closloop, dumps
+from orchestration.bench.rack import closloop, dumps
+from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import containers, groups, leftovers
 from orchestration.virtual_rack.control import find_rack, up
 from tuners.pretrained import __path__ as pretrained

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.studies.bench import machine, real_kills
-from orchestration.studies.bench.killed_racks import CARDS, KilledRacks
+from orchestration.bench import machine, real_kills
+from orchestration.bench.killed_racks import CARDS, KilledRacks
 from orchestration.virtual_rack import groups, leftovers
 
 pytestmark = [
@@ -24,8 +24,8 @@ pytestmark = [
 BENCHMARK = """
 import sys
 from pathlib import Path
-from orchestration.model.errors import ClosloopError
-from orchestration.studies.bench.real_kills import disturb
+from orchestration.core.errors import ClosloopError
+from orchestration.bench.real_kills import disturb
 try:
     disturb(Path(sys.argv[1]), 50, 1, lives=(("exec",),), tell=lambda text: print(text, flush=True))
 except ClosloopError as error:

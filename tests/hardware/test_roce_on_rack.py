@@ -7,7 +7,7 @@ import pytest
 
 from inventory.ansible import load_rack
 from inventory.files import load_testbed
-from orchestration.studies.bench.rack import closloop
+from orchestration.bench.rack import closloop
 from orchestration.virtual_rack.control import up
 
 pytestmark = [

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestration.device.agent.deadman_process import Process
-from orchestration.device.agent.lease import Leases
-from orchestration.device.agent.main import Decoder, OperationError, encode
+from orchestration.agent.deadman_process import Process
+from orchestration.agent.lease import Leases
+from orchestration.agent.main import Decoder, OperationError, encode
 
 # most of them wait for timers
 pytestmark = pytest.mark.slow
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 _AGENT = """
 import json, sys
 from pathlib import Path
-from orchestration.device.agent import deadman, lease
-from orchestration.device.agent.main import Agent
+from orchestration.agent import deadman, lease
+from orchestration.agent.main import Agent
 
 shared = Path(sys.argv[1])
 outcomes = json.loads(sys.argv[2])
@@ -350,7 +350,7 @@ def given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 _TRY_TWICE = """
-from orchestration.device.agent import deadman_process
+from orchestration.agent import deadman_process
 deadman_process._TRIES, deadman_process._TRY_EVERY_S = 2, 0.01
 """
 
@@ -580,6 +580,6 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("orchestration.device.agent.lease.write_record", full)
+    monkeypatch.setattr("orchestration.agent.lease.write_record", full)
     with pytest.raises(OperationError, match="its disk is full"):
         Leases(tmp_path / "closloop", "boot").take({"holder": "ann", "ttl_s": 1, **ANN})

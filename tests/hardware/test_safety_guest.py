@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from orchestration.backends.emulated import launcher
-from orchestration.model.errors import TrialError
-from orchestration.studies.bench.physics import run_probe
+from orchestration.bench.physics import run_probe
+from orchestration.core.errors import TrialError
 
 pytestmark = pytest.mark.kernel
 
@@ -24,11 +24,11 @@ from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
 from orchestration.backends.emulated.namespaces import Fabric
-from orchestration.device.agent import deadman, state
-from orchestration.device.agent.main import Decoder, encode
-from orchestration.device.agent.main import Agent
-from orchestration.device.netlink import RouteSocket
-from orchestration.device.qdiscs import Red
+from orchestration.agent import deadman, state
+from orchestration.agent.main import Decoder, encode
+from orchestration.agent.main import Agent
+from orchestration.agent.linux.netlink import RouteSocket
+from orchestration.agent.linux.qdiscs import Red
 
 FOLDER = Path(os.environ["CLOSLOOP_JOB"])
 

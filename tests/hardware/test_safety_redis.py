@@ -5,9 +5,10 @@ import subprocess
 
 import pytest
 
-from orchestration.device.agent import rows, state
-from orchestration.device.agent.main import OperationError
-from orchestration.device.agent.resp import CONFIG_DB, Redis
+from orchestration.agent import state
+from orchestration.agent.main import OperationError
+from orchestration.agent.sonic import rows
+from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 
 pytestmark = pytest.mark.redis
 

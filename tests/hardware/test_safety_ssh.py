@@ -14,10 +14,10 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
+from orchestration.agent.place import SHARED
+from orchestration.agent.records import hash_of
 from orchestration.backends.hardware.safety.guard import Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.device.agent.place import SHARED
-from orchestration.device.agent.records import hash_of
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError
 

@@ -10,8 +10,8 @@ import pytest
 
 from inventory.ansible import load_rack
 from inventory.files import load_testbed
-from orchestration.artifacts.reader import read_trial
-from orchestration.studies.bench.rack import EIGHT_DEVICES, closloop
+from orchestration.bench.rack import EIGHT_DEVICES, closloop
+from orchestration.results.reader import read_trial
 from orchestration.virtual_rack.control import up
 
 pytestmark = [pytest.mark.root, pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(600)]

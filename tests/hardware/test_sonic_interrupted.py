@@ -14,8 +14,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.agent.sonic.resp import RedisError
 from orchestration.backends.hardware.sonic.config import desired_tables
-from orchestration.device.agent.resp import RedisError
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import model_of
 

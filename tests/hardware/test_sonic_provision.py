@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, STATE_DB
+from orchestration.agent.sonic.resp import CONFIG_DB, COUNTERS_DB, STATE_DB
 from orchestration.virtual_rack import sonic_telemetry
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -10,9 +10,9 @@ import pytest
 
 from inventory.ansible import load_rack
 from inventory.files import load_testbed
+from orchestration.agent.sonic.configdb import place, undone
+from orchestration.agent.sonic.resp import SOCKET
 from orchestration.backends.hardware.sonic.config import desired_tables
-from orchestration.device.agent.configdb import place, undone
-from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack.control import up
 
 pytestmark = [pytest.mark.kernel, pytest.mark.redis, pytest.mark.ssh, pytest.mark.slow]
@@ -29,7 +29,7 @@ from inventory.ansible import load_rack
 from orchestration.device import qdiscs
 from orchestration.device.client import AgentClient
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.model.red_law import red_max_p
+from orchestration.core.red_law import red_max_p
 
 rack, device, provisioned = load_rack(Path(sys.argv[1])), sys.argv[2], sys.argv[3] == "provisioned"
 agent = AgentClient(rack.access[device], rack.known_hosts_file, ["sonic", "redq"])

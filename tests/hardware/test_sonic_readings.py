@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration.device.agent.resp import (
+from orchestration.agent.sonic.resp import (
     CONFIG_DB,
     COUNTERS_DB,
     STATE_DB,
     Redis,
 )
-from orchestration.model.records import MISSING
+from orchestration.core.records import MISSING
 from orchestration.virtual_rack.sonic_model import (
     QueueCounts,
     Traits,

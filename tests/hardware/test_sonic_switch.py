@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
-from orchestration.device.agent.configdb import undone
-from orchestration.device.agent.main import OperationError
-from orchestration.device.agent.resp import (
+from orchestration.agent.main import OperationError
+from orchestration.agent.sonic.configdb import undone
+from orchestration.agent.sonic.resp import (
     ASIC_DB,
     CONFIG_DB,
     COUNTERS_DB,
@@ -19,6 +18,7 @@ from orchestration.device.agent.resp import (
     RedisError,
     RedisGone,
 )
+from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
 from orchestration.virtual_rack.sonic_model import (
     Marking,
 )
@@ -174,7 +174,7 @@ def test_impossible_thresholds_are_refused_before_anything_is_written(provisione
 
 
 def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, monkeypatch):
-    monkeypatch.setattr("collectors.readers.sonic.APPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("orchestration.agent.sonic.counters.APPLY_TIMEOUT_S", 0.2)
     rig = provisioned
     rig.log.clear()
     rig.ask(rig.switch.open_request())
@@ -259,7 +259,7 @@ def test_a_redis_that_restarts_with_its_data_goes_on_as_before(provisioned):
 def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
     rig = provisioned
     rig.ask(rig.switch.open_request())
-    monkeypatch.setattr("orchestration.device.agent.resp._RETRY_S", 0.001)
+    monkeypatch.setattr("orchestration.agent.sonic.resp._RETRY_S", 0.001)
     impatient = Redis(rig.server.path, patience_s=0.01)
     assert impatient.call(0, "PING") == "PONG"
     rig.server.stop()

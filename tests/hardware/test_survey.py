@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collectors.readers import rdma as nic_agent
 from inventory.ansible import write_rack
 from inventory.cabling import Neighbour, Survey
 from inventory.rack import Access, Rack
 from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.agent import reach
+from orchestration.agent import survey as agent
+from orchestration.agent.linux import ethtool
+from orchestration.agent.readers import rdma as nic_agent
+from orchestration.agent.sonic.resp import APPL_DB, STATE_DB, Redis
 from orchestration.backends.hardware.survey import (
     judge_rack,
     neighbours_of_lldpctl,
@@ -26,13 +30,9 @@ from orchestration.backends.hardware.survey import (
 )
 from orchestration.cli import inventory as cli
 from orchestration.cli import inventory_check
-from orchestration.device import ethtool
-from orchestration.device.agent import reach
-from orchestration.device.agent import survey as agent
-from orchestration.device.agent.resp import APPL_DB, STATE_DB, Redis
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.model.errors import InputError, NotReadyError
 
 RECORDED = Path(__file__).parent / "recorded"
 

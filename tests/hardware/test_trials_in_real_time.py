@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.bpf.load import LoadError, bpf
 from inventory.files import load_testbed
-from orchestration.artifacts.reader import read_trial
+from orchestration.agent.bpf.load import LoadError, bpf
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.machine import missing_parts
 from orchestration.backends.linux import delays
 from orchestration.campaign.expand import load_campaign
+from orchestration.results.reader import read_trial
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.registry import create

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from tuners import checkpoint, registry
+from tuners import registry
 from tuners.ecn import acc, graphcc
 from tuners.ecn.acc import AccLearner
 from tuners.ecn.graphcc import GraphccLearner
+from tuners.learning import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from inventory.files import load_testbed
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.records import Observation
-from orchestration.model.signals import PAIRS, targets
-from tuners import checkpoint, registry
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.records import Observation
+from orchestration.core.signals import PAIRS, targets
+from tuners import registry
 from tuners.flowlet import ddpg
 from tuners.flowlet.best_static import BEST_NS, LOADS, best_static_ns
 from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, load_aware
@@ -19,6 +19,7 @@ from tuners.flowlet.drlet_local import DrletLocal, DrletLocalLearner
 from tuners.flowlet.drw import Drw
 from tuners.flowlet.reward import balance_reward, reordering_reward, reward
 from tuners.flowlet.settings import LONGEST_NS, SHORTEST_NS, action_of, timeout_of
+from tuners.learning import checkpoint
 
 MS = 1_000_000
 K4 = load_testbed("drlet-k4")

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from orchestration import wiring
-from orchestration.model.errors import InputError
-from orchestration.model.trial import TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import TunerSpec
+from orchestration.run import wiring
 from orchestration.training import judge as judging
 from orchestration.training.learners import with_exploration
 from orchestration.training.outcome import read_result
@@ -20,7 +20,7 @@ from orchestration.training.protocol import Rule
 from orchestration.training.request import TrainRequest
 from orchestration.training.seeds import Listener, train_seeds
 from orchestration.training.train import train
-from tuners.checkpoint import load
+from tuners.learning.checkpoint import load
 
 SCENARIO = """\
 campaign: small

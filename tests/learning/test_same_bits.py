@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from orchestration.studies.bench.repeatable import OTHER_CPUS
-from tuners import exact
-from tuners.nets import Weight, mlp, mlp_by_group, product, ready
+from orchestration.bench.repeatable import OTHER_CPUS
+from tuners.learning import exact
+from tuners.learning.networks import Weight, mlp, mlp_by_group, product, ready
 
 DECIDE = """
 import hashlib
@@ -17,10 +17,10 @@ import hashlib
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration.model.records import Observation
-from orchestration.model.trial import TunerSpec
+from orchestration.core.records import Observation
+from orchestration.core.trial import TunerSpec
 from tuners import registry
-from tuners.nets import mlp
+from tuners.learning.networks import mlp
 
 testbed = load_testbed("graphcc")
 count = len(testbed.queues)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestration.studies.bench.training_seeds import TUNERS, known_answer, train_from
+from orchestration.bench.training_seeds import TUNERS, known_answer, train_from
 
 # `closloop bench run training-seeds` takes ten of them, and wants nine.
 SEED = 1

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration import wiring
-from orchestration.model.errors import InputError, TrialError
+from orchestration.core.errors import InputError, TrialError
+from orchestration.run import wiring
 from orchestration.training.request import SCENARIOS, Episodes, TrainRequest, find_scenario
 from orchestration.training.train import train
-from tuners.checkpoint import load
+from tuners.learning.checkpoint import load
 
 SCENARIO = """\
 campaign: small
@@ -106,7 +106,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_network(
 ):
     folder = tmp_path / "nan"
     good = run(scenario, folder, episodes=2).read_bytes()
-    from tuners import q_learning
+    from tuners.learning import q_learning
 
     monkeypatch.setattr(q_learning, "ddqn_target", lambda reward, *rest: reward * np.nan)
     with pytest.raises(TrialError, match="the loss is nan") as caught:

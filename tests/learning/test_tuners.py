@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Observation
-from orchestration.model.trial import TunerSpec
-from tuners import checkpoint, registry
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Observation
+from orchestration.core.trial import TunerSpec
+from tuners import registry
 from tuners.ecn.acc import Acc, AccLearner
 from tuners.ecn.features import RATE, FeatureWindow
 from tuners.ecn.pet import Pet, PetLearner
+from tuners.learning import checkpoint
 
 
 def reading(testbed, number: int, qlen_bytes, tx_share=0.5) -> Observation:

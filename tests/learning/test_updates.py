@@ -11,8 +11,8 @@ from tuners.ecn.features import size_feature
 from tuners.ecn.graphcc import HIDDEN, PARTS, Graph, graph, q_values
 from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
 from tuners.ecn.templates import acc_templates, graphcc_templates
-from tuners.nets import mlp
-from tuners.q_learning import (
+from tuners.learning.networks import mlp
+from tuners.learning.q_learning import (
     Explorer,
     ddqn_target,
     exploration,

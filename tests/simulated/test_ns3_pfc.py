@@ -7,12 +7,12 @@ from inventory.files import load_testbed
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.records import DONE
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
+from orchestration.bench.outcome import SECN1, bench_trial, run_trial
+from orchestration.bench.repeatable import differing_values
+from orchestration.core.records import DONE
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
 from orchestration.session import Observers
-from orchestration.studies.bench.outcome import SECN1, bench_trial, run_trial
-from orchestration.studies.bench.repeatable import differing_values
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3

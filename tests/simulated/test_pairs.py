@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.records import DONE
-from orchestration.model.roce import HEADER_BYTES, RoceSpec
-from orchestration.model.signals import PAIRS, targets
-from orchestration.model.trial import (
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.records import DONE
+from orchestration.core.roce import HEADER_BYTES, RoceSpec
+from orchestration.core.signals import PAIRS, targets
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     TCP,
@@ -22,11 +21,12 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
-from tuners import checkpoint
 from tuners.ecn.static import Secn1
 from tuners.flowlet.drlet import DrletLearner
 from tuners.flowlet.settings import timeout_of
+from tuners.learning import checkpoint
 
 pytestmark = pytest.mark.ns3
 

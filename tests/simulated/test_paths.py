@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
-from orchestration.model.knobs import FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import ECMP, ROUTES, LoadBalancingSpec, mixed, stream_of
-from orchestration.model.records import DONE, Setup
-from orchestration.model.roce import HEADER_BYTES, RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.knobs import FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import ECMP, ROUTES, LoadBalancingSpec, mixed, stream_of
+from orchestration.core.records import DONE, Setup
+from orchestration.core.roce import HEADER_BYTES, RoceSpec
+from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     TCP,
@@ -21,6 +20,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

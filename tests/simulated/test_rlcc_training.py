@@ -10,7 +10,7 @@ from orchestration.training.rlcc.evaluate import judged
 from orchestration.training.rlcc.rollout import library, play
 from orchestration.training.rlcc.scenarios import Scenario
 from orchestration.training.rlcc.scenarios import testbed as one_switch
-from tuners import checkpoint
+from tuners.learning import checkpoint
 from tuners.nic import fixed_point
 from tuners.nic.networks import MLP, first_weights, windows
 from tuners.nic.observation import ONE, delta

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
 from orchestration.analysis.load import load_facts
-from orchestration.artifacts.load_fact import FACT
-from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
 from orchestration.backends.simulated.program import POLICIES
-from orchestration.model.codec import flattened, record_tables
-from orchestration.model.errors import InputError, TrialError
-from orchestration.model.records import DONE
-from orchestration.model.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.codec import flattened, record_tables
+from orchestration.core.errors import InputError, TrialError
+from orchestration.core.records import DONE
+from orchestration.core.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
+from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
     HostSpec,
@@ -26,6 +23,9 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.datapath.flows import PARAMETER_ORDER
+from orchestration.results.load_fact import FACT
+from orchestration.run import wiring
 from traffic.schedule import ideal_times_ns, make_schedule
 
 pytestmark = pytest.mark.ns3

@@ -8,14 +8,13 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration import wiring
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.simulated import backend as backend_module
 from orchestration.backends.simulated.process import Operation, Simulation
-from orchestration.model.codec import flattened, record_tables
-from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE
-from orchestration.model.trial import (
+from orchestration.core.codec import flattened, record_tables
+from orchestration.core.errors import TrialError
+from orchestration.core.records import DONE
+from orchestration.core.trial import (
     FaultSpec,
     HostSpec,
     IncastSpec,
@@ -24,6 +23,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.run import wiring
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3

@@ -21,8 +21,8 @@ for place in (TESTS, TESTS / "telemetry"):
 from left import commands_of, processes  # noqa: E402
 from lives import ROOT, Around, Campaign, Disk, Row, completed, disturbed, undisturbed  # noqa: E402
 
-from orchestration.model.errors import TrialError  # noqa: E402
-from orchestration.studies.bench.rack import program  # noqa: E402
+from orchestration.bench.rack import program  # noqa: E402
+from orchestration.core.errors import TrialError  # noqa: E402
 
 _CALM = ("controller", "interrupt", "terminate", "worker")
 
@@ -127,7 +127,7 @@ def _is_of_a_run(pid: int) -> bool:
 
 def on_racks(name: str, folder: Path, kills: int, dice: random.Random) -> Iterator[Row]:
     """Racks in real time, whose commands, agents, devices and guardians are killed."""
-    from orchestration.studies.bench.real_kills import disturb
+    from orchestration.bench.real_kills import disturb
 
     # a rack's sockets have names of 108 bytes at most
     with tempfile.TemporaryDirectory(prefix="soak-") as short:

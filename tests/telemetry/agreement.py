@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectors.sinks.names import MEASUREMENTS, run_tag
-from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.results.reader import finished_trials, read_trial
 
 
 def expected(trial, measurement):

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from collectors.sinks.influx import InfluxConnection, Server
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.tables import TABLES
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError, NotReadyError, TrialError
-from orchestration.runner.run import run_campaign
+from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.results.reader import read_trial
+from orchestration.results.tables import TABLES
+from orchestration.results.writer import write_trial
+from orchestration.run.runner import run_campaign
 from orchestration.telemetry.pull import pull, rows_of
 from orchestration.telemetry.sender import push
 from orchestration.telemetry.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sinks.influx import InfluxConnection, Server
-from orchestration.artifacts.reader import finished_trials
+from orchestration.results.reader import finished_trials
 
 sys.path.insert(0, str(Path(__file__).parent))
 from agreement import agree

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.studies.bench.rack import closloop
+from orchestration.bench.rack import closloop
+from orchestration.results.reader import finished_trials, read_trial
 from orchestration.virtual_rack.control import up
 
 sys.path.insert(0, str(Path(__file__).parent))

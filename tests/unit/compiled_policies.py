@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from orchestration.bench.policy_agreement import trees_model
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
-from orchestration.studies.bench.policy_agreement import trees_model
 
 RECORDED = Path(__file__).with_name("recorded") / "catboost-1.2.10-rlcc.json"
 WINDOW_AT = 7  # words of 32 bits before it in struct rlcc

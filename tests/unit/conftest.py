@@ -16,9 +16,8 @@ from inventory.routing import PathTable
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import Summary, summarise
-from orchestration.artifacts.writer import write_trial
-from orchestration.model.knobs import ECN
-from orchestration.model.records import (
+from orchestration.core.knobs import ECN
+from orchestration.core.records import (
     DONE,
     FAILED,
     ChangeRecords,
@@ -28,7 +27,8 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.results.writer import write_trial
 
 STEP_NS, PERIOD_NS, DRAIN_NS = 10_000, 100_000, 20_000_000
 HEADER_BYTES = 66

@@ -4,7 +4,7 @@ import ctypes
 import subprocess
 from pathlib import Path
 
-from orchestration.backends.emulated import data_path
+from orchestration import datapath as data_path
 
 HEADERS = Path(data_path.__file__).parent
 START, TX, ACK, NACK, CNP, TIMEOUT, RTT, SETTLE, CHANGED = range(9)

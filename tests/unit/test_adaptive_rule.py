@@ -11,8 +11,8 @@ from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.precision import likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import paired_difference, t_interval
-from orchestration.model.repeats import RepeatRule
-from orchestration.studies.bench.sequential import lognormal, normal, simulate
+from orchestration.bench.sequential import lognormal, normal, simulate
+from orchestration.core.repeats import RepeatRule
 
 RULE = RepeatRule(0.03, ("m",), 5, 60)
 LOOKS = Looks(RULE.sizes)

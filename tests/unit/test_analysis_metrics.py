@@ -8,8 +8,8 @@ from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.trial_figures import measure
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.writer import write_trial
+from orchestration.results.reader import read_trial
+from orchestration.results.writer import write_trial
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.stamp import Stamp
-from orchestration.model.records import FAILED, UNFINISHED, FlowRecords, Samples
-from orchestration.model.trial import FaultSpec
+from orchestration.core.records import FAILED, UNFINISHED, FlowRecords, Samples
+from orchestration.core.trial import FaultSpec
+from orchestration.results.stamp import Stamp
 from traffic.schedule import part_of
 
 

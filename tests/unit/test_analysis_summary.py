@@ -16,14 +16,14 @@ from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
 from orchestration.analysis.tables import report_blocks
 from orchestration.analysis.tuner_differences import compare
-from orchestration.artifacts.reader import finished_trials
-from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.writer import write_trial
-from orchestration.model.errors import InputError
-from orchestration.model.trial import TunerSpec
-from orchestration.query import Runs
+from orchestration.core.errors import InputError
+from orchestration.core.trial import TunerSpec
 from orchestration.render.numbers import change, extremes, percent_change, quantity
 from orchestration.render.terminal import lines
+from orchestration.results.reader import finished_trials
+from orchestration.results.sql import Runs
+from orchestration.results.stamp import Reason, Stamp
+from orchestration.results.writer import write_trial
 
 
 def write(folder, case, verdict=None, **changes):

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from orchestration.artifacts.found import campaign_below, find_trials, trial_folders
-from orchestration.artifacts.reader import finished_trials
 from orchestration.exchange.source import read_source
+from orchestration.results.found import campaign_below, find_trials, trial_folders
+from orchestration.results.reader import finished_trials
 from orchestration.telemetry.sender import _trials
 
 

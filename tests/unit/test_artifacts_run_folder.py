@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts import writer
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.tables import OPTIONAL, TABLES
-from orchestration.artifacts.writer import write_trial
-from orchestration.model import files
-from orchestration.model.errors import InputError, TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import ChangeRecords, Samples
+from orchestration.core import files
+from orchestration.core.errors import InputError, TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import ChangeRecords, Samples
+from orchestration.results import writer
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.stamp import Reason, Stamp
+from orchestration.results.tables import OPTIONAL, TABLES
+from orchestration.results.writer import write_trial
 
 VALID = Stamp(True, (), ("flows",))
 

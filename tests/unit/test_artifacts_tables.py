@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.artifacts.tables import TABLES, Names, TableSpec, read_table, write_table
-from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING
-from orchestration.model.signals import Signal
+from orchestration.core.errors import InputError
+from orchestration.core.records import MISSING
+from orchestration.core.signals import Signal
+from orchestration.results.tables import TABLES, Names, TableSpec, read_table, write_table
 
 EVENTS = {"t_ns": [5, 7], "kind": ["fault", "fault"], "detail": ["down", "up"]}
 
@@ -67,7 +67,7 @@ def test_signals_that_joined_after_a_file_was_written_are_missing_in_it(
             rows = {name: ["h0", "h1"] if name == "host" else [5, 7] for name in columns}
             write_table(path, "hosts", rows)
     monkeypatch.setattr(
-        "orchestration.artifacts.tables.recorded", lambda scope: signals if scope == "host" else ()
+        "orchestration.results.tables.recorded", lambda scope: signals if scope == "host" else ()
     )
     table = read_table(path, "hosts")
     assert list(table["host"]) == ["h0", "h1"]

@@ -1,6 +1,6 @@
 """What the comparison of a machine's state counts as being there."""
 
-from orchestration.studies.bench import machine
+from orchestration.bench import machine
 
 
 def test_bpf_objects_that_are_about_to_be_freed_are_not_counted(monkeypatch):

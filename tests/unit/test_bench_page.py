@@ -1,6 +1,6 @@
 """The page of benchmarks: what was run takes the place of its former section, the rest stays."""
 
-from orchestration.studies.bench.outcome import Figure, Outcome, as_markdown
+from orchestration.bench.outcome import Figure, Outcome, as_markdown
 
 
 def test_a_section_is_replaced_and_others_stay():

@@ -7,11 +7,11 @@ import struct
 import pytest
 
 from collectors.bpf import compile as compiler
-from collectors.bpf.congestion import read_control
-from collectors.bpf.elf import ObjectError, Program, read_program
-from collectors.readers.flow_layout import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
-from collectors.readers.path_agent import TABLES_AT
-from orchestration.model.errors import NotReadyError
+from orchestration.agent.bpf.congestion import read_control
+from orchestration.agent.bpf.elf import ObjectError, Program, read_program
+from orchestration.agent.readers.flow_layout import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
+from orchestration.agent.readers.paths import TABLES_AT
+from orchestration.core.errors import NotReadyError
 
 LOAD_64 = struct.pack("<BBhi", 0x18, 0x01, 0, 8) + struct.pack("<BBhi", 0, 0, 0, 0)
 EXIT = struct.pack("<BBhi", 0x95, 0, 0, 0)

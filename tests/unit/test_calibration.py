@@ -14,8 +14,8 @@ from orchestration.calibration.measure import marking, read_calibration, to_json
 from orchestration.calibration.probes import path_kinds
 from orchestration.calibration.run import calibrate, correction
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError
-from orchestration.model.records import Samples
+from orchestration.core.errors import InputError
+from orchestration.core.records import Samples
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from inventory.generators import Cable, GeneratorError, leaf_spine
 from orchestration.campaign.bounds import read_bounds
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.trial import AlternatingSpec, IncastSpec, MessageMixSpec, PoissonSpec
-from orchestration.runner import room
-from orchestration.runner.place import THIS_MACHINE
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.trial import AlternatingSpec, IncastSpec, MessageMixSpec, PoissonSpec
+from orchestration.run import room
+from orchestration.run.place import THIS_MACHINE
 from traffic import patterns
 from traffic.expected import expected
 from traffic.patterns import Streams, make_flows

@@ -4,8 +4,8 @@ import pytest
 
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
-from orchestration.model.errors import InputError
-from orchestration.model.trial import ConcurrentSpec, TrialSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import ConcurrentSpec, TrialSpec
 
 CAMPAIGN = """
 campaign: own

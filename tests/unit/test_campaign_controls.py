@@ -5,8 +5,8 @@ import pytest
 from collectors.bpf import compile as compiler
 from collectors.bpf.policy import PolicyError, policy_object, read_policy
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
-from orchestration.model.trial import TrialSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import TrialSpec
 from orchestration.replay.campaign_file import _roce
 
 CAMPAIGN = """

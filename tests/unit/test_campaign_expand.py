@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from orchestration.campaign.expand import Campaign, load_campaign, trial_seed
 from orchestration.campaign.rotation import in_words
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.trial import CHECKPOINT, TrialSpec
-from tuners.checkpoint import PRETRAINED
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.trial import CHECKPOINT, TrialSpec
+from tuners.learning.checkpoint import PRETRAINED
 
 Load = Callable[..., Campaign]
 PFC = Path(__file__).parents[2] / "examples" / "papers" / "testbeds" / "graphcc-pfc.yml"

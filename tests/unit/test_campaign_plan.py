@@ -16,10 +16,10 @@ from inventory.routing import PathTable
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import Hops, make_plan, packet_hops
 from orchestration.cli.plan import plan
-from orchestration.model.capabilities import mode_of
-from orchestration.model.errors import InputError
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import CLOSLOOP, LINUX, TCP, HostSpec, TrialSpec
+from orchestration.core.capabilities import mode_of
+from orchestration.core.errors import InputError
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import CLOSLOOP, LINUX, TCP, HostSpec, TrialSpec
 from traffic.schedule import make_schedule
 
 TEXT = """

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from orchestration.cli.display import Display, Tally, live_view, status_line, summary_table
-from orchestration.model import wall
-from orchestration.model.problems import Problem
-from orchestration.model.trial import TrialSpec, TunerSpec
-from orchestration.runner.run import Summary
-from orchestration.runner.worker import Failed, Finished, Progressed
+from orchestration.core import wall
+from orchestration.core.problems import Problem
+from orchestration.core.trial import TrialSpec, TunerSpec
+from orchestration.run.runner import Summary
+from orchestration.run.worker import Failed, Finished, Progressed
 
 MS = 1_000_000
 

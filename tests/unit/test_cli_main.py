@@ -68,7 +68,7 @@ def test_every_verb_is_there(closloop):
         assert f" {verb} " in done.stdout
 
 
-@pytest.mark.parametrize("verb", verbs.VERBS, ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", verbs.verbs().values(), ids=lambda verb: verb.name)
 def test_the_help_says_of_a_verb_what_the_verb_says_itself(verb):
     command = verbs.load(verb.name)
     assert command.name == verb.name
@@ -102,7 +102,7 @@ def test_help_loads_nothing_of_ours_but_the_verb_it_is_about(arguments, loaded):
     ours = {"collectors", "inventory", "orchestration", "playbooks", "traffic", "tuners"}
     there = {name for name in json.loads(done.stderr) if name.partition(".")[0] in ours}
     model = ("", ".errors", ".problems")
-    frame = {"orchestration", *(f"orchestration.model{name}" for name in model)}
+    frame = {"orchestration", *(f"orchestration.core{name}" for name in model)}
     cli = {"", ".main", ".verbs", *(f".{name}" for name in loaded)}
     assert there == frame | {f"orchestration.cli{name}" for name in cli}
 
@@ -196,7 +196,7 @@ def test_a_backend_that_is_not_ready_ends_with_3(closloop, file, tmp_path, monke
 
 
 def test_an_unexpected_error_is_short_unless_debugging(closloop, file, monkeypatch):
-    from orchestration import wiring
+    from orchestration.run import wiring
 
     monkeypatch.setattr(wiring, "backend", lambda *_: 1 // 0)
     done = closloop("run", str(file))

@@ -9,13 +9,13 @@ import pytest
 
 from inventory.ansible import load_machines, load_rack
 from orchestration.campaign.expand import load_campaign
-from orchestration.cli.cluster import place_of
 from orchestration.cluster.orders import cache_name, missing_in, own_files, packed, put, unpack
-from orchestration.model.brought import BROUGHT, here
-from orchestration.model.errors import InputError
-from orchestration.runner.place import THIS_MACHINE
+from orchestration.core.brought import BROUGHT, here
+from orchestration.core.errors import InputError
+from orchestration.run.launcher import executor_named
+from orchestration.run.place import THIS_MACHINE
 from traffic.workloads import load_workload
-from tuners import checkpoint
+from tuners.learning import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = """\
@@ -141,14 +141,14 @@ def test_a_racks_inventory_may_have_the_group(tmp_path):
 
 
 def test_without_the_option_trials_run_here():
-    with place_of("") as place:
+    with executor_named("") as place:
         assert place is THIS_MACHINE
 
 
 @pytest.mark.parametrize("cluster", ["nowhere", "192.0.2.1", "-x:1", "host:port"])
 def test_what_is_no_cluster_is_refused(cluster):
     pytest.importorskip("ray")
-    with pytest.raises(InputError, match="is no cluster"), place_of(cluster):
+    with pytest.raises(InputError, match="is no cluster"), executor_named(cluster):
         pass
 
 

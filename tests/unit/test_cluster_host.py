@@ -12,8 +12,8 @@ from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.cluster.orders import Duty, Order, described
 from orchestration.cluster.task import Host, difference
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
-from orchestration.runner.worker import Failed, Finished, Progressed, work
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.run.worker import Failed, Finished, Progressed, work
 
 TUNER = """\
 import os

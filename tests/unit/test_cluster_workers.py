@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from orchestration.cluster import workers
 from orchestration.cluster.workers import MOST_LOSSES, ClusterWorkers
-from orchestration.runner.worker import Failed, Lost
+from orchestration.run.worker import Failed, Lost
 
 
 class RayError(Exception):

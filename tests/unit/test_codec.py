@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from orchestration.model.codec import (
+from orchestration.core.codec import (
     flattened,
     nested,
     pack,
@@ -19,7 +19,7 @@ from orchestration.model.codec import (
     unpack_observation,
     unpack_setup,
 )
-from orchestration.model.records import Change, Observation, Program, Setup
+from orchestration.core.records import Change, Observation, Program, Setup
 
 NAMES = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), max_size=8)
 DTYPES = st.sampled_from(["<i8", "<i4", "<f8", "|b1", "|u1"])

@@ -17,7 +17,7 @@ from orchestration.analysis.comparison.equivalence import (
 from orchestration.analysis.comparison.margins import parse_margins
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import paired_difference
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 A = np.array([10.0, 11.0, 9.0, 10.5, 9.8])
 

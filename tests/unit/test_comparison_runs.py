@@ -17,13 +17,13 @@ from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.comparison.runs import open_runs, pair_trials
 from orchestration.analysis.comparison.sentences import needs
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.writer import write_trial
 from orchestration.cli.compare import compare
-from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING, Samples
-from orchestration.model.trial import HostSpec, SingleFlowSpec, TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.records import MISSING, Samples
+from orchestration.core.trial import HostSpec, SingleFlowSpec, TunerSpec
 from orchestration.render.terminal import lines
+from orchestration.results.stamp import Reason, Stamp
+from orchestration.results.writer import write_trial
 
 
 def write(folder, case, **changes):

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from collectors.bpf.policy import CONTEXT
-from orchestration.model.errors import InputError
-from orchestration.policies import reference
-from orchestration.policies.catboost_model import read_model
-from orchestration.policies.compile import compile_model
-from orchestration.policies.render_doca import CONTEXT_BYTES, context_bytes
-from orchestration.policies.trees import ONE, Settings
-from orchestration.studies.bench.policy_agreement import (
+from orchestration.bench.policy_agreement import (
     as_c,
     built_in,
     differing,
@@ -23,6 +17,12 @@ from orchestration.studies.bench.policy_agreement import (
     happen,
     windows,
 )
+from orchestration.core.errors import InputError
+from orchestration.policies import reference
+from orchestration.policies.catboost_model import read_model
+from orchestration.policies.compile import compile_model
+from orchestration.policies.render_doca import CONTEXT_BYTES, context_bytes
+from orchestration.policies.trees import ONE, Settings
 from orchestration.virtual_rack.bluefield import SDK
 from tests.unit.compiled_policies import (
     RECORDED,

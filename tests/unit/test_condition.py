@@ -6,16 +6,14 @@ import dataclasses
 
 import pytest
 
-from orchestration.environment.source import EpisodeSource
-from orchestration.exchange.source import read_source
-from orchestration.model.condition import (
+from orchestration.core.condition import (
     condition_key,
     factors_of,
     in_words,
     settings,
     tuner_called,
 )
-from orchestration.model.trial import (
+from orchestration.core.trial import (
     ACTIONS,
     HostSpec,
     IncastSpec,
@@ -23,6 +21,8 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.environment.source import EpisodeSource
+from orchestration.exchange.source import read_source
 
 SPEC = TrialSpec(
     campaign="first",

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from inventory.files import load_testbed
-from orchestration.artifacts.reader import TrialResult
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Observation
-from orchestration.model.trial import TunerSpec
-from orchestration.whatif.credit import CreditRequest, measure, plan_credit
-from orchestration.whatif.credit_printed import credit_csv, credit_page, credit_to_json
-from orchestration.whatif.decisions import Decisions
-from orchestration.whatif.ranking import Measured, agreement, consistency, kendall
-from orchestration.whatif.sample import draw_cases, half_marked_bytes, rewarded
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Observation
+from orchestration.core.trial import TunerSpec
+from orchestration.counterfactuals.credit import CreditRequest, measure, plan_credit
+from orchestration.counterfactuals.credit_printed import credit_csv, credit_page, credit_to_json
+from orchestration.counterfactuals.decisions import Decisions
+from orchestration.counterfactuals.ranking import Measured, agreement, consistency, kendall
+from orchestration.counterfactuals.sample import draw_cases, half_marked_bytes, rewarded
+from orchestration.results.reader import TrialResult
 from tests.unit.test_replay_runs import run
 from tuners.registry import create
 
@@ -205,7 +205,7 @@ def test_credit_from_the_plan_to_the_page(old, tmp_path, name):
 def test_another_process_makes_the_same_campaign(old, tmp_path):
     request = CreditRequest(old["acc"].folder, decisions=2)
     program = (
-        "from pathlib import Path; from orchestration.whatif.credit import *;"
+        "from pathlib import Path; from orchestration.counterfactuals.credit import *;"
         f"print(plan_credit(CreditRequest(Path({str(old['acc'].folder)!r}), decisions=2),"
         f" Path({str(tmp_path)!r})).replay.file)"
     )

@@ -5,10 +5,10 @@ import pytest
 
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.delivered import Ends, measure_delivered
-from orchestration.model.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
-from orchestration.model.roce import HEADER_BYTES as ROCE_HEADER_BYTES
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
+from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     ConcurrentSpec,
     FabricSpec,
     HostSpec,

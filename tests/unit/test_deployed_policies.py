@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from orchestration.campaign.hosts import Host
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.policies.compile import deploy, model_of
 from orchestration.policies.store import DeployedPolicy, deployed_names, program_path
 from tests.unit.compiled_policies import RECORDED, recorded

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from collectors.readers.sonic_places import capabilities
 from inventory.cabling import InterfaceState, Survey, judge
 from inventory.rack import Access, Rack
 from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.agent import survey
+from orchestration.agent.dcqcn import lockdown
+from orchestration.agent.linux import vrf
+from orchestration.agent.main import OperationError
+from orchestration.agent.sonic import asics
+from orchestration.agent.sonic.places import capabilities
 from orchestration.cli.inventory_check import Checked, print_checked
-from orchestration.device.agent import asics, survey, vrf
-from orchestration.device.agent.dcqcn import lockdown
-from orchestration.device.agent.main import OperationError
 
 ROOT = Path(__file__).resolve().parents[2]
 # The folder of a line card in sonic-buildimage, device/nokia.
@@ -25,7 +27,7 @@ CARD = "x86_64-nokia_ixr7250e_36x400g-r0"
 
 
 def test_a_socket_that_is_not_ones_own_is_not_waited_for(monkeypatch):
-    from orchestration.device.agent import resp
+    from orchestration.agent.sonic import resp
 
     def refuses(path, timeout_s):
         raise PermissionError(13, "Permission denied")
@@ -114,8 +116,8 @@ def test_provisioning_refuses_it(tmp_path):
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        from orchestration.device.agent.resp import CONFIG_DB
-        from orchestration.device.agent.resp import Redis as Client
+        from orchestration.agent.sonic.resp import CONFIG_DB
+        from orchestration.agent.sonic.resp import Redis as Client
 
         Client(str(path), 20.0).call(
             CONFIG_DB, "HSET", "DEVICE_METADATA|localhost", "switch_type", "voq"

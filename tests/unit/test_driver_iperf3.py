@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.model.status import DONE, FAILED, UNFINISHED
+from orchestration.core.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.iperf3 import Iperf3, Transfer, explain, parse_json
 from traffic.drivers.output import OutputError
 from traffic.drivers.programs import Flow, Output

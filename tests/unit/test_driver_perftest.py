@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.status import DONE, FAILED, UNFINISHED
+from orchestration.core.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.output import OutputError
 from traffic.drivers.perftest import (
     NoClockRate,

@@ -9,9 +9,9 @@ import zlib
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.status import DONE, FAILED, UNFINISHED
-from traffic.drivers import host_frames as incast
-from traffic.drivers.host_frames import MARK
+from orchestration.agent.senders import frames as incast
+from orchestration.agent.senders.frames import MARK
+from orchestration.core.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.programs import Flow, Output
 from traffic.drivers.scapy_incast import ScapyIncast, build, queue_pair
 

@@ -11,6 +11,7 @@ from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated import backend, link_requests
 from orchestration.backends.emulated.backend import EmulatedBackend, fault_steps
 from orchestration.backends.emulated.fabric import (
@@ -21,10 +22,9 @@ from orchestration.backends.emulated.fabric import (
 )
 from orchestration.backends.emulated.job import Job, read_job, write_job
 from orchestration.backends.emulated.numbering import ifindex
-from orchestration.device import qdiscs
-from orchestration.model.errors import InputError
-from orchestration.model.records import Schedule
-from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.records import Schedule
+from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 
 TESTBEDS = ("graphcc", "acc", "drlet-k4", "rlcc-7", "rlcc-64")
 MS = 1_000_000

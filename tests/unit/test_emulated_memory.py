@@ -11,15 +11,15 @@ from collectors.recorder import Recorder
 from inventory.files import load_testbed
 from orchestration.backends.emulated import backend
 from orchestration.backends.emulated.backend import EmulatedBackend, guest_memory_bytes
-from orchestration.backends.emulated.kernel import boot
-from orchestration.backends.emulated.kernel.cache import Kernel
-from orchestration.model.codec import flattened
-from orchestration.model.errors import NotReadyError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Applied, Observation, Schedule
-from orchestration.model.roce import RoceSpec
-from orchestration.model.signals import names
-from orchestration.model.trial import HostSpec, TrialSpec, TunerSpec
+from orchestration.core.codec import flattened
+from orchestration.core.errors import NotReadyError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Applied, Observation, Schedule
+from orchestration.core.roce import RoceSpec
+from orchestration.core.signals import names
+from orchestration.core.trial import HostSpec, TrialSpec, TunerSpec
+from orchestration.kernel import boot
+from orchestration.kernel.cache import Kernel
 
 MS = 1_000_000
 READINGS = 640

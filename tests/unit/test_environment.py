@@ -16,10 +16,10 @@ import pytest
 from pettingzoo.test import parallel_seed_test
 
 from orchestration.campaign.expand import trial_seed
+from orchestration.core.errors import InputError, TrialError
+from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
 from orchestration.environment import FabricEnv, FabricParallelEnv, Settings
 from orchestration.environment.source import EpisodeSource
-from orchestration.model.errors import InputError, TrialError
-from orchestration.model.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
 from tuners.ecn.features import PORT_FEATURES
 from tuners.ecn.templates import product
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestration.backends.emulated.kernel.patches import DATA_PATH
+from orchestration.kernel.patches import DATA_PATH
 
 HERE = Path(__file__).parent
 EVENTS, LAST = 400, 399  # the last one is only ever what comes last at its time

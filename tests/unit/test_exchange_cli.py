@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 TOPOLOGY = "3 1 2\n2\n0 2 25Gbps 1000ns 0.000000\n1 2 25Gbps 1000ns 0.000000\n"
 FLOWS = "1\n0 1 3 100 48213 2.000000000\n"

@@ -17,6 +17,7 @@ from inventory.files import load_testbed
 from inventory.generators import Cable, leaf_spine, single_switch
 from inventory.topology import Testbed
 from orchestration.cli.main import app
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.exchange.containerlab.lab import (
     MANAGEMENT_PREFIX,
     SWITCH_KINDS,
@@ -26,7 +27,6 @@ from orchestration.exchange.containerlab.lab import (
 )
 from orchestration.exchange.containerlab.read import read_lab
 from orchestration.exchange.containerlab.testbed import Figures, to_testbed, write_testbed
-from orchestration.model.errors import InputError, NotReadyError
 
 LINUX, SONIC = SWITCH_KINDS
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from orchestration.artifacts.reader import read_trial
+from orchestration.core.errors import InputError
 from orchestration.exchange.csv_flows import import_csv
 from orchestration.exchange.imported import write_imported
-from orchestration.model.errors import InputError
+from orchestration.results.reader import read_trial
 
 MAPPING = """\
 testbed: graphcc
@@ -148,7 +148,7 @@ def test_two_flows_alike_are_told_apart_by_their_numbers(imported):
 
 
 def test_a_block_of_rows_ends_nowhere(imported, monkeypatch):
-    from orchestration.model import csv_columns
+    from orchestration.core import csv_columns
 
     whole = imported().table("schedule")
     monkeypatch.setattr(csv_columns, "_BLOCK_ROWS", 2)

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.core.errors import InputError
 from orchestration.exchange.replay_file import kind_of, read_hosts, read_records, write_replay
-from orchestration.model.errors import InputError
 from traffic.flow_file import read_flows
 
 MS = 1_000_000

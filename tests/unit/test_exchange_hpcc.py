@@ -8,11 +8,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.reader import read_trial
+from orchestration.core.errors import InputError
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.mapping import tiers
-from orchestration.model.errors import InputError
+from orchestration.results.reader import read_trial
 
 # The shipped samples have notes behind the rows.
 TOPOLOGY = """\

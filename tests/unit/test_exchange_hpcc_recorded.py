@@ -20,17 +20,17 @@ from typer.testing import CliRunner
 from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
+from orchestration.core.errors import InputError
 from orchestration.exchange.hpcc_export import export_hpcc
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.hpcc_parameters import control_of
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.source import QueueThresholds, read_source
-from orchestration.model.errors import InputError
-from orchestration.runner.run import run_campaign
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.run.runner import run_campaign
 
 RECORDED = Path(__file__).parents[1] / "golden" / "hpcc"
 BASE_NS, MS = 2_080_000_000, 1_000_000

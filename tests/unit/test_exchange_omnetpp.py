@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestration.artifacts.reader import read_trial
+from orchestration.core.errors import InputError
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.omnetpp_file import read_results
 from orchestration.exchange.omnetpp_import import import_omnetpp, list_results
-from orchestration.model.errors import InputError
+from orchestration.results.reader import read_trial
 
 RUN = "General-0-20250101-10:00:00-4242"
 SCA = f"""\

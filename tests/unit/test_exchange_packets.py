@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 from tests.unit.test_exchange_flows import (
     BASE_NS,
     MS,

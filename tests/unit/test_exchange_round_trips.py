@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inventory import testbed_json
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.writer import write_trial
+from orchestration.core.errors import InputError
+from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.exchange.csv_flows import export_csv, import_csv
 from orchestration.exchange.hpcc_export import export_hpcc
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.source import read_source
-from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import LoadBalancingSpec
+from orchestration.results.reader import read_trial
+from orchestration.results.stamp import Stamp
+from orchestration.results.writer import write_trial
 
 TABLES = ("schedule", "flows", "actions")
 
@@ -231,7 +231,7 @@ def changed(item, **fields):
 def test_what_the_formats_cannot_hold_is_refused_and_leaves_nothing(trial, place):
     from inventory.parts import LinkSpec, TrafficClass
     from inventory.topology import Testbed
-    from orchestration.model.trial import FaultSpec
+    from orchestration.core.trial import FaultSpec
 
     (item,) = read_source(trial)
     testbed, schedule, spec = item.testbed, item.schedule, item.spec
@@ -287,7 +287,7 @@ def test_what_the_formats_cannot_hold_is_refused_and_leaves_nothing(trial, place
 
 
 def test_a_link_that_fails_is_in_the_config(trial, place):
-    from orchestration.model.trial import FaultSpec
+    from orchestration.core.trial import FaultSpec
 
     (item,) = read_source(trial)
     faults = (FaultSpec(1_500_000, None, 0, ("leaf0-spine0",)),)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from orchestration.studies.bench.fan_in import KNOWN, Arm, Headroom, scenario, settings_of
+from orchestration.bench.fan_in import KNOWN, Arm, Headroom, scenario, settings_of
 from traffic.alternating import phases
 from traffic.patterns import Streams
 from tuners.ecn.pet import HEADS, thresholds

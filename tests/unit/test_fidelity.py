@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "fidelity"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.model import files
+from orchestration.core import files
 
 
 def names(folder: Path) -> list[str]:
@@ -98,15 +98,15 @@ def test_nothing_else_renames_what_it_wrote_into_place():
     others = {
         "collectors/bpf/compile.py",
         "collectors/sinks/spool.py",
-        "orchestration/backends/emulated/kernel/cache.py",
+        "orchestration/kernel/cache.py",
         "orchestration/backends/hardware/safety/ledger.py",
         "orchestration/backends/simulated/program.py",
         "orchestration/cluster/host.py",
         "orchestration/cluster/orders.py",
-        "orchestration/device/agent/lease.py",
+        "orchestration/agent/lease.py",
         "orchestration/replay/build.py",
-        "orchestration/runner/folder.py",
-        "orchestration/studies/catalogue.py",
+        "orchestration/run/folder.py",
+        "orchestration/papers/catalogue.py",
         "orchestration/virtual_rack/image.py",
         "orchestration/virtual_rack/lending.py",
     }
@@ -116,4 +116,4 @@ def test_nothing_else_renames_what_it_wrote_into_place():
         for path in (root / folder).rglob("*.py")
         if re.search(r"\bos\.(replace|rename)\(|\.rename\(|\bmade\.replace\(", path.read_text())
     }
-    assert found - others == {"orchestration/model/files.py"}
+    assert found - others == {"orchestration/core/files.py"}

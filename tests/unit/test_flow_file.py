@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.model.csv_columns import write_csv
-from orchestration.model.errors import InputError
-from orchestration.model.trial import (
+from orchestration.core.csv_columns import write_csv
+from orchestration.core.errors import InputError
+from orchestration.core.trial import (
     AllToAllSpec,
     IncastSpec,
     PoissonSpec,

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from collectors.readers.flow_layout import CLEANUP_EVERY_SLOTS, ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
 from collectors.readers.flows import FlowTables, per_queue
+from orchestration.agent.readers.flow_layout import (
+    CLEANUP_EVERY_SLOTS,
+    ENTRY_BYTES,
+    HEAD_BYTES,
+    SLOT_BYTES,
+)
 
 HOSTS = {bytes([10, 0, 0, n]): n - 1 for n in range(1, 6)}
 # two ports; the second has two traffic classes

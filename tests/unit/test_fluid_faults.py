@@ -4,7 +4,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.faults import fault_plan, link_name
-from orchestration.model.trial import FaultSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import FaultSpec, TrialSpec, TunerSpec
 
 TESTBED = load_testbed("graphcc")
 

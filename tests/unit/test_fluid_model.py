@@ -11,10 +11,10 @@ from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.backends.fluid.network import Paths
-from orchestration.model.codec import flattened
-from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE, UNFINISHED
-from orchestration.model.trial import (
+from orchestration.core.codec import flattened
+from orchestration.core.errors import TrialError
+from orchestration.core.records import DONE, UNFINISHED
+from orchestration.core.trial import (
     FaultSpec,
     HostSpec,
     IncastSpec,

@@ -7,18 +7,18 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.networks import cautions, check_network
-from orchestration.artifacts.reader import read_trial
 from orchestration.campaign.expand import load_campaign
+from orchestration.core.condition import labels_of
+from orchestration.core.errors import InputError
+from orchestration.core.roce import DCQCN_SETS, dcqcn_set
 from orchestration.exchange.hpcc_parameters import control_of
-from orchestration.model.condition import labels_of
-from orchestration.model.errors import InputError
-from orchestration.model.roce import DCQCN_SETS, dcqcn_set
+from orchestration.papers.page_data import Caution, PageData
+from orchestration.papers.results import _cautions
+from orchestration.papers.results_page import opening
 from orchestration.replay.campaign_file import _roce
-from orchestration.runner.folder import RunFolder
-from orchestration.studies.papers.page_data import Caution, PageData
-from orchestration.studies.papers.results import _cautions
-from orchestration.studies.papers.results_page import opening
-from tuners.checkpoint import pretrained
+from orchestration.results.reader import read_trial
+from orchestration.run.folder import RunFolder
+from tuners.learning.checkpoint import pretrained
 
 RATES = ("rpg_ai_rate", "rpg_hai_rate", "rpg_min_rate")
 CAMPAIGN = """\
@@ -161,7 +161,7 @@ def test_networks_say_under_which_set_they_were_trained(tmp_path):
 
 
 def test_a_network_of_a_later_closloop_says_nothing(tmp_path):
-    from tuners.checkpoint import load, save
+    from tuners.learning.checkpoint import load, save
 
     trained = load("acc-dcqcn-1")
     path = tmp_path / "own.safetensors"

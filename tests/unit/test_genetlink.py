@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from orchestration.device.genetlink import (
+from orchestration.agent.linux.genetlink import (
     GENL_HEADER,
     USERSOCK,
     NoFamilyError,
@@ -18,7 +18,7 @@ from orchestration.device.genetlink import (
     payloads,
     subscribe,
 )
-from orchestration.device.netlink import HEADER
+from orchestration.agent.linux.netlink import HEADER
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs CAP_NET_ADMIN")
 

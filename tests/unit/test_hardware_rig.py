@@ -9,9 +9,9 @@ from inventory.files import load_testbed
 from inventory.rack import Rack
 from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.switches import SwitchReading
+from orchestration.core.knobs import FLOWLET_TIMEOUT
+from orchestration.core.records import MISSING
 from orchestration.device.fleet import Clock
-from orchestration.model.knobs import FLOWLET_TIMEOUT
-from orchestration.model.records import MISSING
 
 TESTBED = load_testbed("graphcc")
 AHEAD_NS = 10**15

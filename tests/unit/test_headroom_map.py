@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.flow_figures import DoneFlows
-from orchestration.model.errors import InputError
-from orchestration.model.trial import Scalar
-from orchestration.studies.headroom.conditions import check_metrics, scene_of
-from orchestration.studies.headroom.map import HeadroomMap, make_map, to_json
-from orchestration.studies.headroom.page import MARK, page, with_former
-from orchestration.studies.headroom.picture import picture
-from orchestration.studies.papers.results import Measured
+from orchestration.core.errors import InputError
+from orchestration.core.trial import Scalar
+from orchestration.papers.headroom_map import HeadroomMap, make_map, to_json
+from orchestration.papers.map_conditions import check_metrics, scene_of
+from orchestration.papers.map_page import MARK, page, with_former
+from orchestration.papers.map_picture import picture
+from orchestration.papers.results import Measured
 
 MEAN, TAIL = "slowdown_mean", "mice_p95"
 

@@ -7,19 +7,19 @@ import subprocess
 
 import pytest
 
-from collectors.bpf.btf import LayoutError, Layouts, smallest
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
 from inventory.scale import scaled
-from orchestration.backends.emulated import machine
+from orchestration.agent.bpf.btf import LayoutError, Layouts, smallest
+from orchestration.backends.emulated import forwarding, machine
 from orchestration.backends.hardware.backend import make_switch
 from orchestration.backends.hardware.controls import check_controls, programmed
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.trial import HostSpec, SingleFlowSpec
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.trial import HostSpec, SingleFlowSpec
 from orchestration.provision.desired import desired_state
-from orchestration.virtual_rack import control, forwarding, host_kernel
+from orchestration.virtual_rack import control, host_kernel
 from orchestration.virtual_rack.layout import make_layout
 
 SEVEN = load_testbed("rlcc-7")

@@ -9,14 +9,14 @@ import typer
 from typer.testing import CliRunner
 
 from inventory.files import known_testbeds, load_testbed
-from orchestration import wiring
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.campaign.starter import arms, sizes
 from orchestration.campaign.starter.arms import COMPARISONS, choose, fitting, transport_of
 from orchestration.campaign.starter.write import Answers, make, unfit, write
 from orchestration.cli import init as verb
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
+from orchestration.run import wiring
 from traffic.workloads import known_workloads
 
 GRAPHCC = load_testbed("graphcc")

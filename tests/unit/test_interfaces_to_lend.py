@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import lending
 from orchestration.virtual_rack.cabling import links, ports_up
 from orchestration.virtual_rack.interfaces import Machine, require_free

@@ -14,7 +14,7 @@ from inventory.ansible_text import is_example, skeleton
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Corridor, Rack, Safety
 from inventory.topology import Testbed, TrafficClass
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 RACK = """\
 all:

@@ -11,7 +11,7 @@ from inventory.files import known_testbeds, load_testbed
 from inventory.generators import Cable, leaf_spine
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.cli.inventory import app
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "testbeds" / "show"
 

@@ -8,7 +8,7 @@ import pytest
 from inventory import files, testbed_json
 from inventory.files import known_testbeds, load_testbed
 from inventory.routing import PathTable
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "testbeds"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.readers.ipfix import Field, IpfixError, Template, records, sets, templates
+from orchestration.agent.sonic.ipfix import Field, IpfixError, Template, records, sets, templates
 
 
 def message(*content):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.backends.emulated.kernel import boot, build, cache, config, patches, source
-from orchestration.backends.emulated.kernel.fetch import take_source, tree_version
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.kernel import boot, build, cache, config, patches, source
+from orchestration.kernel.fetch import take_source, tree_version
 
 MAKEFILE = "# SPDX\nVERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 4\nEXTRAVERSION =\nNAME = x\n"
 DEB822 = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.backends.emulated import launcher
-from orchestration.model.errors import NotReadyError
+from orchestration.core.errors import NotReadyError
 
 SOMEBODY = 64_203
 

@@ -4,11 +4,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.agent.linux.kernel import read_links
+from orchestration.agent.main import OperationError
 from orchestration.backends.hardware.links import LinkWatch
-from orchestration.device.agent.kernel import read_links
-from orchestration.device.agent.main import OperationError
+from orchestration.core.errors import TrialError
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.model.errors import TrialError
 
 
 class FakeFleet:

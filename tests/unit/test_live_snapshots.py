@@ -15,11 +15,11 @@ from collectors.snapshot import (
 )
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.model.codec import flattened
-from orchestration.model.files import write_whole
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Applied, HostReading, Observation
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.codec import flattened
+from orchestration.core.files import write_whole
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Applied, HostReading, Observation
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 
 PERIOD_NS = 100_000

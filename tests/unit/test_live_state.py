@@ -12,9 +12,9 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError, TrialError
-from orchestration.model.knobs import ECN
-from orchestration.runner.run import run_campaign
+from orchestration.core.errors import InputError, TrialError
+from orchestration.core.knobs import ECN
+from orchestration.run.runner import run_campaign
 from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
 from orchestration.watch.ports import fullest, port_figures, state_to_json
 from orchestration.watch.state import RunReader, find_run

@@ -13,15 +13,12 @@ from typer.testing import CliRunner
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.load import load_facts, measure_load, to_json
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.load_fact import FACT, written_shares
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
-from orchestration.model.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
-from orchestration.model.trial import (
+from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
+from orchestration.core.trial import (
     STRATA,
     ConcurrentSpec,
     IncastSpec,
@@ -29,6 +26,9 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.results.load_fact import FACT, written_shares
+from orchestration.results.reader import read_trial
+from orchestration.results.writer import write_trial
 from traffic.delivery import arriving_bytes, offered_bytes, payload_rates_bps
 from traffic.schedule import make_schedule
 

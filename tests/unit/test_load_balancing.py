@@ -9,11 +9,11 @@ from inventory.rack import Access, Rack
 from orchestration.backends.hardware.balancing import check_platforms
 from orchestration.backends.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of
-from orchestration.model.trial import TrialSpec
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of
+from orchestration.core.trial import TrialSpec
 from orchestration.replay.campaign_file import _load_balancing
-from orchestration.runner.fit import check_fit
+from orchestration.run.fit import check_fit
 
 CAMPAIGN = """
 campaign: own

@@ -6,10 +6,10 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Setup
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Setup
+from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration import wiring
 from orchestration.analysis.marks import UNANSWERED, why_identical
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.marks import marking
-from orchestration.model.capabilities import capabilities
-from orchestration.model.congestion import CONTROLS, HEARS_MARKS, MARK_ANSWERS
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import MISSING, ChangeRecords, Samples
-from orchestration.model.trial import CongestionControl, HostSpec
+from orchestration.core.capabilities import capabilities
+from orchestration.core.congestion import CONTROLS, HEARS_MARKS, MARK_ANSWERS
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import MISSING, ChangeRecords, Samples
+from orchestration.core.trial import CongestionControl, HostSpec
+from orchestration.run import wiring
 from orchestration.training.request import Episodes, TrainRequest
 
 CAMPAIGN = """\

@@ -8,8 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.device.netlink import RTM_NEWROUTE, attribute, claims
-from orchestration.model.errors import NotReadyError
+from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute, claims
+from orchestration.core.errors import NotReadyError
 from orchestration.provision import run
 
 FABRIC = "198.18.0.0/15"

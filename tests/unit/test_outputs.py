@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from orchestration.cli.verbs import VERBS, load
-from orchestration.model import files
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.outputs import check_outputs, write_output
+from orchestration.cli.verbs import load, verbs
+from orchestration.core import files
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.outputs import check_outputs, write_output
 from orchestration.policies.compile import TARGETS, compile_model
 from tests.unit.compiled_policies import RECORDED
 
@@ -144,7 +144,7 @@ def leaves(command, path):
 
 def test_every_verb_that_writes_files_is_among_those_that_were_tried():
     writing = set()
-    for verb in VERBS:
+    for verb in verbs().values():
         for path, command in leaves(load(verb.name), (verb.name,)):
             flags = {flag for option in command.params for flag in option.opts}
             if flags & WRITES:

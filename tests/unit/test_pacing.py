@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from collectors.bpf.policy import HEADERS
-from orchestration.device.agent.main import OperationError
+from orchestration.agent.main import OperationError
+from orchestration.agent.policies import pcc
+from orchestration.agent.policies.pacing import COUNTS, FLOW_BYTES, name_of
+from orchestration.agent.policies.policy import Policies
 from orchestration.policies import pacing
 from orchestration.policies.compile import compile_model
-from orchestration.policies.host import pcc
-from orchestration.policies.host.pacing import COUNTS, FLOW_BYTES, name_of
-from orchestration.policies.host.policy import Policies
 from orchestration.policies.pacing import pacing_version
 from tests.unit.compiled_policies import RECORDED
 from tests.unit.policy_library import NACK, RTT, START, TIMEOUT, Flow, Policy

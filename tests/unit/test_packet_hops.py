@@ -9,11 +9,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.packet_hops import PACKET_HOP, packet_hops, told_hops
-from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.records import Samples
-from orchestration.runner.run import run_campaign
+from orchestration.core.records import Samples
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.run.runner import run_campaign
 
 CAMPAIGN = """\
 campaign: hops

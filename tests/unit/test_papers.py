@@ -16,16 +16,16 @@ from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_figures import measure_throughput
 from orchestration.analysis.trial_figures import written_load
-from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
-from orchestration.model.errors import InputError
-from orchestration.model.records import Samples
-from orchestration.studies.catalogue import load_campaigns, put_aside
-from orchestration.studies.papers.claims import Section, load_claims
-from orchestration.studies.papers.figure_texts import amount
-from orchestration.studies.papers.page_parts import renewed
-from orchestration.studies.papers.results import evaluate_section, is_placebo, measure_campaign
+from orchestration.core.errors import InputError
+from orchestration.core.records import Samples
+from orchestration.papers.catalogue import load_campaigns, put_aside
+from orchestration.papers.claims import Section, load_claims
+from orchestration.papers.figure_texts import amount
+from orchestration.papers.page_parts import renewed
+from orchestration.papers.results import evaluate_section, is_placebo, measure_campaign
+from orchestration.results.reader import finished_trials, read_trial
 
 FOLDER = Path(__file__).parents[2] / "examples" / "papers"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yml"))

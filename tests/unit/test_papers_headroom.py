@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.flow_figures import DoneFlows
-from orchestration.model.errors import InputError
-from orchestration.studies.papers.claims import Section
-from orchestration.studies.papers.headroom import Headroom, headroom_of, verdict_on
-from orchestration.studies.papers.headroom_page import headroom_part
-from orchestration.studies.papers.headroom_picture import picture
-from orchestration.studies.papers.page_data import Cell, Headline, PageData, read_data, to_json
-from orchestration.studies.papers.results import Measured
+from orchestration.core.errors import InputError
+from orchestration.papers.claims import Section
+from orchestration.papers.headroom import Headroom, headroom_of, verdict_on
+from orchestration.papers.headroom_page import headroom_part
+from orchestration.papers.headroom_picture import picture
+from orchestration.papers.page_data import Cell, Headline, PageData, read_data, to_json
+from orchestration.papers.results import Measured
 
 SECTION = Section(
     id="s",

@@ -10,7 +10,7 @@ import pytest
 
 from orchestration.analysis.detectable import noncentrality
 from orchestration.analysis.flow_figures import DoneFlows
-from orchestration.studies.papers.answer import (
+from orchestration.papers.answer import (
     claim_text,
     detectable_text,
     headline,
@@ -19,12 +19,12 @@ from orchestration.studies.papers.answer import (
     tally_text,
     yardsticks,
 )
-from orchestration.studies.papers.causes import likely_cause
-from orchestration.studies.papers.claims import Claim, Section
-from orchestration.studies.papers.condition import Condition, Repeat
-from orchestration.studies.papers.results import SectionResult, placebo_of
-from orchestration.studies.papers.section_part import size_text
-from orchestration.studies.papers.verdicts import ClaimResult, evaluate_claim
+from orchestration.papers.causes import likely_cause
+from orchestration.papers.claims import Claim, Section
+from orchestration.papers.condition import Condition, Repeat
+from orchestration.papers.results import SectionResult, placebo_of
+from orchestration.papers.section_part import size_text
+from orchestration.papers.verdicts import ClaimResult, evaluate_claim
 
 SECTION = Section(
     id="s",

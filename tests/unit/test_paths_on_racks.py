@@ -9,24 +9,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collectors.readers import path_agent, path_routes
-from collectors.readers.path_agent import Paths
-from collectors.readers.path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.agent.linux.fib import Hop
+from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute
+from orchestration.agent.linux.sysctls import RUN_SYSCTLS
+from orchestration.agent.main import OperationError
+from orchestration.agent.readers import path_routes
+from orchestration.agent.readers import paths as path_agent
+from orchestration.agent.readers.path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
+from orchestration.agent.readers.paths import Paths
 from orchestration.backends.hardware import balancing
 from orchestration.backends.hardware.balancing import Balancing, check_paths, services_for
 from orchestration.backends.hardware.settings import Settings
-from orchestration.device.agent.main import OperationError
-from orchestration.device.agent.sysctls import RUN_SYSCTLS
+from orchestration.core.errors import NotReadyError, TrialError
+from orchestration.core.knobs import FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of
+from orchestration.core.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.device.errors import DeviceError
-from orchestration.device.fib import Hop
 from orchestration.device.fleet import Fleet
-from orchestration.device.netlink import RTM_NEWROUTE, attribute
-from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import ECMP, LoadBalancingSpec, stream_of
-from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
 
 NAMES = {5: "eth2", 7: "eth10", 6: "eth3"}
 DOWN, DEAD, CLONED = 0x10, 0x01, 0x200

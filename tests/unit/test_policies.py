@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestration.model.congestion import CONTROLS, defaults
+from orchestration.core.congestion import CONTROLS, defaults
 from tests.unit.policy_library import (
     ACK,
     CNP,

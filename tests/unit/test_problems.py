@@ -8,15 +8,15 @@ import pytest
 
 from orchestration.cli import terminal
 from orchestration.cli.main import main
-from orchestration.cli.verbs import VERBS, load
+from orchestration.cli.verbs import load, verbs
+from orchestration.core.errors import InputError, NotReadyError, TrialError, check_known
+from orchestration.core.problems import Code, Problem, in_words
 from orchestration.device.errors import DeviceGone
-from orchestration.model.errors import InputError, NotReadyError, TrialError, check_known
-from orchestration.model.problems import Code, Problem, in_words
 
 
 def with_json():
     """Yield every verb that has --json, sub-verbs included, as its words."""
-    todo = [((verb.name,), load(verb.name)) for verb in VERBS]
+    todo = [((verb.name,), load(verb.name)) for verb in verbs().values()]
     while todo:
         words, command = todo.pop()
         todo += [((*words, name), one) for name, one in getattr(command, "commands", {}).items()]

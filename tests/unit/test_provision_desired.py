@@ -8,8 +8,8 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.model.errors import InputError
-from orchestration.model.trial import HostSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import HostSpec
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
 
 GBPS = 10**9

@@ -30,6 +30,10 @@ OWN_UTILS = tuple(pkgutil.iter_modules(OWN_FOLDERS))
 # as Ansible does with its setting `module_utils`
 ansible_utils.__path__ = [*OWN_FOLDERS, *FOLDERS]
 
+from ansible.module_utils.agent.lease import Leases  # noqa: E402
+from ansible.module_utils.agent.main import OperationError  # noqa: E402
+from ansible.module_utils.agent.place import locked, this_boot  # noqa: E402
+from ansible.module_utils.agent.records import new_record, store  # noqa: E402
 from ansible.module_utils.closloop import queues, routes, sysctls  # noqa: E402
 from ansible.module_utils.closloop import reconcile as steps  # noqa: E402
 from ansible.module_utils.closloop.reconcile import (  # noqa: E402
@@ -38,10 +42,6 @@ from ansible.module_utils.closloop.reconcile import (  # noqa: E402
     Saved,
     reconcile,
 )
-from ansible.module_utils.device.agent.lease import Leases  # noqa: E402
-from ansible.module_utils.device.agent.main import OperationError  # noqa: E402
-from ansible.module_utils.device.agent.place import locked, this_boot  # noqa: E402
-from ansible.module_utils.device.agent.records import new_record, store  # noqa: E402
 
 # Ansible puts an object there that torch, in the same process here, cannot trace.
 sys.intern = INTERN

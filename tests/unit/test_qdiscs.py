@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from orchestration.device import qdiscs
-from orchestration.device.qdiscs import Red
+from orchestration.agent.linux import qdiscs
+from orchestration.agent.linux.qdiscs import Red
 
 THRESHOLDS = (20_000, 80_000, 42_949_672)
 OLD_KERNEL = Red(0, *THRESHOLDS[:2], 0, 0, 0, THRESHOLDS[2], 9, 0)

@@ -10,12 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from orchestration.artifacts import tables
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.tables import TABLES, write_table
-from orchestration.model.errors import InputError
-from orchestration.query import Runs, sql, table
-from orchestration.query.output import first_rows, write_result
+from orchestration.core.errors import InputError
+from orchestration.results import tables
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.sql import Runs, sql, table
+from orchestration.results.sql.output import first_rows, write_result
+from orchestration.results.tables import TABLES, write_table
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +226,8 @@ def test_json_has_objects_where_the_table_has_json(two, tmp_path):
 
 INTERRUPTED = """
 import os, signal, sys, threading, time
-from orchestration.query import Runs
-from orchestration.query.database import interruptible
+from orchestration.results.sql import Runs
+from orchestration.results.sql.database import interruptible
 runs = Runs(sys.argv[1])
 query = "select sum(x * 7 % 5) from range(1000000000) as a(x) where sqrt(x) % 3 < 0.1"
 relation = runs.sql(query)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import (
     containers,
     control,

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import attach, control, folder
 from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.control import RackHandle, RackProcess, ask

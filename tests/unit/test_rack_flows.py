@@ -9,12 +9,12 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.device.agent.main import OperationError
+from orchestration.agent.main import OperationError
+from orchestration.agent.senders.sender import operations
+from orchestration.bench.outcome import bench_trial
+from orchestration.core.trial import SingleFlowSpec
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import answered, gather
-from orchestration.model.trial import SingleFlowSpec
-from orchestration.studies.bench.outcome import bench_trial
-from traffic.drivers.host_sockets import operations
 from traffic.drivers.rack import RackFlows
 from traffic.schedule import make_schedule
 

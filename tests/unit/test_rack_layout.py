@@ -8,8 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration.device import qdiscs
-from orchestration.model.errors import InputError
+from orchestration.agent.linux import qdiscs
+from orchestration.core.errors import InputError
 from orchestration.virtual_rack import cabling, roots
 from orchestration.virtual_rack.layout import Layout, highest_switch, make_layout
 from orchestration.virtual_rack.roots import password_hash

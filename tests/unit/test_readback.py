@@ -3,7 +3,7 @@
 import numpy as np
 
 from orchestration.backends.hardware.readback import ReadBack
-from orchestration.model.knobs import ECN
+from orchestration.core.knobs import ECN
 
 
 def asked(kmin, kmax, pmax):

@@ -13,8 +13,9 @@ import pytest
 
 from collectors.readers.tc import PlainReader, ReaderError
 from inventory.files import load_testbed
+from orchestration.agent.linux import qdiscs
 from orchestration.analysis.counters import check_rates
-from orchestration.backends.emulated import machine, real_time
+from orchestration.backends.emulated import forwarding, machine, real_time
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.launcher import init_script
@@ -23,13 +24,11 @@ from orchestration.backends.realtime import SHAPERS_LATE_NS
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.run import at_scale
-from orchestration.device import qdiscs
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.records import Samples
+from orchestration.core.trial import LINUX, FaultSpec, HostSpec, TrialSpec
 from orchestration.environment.source import EpisodeSource
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.records import Samples
-from orchestration.model.trial import LINUX, FaultSpec, HostSpec, TrialSpec
-from orchestration.runner.run import default_jobs
-from orchestration.virtual_rack import forwarding
+from orchestration.run.runner import default_jobs
 
 SEVEN = load_testbed("rlcc-7")
 BARE = ("red", "fq", "netem", "ets", "matchall", "dctcp", "cubic")

@@ -13,7 +13,7 @@ import pytest
 from orchestration.backends import realtime
 from orchestration.backends.lag import Lag
 from orchestration.backends.realtime import Counters, Load, MachineWatch, judge, rounded_up
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 
 STAT = """cpu  0 0 0 0 0 0 0 0 0 0
 cpu0 {user} 0 10 {idle} 5 1 {softirq} {steal} 0 0

@@ -7,8 +7,8 @@ import pytest
 
 from collectors.recorder import Recorder
 from inventory.files import load_testbed
-from orchestration.model.knobs import ECN
-from orchestration.model.records import MISSING, Applied, Observation
+from orchestration.core.knobs import ECN
+from orchestration.core.records import MISSING, Applied, Observation
 
 TESTBED = load_testbed("rlcc-7")
 QUEUES = len(TESTBED.queues)

@@ -4,13 +4,13 @@ import struct
 
 import pytest
 
-from collectors.readers import red_agent
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.agent.linux import qdiscs
+from orchestration.agent.linux.netlink import attribute
+from orchestration.agent.main import OperationError
+from orchestration.agent.readers import red as red_agent
 from orchestration.backends.hardware.switches import LinuxSwitch
-from orchestration.device import qdiscs
-from orchestration.device.agent.main import OperationError
-from orchestration.device.netlink import attribute
 
 HANDLE = 0x30000
 TCA_HW_OFFLOAD = 12

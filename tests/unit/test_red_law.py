@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.model.red_law import RedLaw, read_back_pmax, red_max_p
+from orchestration.core.red_law import RedLaw, read_back_pmax, red_max_p
 
 SECN1 = RedLaw(5_000, 200_000, 0.01)
 SECN2 = RedLaw(100_000, 400_000, 0.2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.backends.emulated.kernel.cache import find_kernel
+from orchestration.kernel.cache import find_kernel
 
 CAMPAIGN = """
 campaign: tiny

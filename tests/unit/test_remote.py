@@ -7,15 +7,15 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.emulated.remote import AnsweringTuner, AskingTuner
-from orchestration.model.codec import (
+from orchestration.core.codec import (
     pack_observation,
     pack_setup,
     unpack_observation,
     unpack_setup,
 )
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Observation, Setup
-from orchestration.model.signals import SIGNALS
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Observation, Setup
+from orchestration.core.signals import SIGNALS
 from tuners.base import BaseTuner
 
 OF_QUEUES = [signal for signal in SIGNALS if signal.scope == "queue"]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 DIGEST = "ab" * 32
 BASE = """campaign: again

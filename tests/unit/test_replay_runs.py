@@ -12,16 +12,16 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.artifacts.tables import TABLES, read_table, write_table
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.model.errors import InputError
-from orchestration.model.files import sha256_of
+from orchestration.core.errors import InputError
+from orchestration.core.files import sha256_of
 from orchestration.replay.build import build_replays
 from orchestration.replay.drafts import ReplayRequest
-from orchestration.runner.fit import check_fit
+from orchestration.results.reader import TrialResult, finished_trials, read_trial
+from orchestration.results.tables import TABLES, read_table, write_table
+from orchestration.results.writer import write_trial
+from orchestration.run.fit import check_fit
 from traffic.schedule import make_schedule
 
 PARENT = """campaign: old

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from inventory.parts import TrafficClass
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.writer import write_trial
 from orchestration.campaign.expand import Campaign, load_campaign
+from orchestration.core.errors import InputError
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import CLOSLOOP, DriverSpec, HostSpec
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
-from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import CLOSLOOP, DriverSpec, HostSpec
 from orchestration.replay.build import build_replays
 from orchestration.replay.drafts import ReplayRequest
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.stamp import Stamp
+from orchestration.results.writer import write_trial
 from tests.unit.conftest import Case
 from traffic.schedule import class_names
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import DCQCN, KNOBS
-from orchestration.model.records import Observation, Setup
-from orchestration.model.trial import TunerSpec
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import DCQCN, KNOBS
+from orchestration.core.records import Observation, Setup
+from orchestration.core.trial import TunerSpec
 from tuners import registry
 from tuners.recorded import read_actions
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from orchestration.analysis.report.report_page import build_page
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.writer import write_trial
 from orchestration.cli.report import report
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.trial import TunerSpec
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.trial import TunerSpec
 from orchestration.render.html import replace_file
+from orchestration.results.writer import write_trial
 
 EXTERNAL = re.compile(r"<(script|link|img|iframe)[^>]*(src|href)\s*=|@import|url\(\s*.?http")
 

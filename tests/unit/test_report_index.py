@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from orchestration.analysis.index.entries import History, entry_of, unread_entry
 from orchestration.cli.report import report
-from orchestration.model.errors import InputError
-from orchestration.runner.journal import read_history
+from orchestration.core.errors import InputError
+from orchestration.run.journal import read_history
 
 AT = "2026-11-24T02:50:00.000+00:00"
 

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 from orchestration.analysis.report.report_page import build_report
 from orchestration.analysis.report.shown import MOST_TUNERS
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.reader import finished_trials
-from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.writer import write_trial
 from orchestration.cli.report import report
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import MISSING, ChangeRecords, Samples
-from orchestration.model.trial import TunerSpec
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import MISSING, ChangeRecords, Samples
+from orchestration.core.trial import TunerSpec
+from orchestration.results.reader import finished_trials
+from orchestration.results.stamp import Stamp
+from orchestration.results.writer import write_trial
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.analysis.device_figures import measure_paths, packets_by_uplink
 from orchestration.analysis.report.paths import uplink_packets, uplink_picture
-from orchestration.model.records import MISSING, Samples
+from orchestration.core.records import MISSING, Samples
 from orchestration.render.figure_style import colours_of
 
 TESTBED = """

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from orchestration.backends.emulated import data_path
+from orchestration import datapath as data_path
+from orchestration.bench import decision_cost
 from orchestration.policies.compile import build_library
-from orchestration.studies.bench import decision_cost
 from orchestration.training.rlcc import learner as gradient
 from tests.unit.policy_library import RTT, START, US, Flow, Policy
 from tuners.nic import fixed_point, networks, sources

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tuners
-from orchestration.model.congestion import defaults
+from orchestration.core.congestion import defaults
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from tests.unit.policy_library import ACK, CNP, HEADERS, RTT, START, TX, US, Flow, compiled

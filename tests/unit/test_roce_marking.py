@@ -6,10 +6,10 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware import marking
 from orchestration.backends.hardware.switches import LinuxSwitch
+from orchestration.core.errors import NotReadyError
+from orchestration.core.status import DONE, FAILED
+from orchestration.core.trial import DriverSpec, IncastSpec, TrialSpec, TunerSpec
 from orchestration.device.fleet import Clock
-from orchestration.model.errors import NotReadyError
-from orchestration.model.status import DONE, FAILED
-from orchestration.model.trial import DriverSpec, IncastSpec, TrialSpec, TunerSpec
 from traffic.drivers.perftest import Perftest
 from traffic.drivers.programs import Outcome
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Observation
-from orchestration.model.roce import DCQCN_PARAMETERS
-from orchestration.model.trial import TunerSpec
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Observation
+from orchestration.core.roce import DCQCN_PARAMETERS
+from orchestration.core.trial import TunerSpec
 from tuners import registry
 from tuners.ecn import acc, graphcc, pet
 from tuners.ecn.dcqcn import WithDcqcn

@@ -14,15 +14,15 @@ from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import summarise
-from orchestration.artifacts.looks import LOOKS_FILE, read_looks
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError, Interrupted, TrialError
-from orchestration.model.records import FAILED
-from orchestration.runner.journal import read_journal
-from orchestration.runner.run import run_campaign
-from orchestration.studies.papers.results import Compared, _look, measure_campaign
+from orchestration.core.errors import InputError, Interrupted, TrialError
+from orchestration.core.records import FAILED
+from orchestration.papers.results import Compared, _look, measure_campaign
+from orchestration.results.looks import LOOKS_FILE, read_looks
+from orchestration.run.journal import read_journal
+from orchestration.run.runner import run_campaign
 
 # Without queues all tuners are alike: after the first look `calm` is done, and `busy` at the most.
 CAMPAIGN = """\

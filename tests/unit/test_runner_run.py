@@ -9,11 +9,11 @@ import pytest
 
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError, NotReadyError, TrialError
-from orchestration.runner import room
-from orchestration.runner.folder import RunFolder
-from orchestration.runner.journal import read_journal
-from orchestration.runner.run import default_jobs, run_campaign
+from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.run import room
+from orchestration.run.folder import RunFolder
+from orchestration.run.journal import read_journal
+from orchestration.run.runner import default_jobs, run_campaign
 
 CAMPAIGN = """\
 campaign: tiny

@@ -11,8 +11,8 @@ import pytest
 
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.runner.journal import read_journal
-from orchestration.runner.run import run_campaign
+from orchestration.run.journal import read_journal
+from orchestration.run.runner import run_campaign
 
 SCRIPT = Path(__file__).parent / "scripts" / "run_slowly.py"
 ROOT = Path(__file__).resolve().parents[2]

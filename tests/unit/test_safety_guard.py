@@ -11,12 +11,12 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
+from orchestration.agent.identity import contradiction
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import restore_open_runs, restore_runs
-from orchestration.device.agent.identity import contradiction
+from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.model.errors import InputError, NotReadyError, TrialError
 
 DEADMAN_S, LEASE_S = 30.0, 60.0
 S = 1_000_000_000

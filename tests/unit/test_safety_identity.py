@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from orchestration.device.agent import rows, state
-from orchestration.device.agent.identity import contradiction, identity, same_device
-from orchestration.device.agent.main import OperationError
-from orchestration.device.agent.resp import CONFIG_DB, Redis
+from orchestration.agent import state
+from orchestration.agent.identity import contradiction, identity, same_device
+from orchestration.agent.main import OperationError
+from orchestration.agent.sonic import rows
+from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 
 HOST = {"machine_id": "a" * 32, "chassis": "", "macs": ["00:11:22:33:44:55", "00:11:22:33:44:56"]}
 SWITCH = {"machine_id": "c" * 32, "chassis": "00:aa:bb:cc:dd:ee", "macs": ["00:aa:bb:cc:dd:ef"]}

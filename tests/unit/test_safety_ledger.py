@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.model.errors import NotReadyError
+from orchestration.core.errors import NotReadyError
 
 
 @pytest.fixture

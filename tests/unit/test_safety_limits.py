@@ -6,8 +6,8 @@ import pytest
 from inventory.rack import Corridor
 from orchestration.backends.hardware.safety.breaker import Breaker, CorridorLeft, PortCounters
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Change
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Change
 
 
 def thresholds(*changes: tuple[int, int]) -> Change:

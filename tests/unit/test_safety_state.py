@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from orchestration.agent.linux import netlink, qdiscs
+from orchestration.agent.linux.kernel import write_sysctls
+from orchestration.agent.linux.qdiscs import Red
+from orchestration.agent.main import OperationError
+from orchestration.agent.snapshot_form import check_form
+from orchestration.agent.state import differences, restore_plan, snapshot
 from orchestration.backends.hardware.safety.outcomes import is_foreign, outcome_of, said
-from orchestration.device import netlink, qdiscs
-from orchestration.device.agent.kernel import write_sysctls
-from orchestration.device.agent.main import OperationError
-from orchestration.device.agent.snapshot_form import check_form
-from orchestration.device.agent.state import differences, restore_plan, snapshot
-from orchestration.device.qdiscs import Red
 
 RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)
 ROOT = 0xFFFFFFFF

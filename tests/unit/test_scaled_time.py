@@ -20,11 +20,11 @@ from orchestration.backends.dilation import (
 from orchestration.backends.hardware.readiness import check_same_fabric, check_scale
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.scale import in_words, with_scale
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import LoadBalancingSpec
-from orchestration.model.ports import Outcome
-from orchestration.model.records import (
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.ports import Outcome
+from orchestration.core.records import (
     DONE,
     MISSING,
     Applied,
@@ -35,7 +35,7 @@ from orchestration.model.records import (
     Observation,
     Samples,
 )
-from orchestration.model.trial import (
+from orchestration.core.trial import (
     FaultSpec,
     HostSpec,
     IncastSpec,

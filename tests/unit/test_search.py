@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from inventory.files import load_testbed
-from orchestration.artifacts.reader import finished_trials
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.campaign.found import (
     FoundGroup,
@@ -23,7 +22,8 @@ from orchestration.campaign.found import (
     read_found,
 )
 from orchestration.cli.main import app
-from orchestration.model.errors import ClosloopError, InputError
+from orchestration.core.errors import ClosloopError, InputError
+from orchestration.results.reader import finished_trials
 from orchestration.search.figures import Ask, Figures, Seed
 from orchestration.search.halving import SEARCH, Effort, Halving, budget, seeds_of
 from orchestration.search.request import SearchRequest

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from inventory.files import load_testbed
 from inventory.switch import SwitchSpec
-from orchestration.artifacts.tables import TABLES
-from orchestration.model.knobs import ECN, KNOBS, Bounds, Column, ImpossibleSetting, Knob
-from orchestration.model.ports import Offer
-from orchestration.model.records import Change
-from orchestration.model.signals import (
+from orchestration.core.knobs import ECN, KNOBS, Bounds, Column, ImpossibleSetting, Knob
+from orchestration.core.ports import Offer
+from orchestration.core.records import Change
+from orchestration.core.signals import (
     BY_KEY,
     DERIVED,
     FLOW_SCOPE,
@@ -29,6 +28,7 @@ from orchestration.model.signals import (
     targets,
     wants_flow_table,
 )
+from orchestration.results.tables import TABLES
 from tuners.base import BaseTuner
 
 TESTBED = load_testbed("rlcc-7")

@@ -13,8 +13,8 @@ from orchestration.backends.simulated.job import (
     hash_seed,
     route_rows,
 )
-from orchestration.model.errors import InputError, NotReadyError, TrialError
-from orchestration.model.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import orchestration.backends.simulated as simulated
-from orchestration.model.red_law import RedLaw, red_max_p
+from orchestration.core.red_law import RedLaw, red_max_p
 
 SOURCE = Path(simulated.__file__).parent / "ns3"
 HARNESS = r"""

@@ -19,7 +19,7 @@ from orchestration.backends.simulated.program import (
     policy_names,
     require_program,
 )
-from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.core.errors import NotReadyError, TrialError
 
 
 @pytest.fixture(autouse=True)

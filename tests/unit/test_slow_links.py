@@ -6,7 +6,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 TESTBED = """
 kind: leaf-spine

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.readers.sonic_ages import ChangeTimes
+from orchestration.agent.sonic.ages import ChangeTimes
 
 MS = 1_000_000
 

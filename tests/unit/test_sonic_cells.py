@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.readers.sonic_cells import cells_of
+from orchestration.agent.sonic.cells import cells_of
 
 
 @pytest.mark.parametrize(

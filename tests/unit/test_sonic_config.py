@@ -7,6 +7,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.backends.hardware.sonic.config import (
     MOST_BYTES,
     TABLES,
@@ -15,10 +16,9 @@ from orchestration.backends.hardware.sonic.config import (
 )
 from orchestration.backends.hardware.sonic.counters import shares
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
+from orchestration.core.errors import InputError
+from orchestration.core.records import MISSING
 from orchestration.device.errors import DeviceError
-from orchestration.device.qdiscs import CLASS_TOS
-from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING
 
 
 def rack_of(name, queues):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.readers import sonic_stream
-from collectors.readers.ipfix import records, templates
-from collectors.readers.sonic_stream import DepthStream, RecordClock
-from orchestration.device.agent import telemetry
+from orchestration.agent.sonic import stream as sonic_stream
+from orchestration.agent.sonic import telemetry
+from orchestration.agent.sonic.ipfix import records, templates
+from orchestration.agent.sonic.stream import DepthStream, RecordClock
 from orchestration.virtual_rack import sonic_telemetry
 from orchestration.virtual_rack.sonic_model import QueueCounts
 from orchestration.virtual_rack.sonic_telemetry import Telemetry, record_message, template_message

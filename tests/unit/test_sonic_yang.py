@@ -16,9 +16,9 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from orchestration.agent.sonic.configdb import DEFAULTS
+from orchestration.agent.sonic.telemetry import GROUPS, PROFILES
 from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
-from orchestration.device.agent.configdb import DEFAULTS
-from orchestration.device.agent.telemetry import GROUPS, PROFILES
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import Traits, config_rows, model_of
 

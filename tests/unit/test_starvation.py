@@ -8,9 +8,9 @@ import pytest
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.analysis.delivered import Ends
 from orchestration.analysis.starvation import check_starvation, measure_shares
-from orchestration.model.records import DONE, LASTING, Samples, Schedule
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.records import DONE, LASTING, Samples, Schedule
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     ConcurrentSpec,
     FabricSpec,
     FaultSpec,

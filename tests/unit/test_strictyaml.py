@@ -25,9 +25,9 @@ from inventory.strictyaml import (
 )
 from inventory.yamltree import MAX_CHARS, MAX_DEPTH, MAX_FAULTS
 from orchestration.campaign.expand import load_campaign
+from orchestration.core.errors import InputError, Problem
 from orchestration.exchange.mapping import CsvMapping, read_mapping
 from orchestration.exchange.replay_file import read_hosts
-from orchestration.model.errors import InputError, Problem
 
 
 class Poisson(StrictModel):

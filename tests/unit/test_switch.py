@@ -8,8 +8,8 @@ from inventory import testbed_json
 from inventory.files import load_testbed
 from inventory.switch import headroom_bytes, response_bytes
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError
-from orchestration.model.signals import targets
+from orchestration.core.errors import InputError
+from orchestration.core.signals import targets
 from orchestration.replay.testbed_file import write_testbed
 
 BASE = """

@@ -73,7 +73,7 @@ def test_another_word_is_refused(asked_for):
 
 
 def test_every_program_that_builds_the_kernel_is_asked_for(asked_for):
-    from orchestration.backends.emulated.kernel.build import _TOOLS
+    from orchestration.kernel.build import _TOOLS
 
     _, (_, *packages) = asked_for("quickstart")
     assert set(_TOOLS.values()) <= set(packages)

@@ -14,7 +14,7 @@ pytest.importorskip("influxdb_client")
 import closloop
 from collectors.sinks.influx import InfluxConnection, Server
 from orchestration.cli.verbs import load
-from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.core.errors import NotReadyError, TrialError
 
 LINE = "closloop_event,kind=a t_ns=1i 1795287252426000000"
 

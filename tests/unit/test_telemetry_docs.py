@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from collectors.sinks.names import COMMON_TAGS, MEASUREMENTS
-from orchestration.model.knobs import ECN
-from orchestration.model.signals import recorded
+from orchestration.core.knobs import ECN
+from orchestration.core.signals import recorded
 from orchestration.telemetry.delivery import _FIRST_WAIT_S, _LONGEST_WAIT_S
 from orchestration.telemetry.points import LINES
 

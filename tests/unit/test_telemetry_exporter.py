@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.runner.run import run_campaign
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.run.runner import run_campaign
 from orchestration.telemetry.exporter import metrics_text, serve
 
 CAMPAIGN = """\
@@ -92,7 +92,7 @@ def test_the_queues_of_the_trial_that_ended_last_are_its_last_readings(run):
 @pytest.mark.slow
 def test_a_trial_that_runs_shows_its_snapshots(tmp_path, monkeypatch):
     monkeypatch.setattr("collectors.snapshot.EVERY_S", 0.0)
-    monkeypatch.setattr("orchestration.runner.worker._PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("orchestration.run.worker._PROGRESS_EVERY_S", 0.0)
     file = tmp_path / "scraped.yml"
     file.write_text(CAMPAIGN.replace("duration: 1ms", "duration: 20ms"))
     listener = Scraping(tmp_path / "runs" / "scraped")

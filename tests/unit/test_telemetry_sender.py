@@ -17,12 +17,9 @@ from collectors.sinks.names import MEASUREMENTS, run_tag
 from collectors.sinks.spooling import SpoolNote, leave_note, spooled, started_ns
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
-from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.records import (
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.records import (
     FlowRecords,
     HostReading,
     Observation,
@@ -30,8 +27,11 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.signals import names, recorded, targets
-from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.signals import names, recorded, targets
+from orchestration.core.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.results.stamp import Stamp
+from orchestration.results.writer import write_trial
 from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
 from orchestration.telemetry.sender import Sender
 from traffic.schedule import make_schedule
@@ -386,7 +386,7 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
 
 
 def make_observation(queues, columns):
-    from orchestration.model.records import Observation
+    from orchestration.core.records import Observation
 
     return Observation(t_ns=0, age_ns=np.zeros(queues, np.int64), values=columns)
 

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from collectors.sinks.influx import Server
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.core.errors import InputError, NotReadyError
 from orchestration.telemetry.settings import load_settings
 
 SECRET = "t0k3n-of-mine"

@@ -9,28 +9,28 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.topology import TrafficClass
-from orchestration import wiring
+from orchestration.agent.linux import qdiscs
+from orchestration.agent.senders.flows import Service
 from orchestration.analysis.counters import check_rates
 from orchestration.analysis.report.timeline import timeline
 from orchestration.analysis.trial_figures import measure
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.tables import read_table
-from orchestration.artifacts.writer import write_trial
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.numbering import ifindex
-from orchestration.device import qdiscs
-from orchestration.model.errors import NotReadyError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import (
+from orchestration.core.errors import NotReadyError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import (
     ChangeRecords,
     FlowRecords,
     Samples,
     TrialRecord,
 )
-from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.results.reader import read_trial
+from orchestration.results.stamp import Stamp
+from orchestration.results.tables import read_table
+from orchestration.results.writer import write_trial
+from orchestration.run import wiring
 from traffic.drivers.connections import services
-from traffic.drivers.flows import Service
 from traffic.patterns import check_pattern
 from traffic.schedule import make_schedule
 

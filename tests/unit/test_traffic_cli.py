@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestration.cli.traffic import app
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 
 def run(*args: str) -> str:

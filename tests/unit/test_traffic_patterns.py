@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.model.trial import (
+from orchestration.core.trial import (
     AllToAllSpec,
     AlternatingSpec,
     ConcurrentSpec,

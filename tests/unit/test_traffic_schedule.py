@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.model.errors import InputError
-from orchestration.model.trial import (
+from orchestration.core.errors import InputError
+from orchestration.core.trial import (
     AllToAllSpec,
     IncastSpec,
     MessageMixSpec,

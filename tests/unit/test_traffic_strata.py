@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.model.trial import (
+from orchestration.core.trial import (
     INDEPENDENT,
     STRATA,
     IncastSpec,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 from traffic.workloads import (
     Workload,
     known_workloads,

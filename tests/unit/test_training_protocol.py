@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.streams import PROTOCOL
 from orchestration.cli.main import app
-from orchestration.model.records import DONE, LASTING, UNFINISHED, FlowRecords, Schedule
-from orchestration.model.trial import TunerSpec
+from orchestration.core.records import DONE, LASTING, UNFINISHED, FlowRecords, Schedule
+from orchestration.core.trial import TunerSpec
 from orchestration.training.held_out import Gain, HeldOut, figure_of
 from orchestration.training.outcome import Result, read_result, verdict, write_result
 from orchestration.training.protocol import load_protocol

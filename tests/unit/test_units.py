@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.model.units import (
+from orchestration.core.units import (
     UnitError,
     format_duration,
     format_rate,

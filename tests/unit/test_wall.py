@@ -2,8 +2,8 @@
 
 import time
 
-from orchestration.model import wall
-from orchestration.model.wall import Stopwatch, Took
+from orchestration.core import wall
+from orchestration.core.wall import Stopwatch, Took
 
 
 def test_both_times_are_said_where_they_differ():

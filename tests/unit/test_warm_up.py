@@ -16,13 +16,13 @@ from orchestration.analysis.report.timeline import timeline
 from orchestration.analysis.sample_parts import arrivals, since
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.trial_figures import measure, of_flows
-from orchestration.artifacts.reader import read_trial
-from orchestration.artifacts.writer import write_trial
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING, Samples
-from orchestration.model.signals import recorded
+from orchestration.core.errors import InputError
+from orchestration.core.records import MISSING, Samples
+from orchestration.core.signals import recorded
+from orchestration.results.reader import read_trial
+from orchestration.results.writer import write_trial
 
 WARM_UP_NS = 1_000_000  # of 3 ms, sampled every 100 us
 MORE = 1_000_000

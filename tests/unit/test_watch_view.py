@@ -20,13 +20,13 @@ from rich.console import Console
 
 from collectors.snapshot import Snapshot, Turned
 from inventory.files import load_testbed
-from orchestration.cli.watch_screen import choose, meanings
-from orchestration.cli.watch_view import view
-from orchestration.model.knobs import ECN
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.core.knobs import ECN
+from orchestration.core.trial import TrialSpec, TunerSpec
+from orchestration.run.tally import RunningTrial, Tally
 from orchestration.watch.ports import state_to_json
+from orchestration.watch.screen import choose, meanings
 from orchestration.watch.state import RunState, TrialState
-from orchestration.watch.tally import RunningTrial, Tally
+from orchestration.watch.view import view
 
 CAMPAIGN = """\
 campaign: watched

@@ -12,24 +12,24 @@ import pytest
 from typer.testing import CliRunner
 
 from inventory.files import load_testbed
-from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
-from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.records import Observation
-from orchestration.model.trial import REAL, TunerSpec
-from orchestration.whatif.ask import UNCHANGED, Asked, Question, answer, prepare
-from orchestration.whatif.build import Variant, build_counterfactuals, edited
-from orchestration.whatif.decisions import (
+from orchestration.core.errors import InputError
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.records import Observation
+from orchestration.core.trial import REAL, TunerSpec
+from orchestration.counterfactuals.ask import UNCHANGED, Asked, Question, answer, prepare
+from orchestration.counterfactuals.build import Variant, build_counterfactuals, edited
+from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
     Target,
     parse_settings,
     target_of,
 )
-from orchestration.whatif.effects import Paths, differing_tables, flow_changes, totals
-from orchestration.whatif.printed import answer_to_json
+from orchestration.counterfactuals.effects import Paths, differing_tables, flow_changes, totals
+from orchestration.counterfactuals.printed import answer_to_json
+from orchestration.results.reader import TrialResult, read_trial
 from tests.unit.test_replay_runs import run
 from tuners import registry
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from inventory.rack import Rack
 from inventory.topology import Testbed
-from orchestration.device.qdiscs import CLASS_TOS
-from orchestration.model.records import FlowRecords
-from orchestration.model.trial import PatternSpec
-from traffic.drivers.flows import Service
-from traffic.drivers.sockets import Board
+from orchestration.agent.linux.qdiscs import CLASS_TOS
+from orchestration.agent.senders.flows import Service
+from orchestration.agent.senders.sockets import Board
+from orchestration.core.records import FlowRecords
+from orchestration.core.trial import PatternSpec
 from traffic.schedule import own_control
 
 

@@ -19,10 +19,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inventory.rack import ROCE_TRAFFIC_CLASS
-from orchestration.model import plugins
-from orchestration.model.problems import Problem, of_text
-from orchestration.model.status import DONE, FAILED, UNFINISHED
-from orchestration.model.trial import SOCKETS, DriverSpec, Scalar
+from orchestration.core import plugins
+from orchestration.core.problems import Problem, of_text
+from orchestration.core.status import DONE, FAILED, UNFINISHED
+from orchestration.core.trial import SOCKETS, DriverSpec, Scalar
 from traffic.drivers.output import OutputError, excerpt
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a flow; `status` is one of `orchestration.model.status`."""
+    """The outcome of a flow; `status` is one of `orchestration.core.status`."""
 
     sent_ns: int
     end_ns: int
@@ -206,7 +206,7 @@ def known(name: str) -> bool:
 
 
 def driver(name: str) -> ProgramDriver:
-    """Return a driver by name, or by reference to a class (`orchestration.model.plugins`).
+    """Return a driver by name, or by reference to a class (`orchestration.core.plugins`).
 
     Raises ValueError that names the known drivers.
     """

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from inventory.rack import Rack
+from orchestration.agent.senders.flows import Endpoints, Flows
+from orchestration.agent.senders.sockets import COLUMNS
+from orchestration.core.errors import TrialError
+from orchestration.core.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
+from orchestration.core.trial import SOCKETS, TrialSpec
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Agent, Clock, Fleet, Request, gather
-from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
-from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.connections import host_addresses, services
-from traffic.drivers.flows import Endpoints, Flows
 from traffic.drivers.rack_programs import (
     ControlNames,
     RackPrograms,
@@ -28,7 +29,6 @@ from traffic.drivers.rack_programs import (
     with_outcomes,
 )
 from traffic.drivers.rack_rdma import gids_of
-from traffic.drivers.sockets import COLUMNS
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"

@@ -13,14 +13,14 @@ from typing import Any
 
 from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
 from inventory.topology import Testbed
+from orchestration.agent.senders.flows import Service
+from orchestration.core.errors import NotReadyError, TrialError, raise_any
+from orchestration.core.problems import of_text
+from orchestration.core.records import FlowRecords, Schedule
+from orchestration.core.trial import SOCKETS, TrialSpec
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet, answered, gather
-from orchestration.model.errors import NotReadyError, TrialError, raise_any
-from orchestration.model.problems import of_text
-from orchestration.model.records import FlowRecords, Schedule
-from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.connections import host_addresses, services
-from traffic.drivers.flows import Service
 from traffic.drivers.programs import (
     Flow,
     Launch,

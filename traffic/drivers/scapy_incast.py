@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from orchestration.model.status import UNFINISHED
-from traffic.drivers.host_frames import MARK, ROCE_PORT
+from orchestration.agent.senders.frames import MARK, ROCE_PORT
+from orchestration.core.status import UNFINISHED
 from traffic.drivers.output import json_documents, number
 from traffic.drivers.programs import (
     Flow,

@@ -11,8 +11,9 @@ Where it departs from the paper, and why:
 - The value of an action is the sum of one for its kmin, one for its kmax and one for its pmax:
   `Parts.sums`. Of one output for each of 900 actions a training would try each some 30 times.
 - An explored action is held for some decisions, and a transition lasts as long as its action is
-  held: `Explorer` and `held_returns` in `tuners.q_learning`. What a threshold does to a queue of 25
-  Gbit/s is not seen in the next 100 us; it is after half a millisecond (docs/tuners.md).
+  held: `Explorer` and `held_returns` in `tuners.learning.q_learning`. What a threshold does to a
+  queue of 25 Gbit/s is not seen in the next 100 us; it is after half a millisecond
+  (docs/tuners.md).
 - The port's rate is among the inputs: `tuners.ecn.features`.
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
 - A queue is idle (section 4.2) below 20 KB, the lowest kmin of all, and not below its own, which
@@ -39,16 +40,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Ints, Observation, Setup
-from tuners.checkpoint import load, load_for
+from orchestration.core.records import Floats, Ints, Observation, Setup
 from tuners.ecn.features import ACC_FEATURES, RATE, size_feature, width
 from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner, switch_of
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import acc_templates
-from tuners.experience import Replay
-from tuners.learning import TrainedNet
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
-from tuners.q_learning import QLearner, QSettings, at_work, held_returns
+from tuners.learning.checkpoint import load, load_for
+from tuners.learning.experience import Replay
+from tuners.learning.learner import TrainedNet
+from tuners.learning.networks import Arrays, init_mlp, mlp, mlp_by_group
+from tuners.learning.q_learning import QLearner, QSettings, at_work, held_returns
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Floats, Ints, Observation, Setup
+from orchestration.core.records import Action, Floats, Ints, Observation, Setup
 from tuners.base import BaseTuner, negative, not_a_share
 from tuners.ecn.scale import Bounds, marking_at, wrong_limits
 

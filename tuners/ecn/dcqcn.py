@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestration.model.knobs import DCQCN, ECN
-from orchestration.model.records import Change
-from orchestration.model.roce import DCQCN_PARAMETERS
+from orchestration.core.knobs import DCQCN, ECN
+from orchestration.core.records import Change
+from orchestration.core.roce import DCQCN_PARAMETERS
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Floats, Observation
-from orchestration.model.signals import FLOW_TABLE
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Floats, Observation
+from orchestration.core.signals import FLOW_TABLE
 from tuners.ecn.templates import KB
-from tuners.exact import log2
+from tuners.learning.exact import log2
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

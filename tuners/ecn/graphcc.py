@@ -17,7 +17,7 @@ Where it departs from the paper, and why:
 - The value of a setting is the sum of one for its kmin, one for its kmax and one for its pmax:
   `Parts.sums`.
 - An explored setting is held for some decisions, and a target sums the rewards of several:
-  `Explorer` and `multi_step_returns` in `tuners.q_learning`.
+  `Explorer` and `multi_step_returns` in `tuners.learning.q_learning`.
 - Training explores by the rank of actions, as ACC does: the paper names no exploration.
 """
 
@@ -30,16 +30,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Ints, Observation, Setup
-from tuners.checkpoint import load_for
+from orchestration.core.records import Floats, Ints, Observation, Setup
 from tuners.ecn.features import PORT_FEATURES, RATE
 from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
-from tuners.experience import Replay
-from tuners.learning import TrainedNet, load_torch
-from tuners.nets import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product
-from tuners.q_learning import QLearner, QSettings, at_work, multi_step_returns
+from tuners.learning.checkpoint import load_for
+from tuners.learning.experience import Replay
+from tuners.learning.learner import TrainedNet, load_torch
+from tuners.learning.networks import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product
+from tuners.learning.q_learning import QLearner, QSettings, at_work, multi_step_returns
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Change, Floats, Ints, Observation, Setup
+from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
 from tuners.base import BaseTuner, not_a_probability
-from tuners.checkpoint import Checkpoint, CheckpointError
 from tuners.ecn.features import FeatureWindow
 from tuners.ecn.rewards import utilisation, wrong_weights
 from tuners.ecn.templates import Templates
-from tuners.experience import Decisions
-from tuners.nets import Arrays, ready
-from tuners.q_learning import Explorer
+from tuners.learning.checkpoint import Checkpoint, CheckpointError
+from tuners.learning.experience import Decisions
+from tuners.learning.networks import Arrays, ready
+from tuners.learning.q_learning import Explorer
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -121,7 +121,8 @@ class LearnedTuner(BaseTuner, ABC):
         """Return what each queue earned between two observations, shape (queues,).
 
         This is what the tuner's learner maximises, if `after` is what the decision after the one on
-        `before` would see. No paper's reward charges for the change itself: see `tuners.rewarded`.
+        `before` would see. No paper's reward charges for the change itself: see
+        `tuners.learning.rewarded`.
         """
         self._meet(testbed)
         return self.earned(after, utilisation(before, after, self._rate_bps))

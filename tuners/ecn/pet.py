@@ -34,21 +34,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Change, Floats, Ints, Observation, Setup
-from orchestration.model.signals import FLOW_TABLE
-from orchestration.model.trial import Scalar
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
+from orchestration.core.signals import FLOW_TABLE
+from orchestration.core.trial import Scalar
 from tuners.base import BaseTuner
-from tuners.checkpoint import CheckpointError, load, load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, width
 from tuners.ecn.learned import HISTORY, Actions, LearnedTuner, switch_of
 from tuners.ecn.rewards import pet_reward
 from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, acc_templates, exponential_bytes
-from tuners.exact import exp, log
-from tuners.experience import Decisions
-from tuners.learning import NetworkLearner, State, TrainedNet, part_of
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
-from tuners.q_learning import at_work
+from tuners.learning.checkpoint import CheckpointError, load, load_for
+from tuners.learning.exact import exp, log
+from tuners.learning.experience import Decisions
+from tuners.learning.learner import NetworkLearner, State, TrainedNet, part_of
+from tuners.learning.networks import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
+from tuners.learning.q_learning import at_work
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Observation, Setup
+from orchestration.core.records import Action, Observation, Setup
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestration.model.records import Floats, Observation
+from orchestration.core.records import Floats, Observation
 from tuners.ecn.features import sent_share
 from tuners.ecn.templates import ALPHA_KB, KB
-from tuners.exact import ceil_log2
+from tuners.learning.exact import ceil_log2
 
 REWARD_LEVELS = 10
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Change, Floats, Ints
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Change, Floats, Ints
 from tuners.base import negative
 from tuners.ecn.static import REFERENCE_RATE_BPS
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Observation, Setup
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Action, Observation, Setup
 from tuners.base import BaseTuner, impossible_thresholds
 from tuners.ecn.dcqcn import WithDcqcn
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Change, Floats, Ints
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Action, Change, Floats, Ints
 
 KB = 1_000
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from orchestration.model.records import Ints
+from orchestration.core.records import Ints
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.trial import Scalar
-from tuners.exact import exp
-from tuners.experience import Replay
-from tuners.learning import ReplayLearner, TrainedNet, part_of
-from tuners.nets import Arrays, concatenate, init_mlp, mlp
-from tuners.q_learning import exploration
+from orchestration.core.trial import Scalar
+from tuners.learning.exact import exp
+from tuners.learning.experience import Replay
+from tuners.learning.learner import ReplayLearner, TrainedNet, part_of
+from tuners.learning.networks import Arrays, concatenate, init_mlp, mlp
+from tuners.learning.q_learning import exploration
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Observation
-from orchestration.model.signals import PAIRS, targets
-from tuners.checkpoint import CheckpointError, load_for
-from tuners.checkpoint import load as load_checkpoint
+from orchestration.core.records import Floats, Observation
+from orchestration.core.signals import PAIRS, targets
 from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
 from tuners.flowlet.learned import LearnedTimeouts
 from tuners.flowlet.uplinks import Uplinks
+from tuners.learning.checkpoint import CheckpointError, load_for
+from tuners.learning.checkpoint import load as load_checkpoint
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

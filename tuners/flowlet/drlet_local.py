@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Observation
-from tuners.checkpoint import load_for
+from orchestration.core.records import Floats, Observation
 from tuners.ecn.features import size_feature
 from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
 from tuners.flowlet.learned import LearnedTimeouts
 from tuners.flowlet.settings import PACKET_BYTES, action_of
+from tuners.learning.checkpoint import load_for
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

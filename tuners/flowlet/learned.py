@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Floats, Ints, Observation, Setup
-from tuners.checkpoint import Checkpoint
-from tuners.experience import Decisions
+from orchestration.core.records import Action, Floats, Ints, Observation, Setup
 from tuners.flowlet.best_static import best_static_ns, host_rate
 from tuners.flowlet.ddpg import load_aware, policy
 from tuners.flowlet.reward import reward
 from tuners.flowlet.settings import FlowletTuner, action_of, changed_only, timeout_of
 from tuners.flowlet.uplinks import Uplinks
-from tuners.learning import part_of
-from tuners.nets import ready
+from tuners.learning.checkpoint import Checkpoint
+from tuners.learning.experience import Decisions
+from tuners.learning.learner import part_of
+from tuners.learning.networks import ready
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from orchestration.model.records import Floats
-from tuners.exact import log
+from orchestration.core.records import Floats
+from tuners.learning.exact import log
 
 # An idle fabric has no variance, and a silent one no ratio; neither logarithm may be infinite.
 LEAST_VARIANCE = 1e-6

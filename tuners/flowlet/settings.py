@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.records import Action, Change, Ints, Setup
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.records import Action, Change, Ints, Setup
 from tuners.base import BaseTuner
-from tuners.exact import exp, log
+from tuners.learning.exact import exp, log
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

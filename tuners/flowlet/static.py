@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Observation, Setup
+from orchestration.core.records import Action, Observation, Setup
 from tuners.base import not_a_share
 from tuners.flowlet.best_static import best_static_ns, host_rate
 from tuners.flowlet.settings import FlowletTuner, outside, timeout_of, timeouts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Floats, Ints, Observation
+from orchestration.core.records import Floats, Ints, Observation
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

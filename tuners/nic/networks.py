@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tuners.nets import Arrays, concatenate
+from tuners.learning.networks import Arrays, concatenate
 
 # of actions, as in Tessler et al., AAAI 2022
 SPAN = 0.2

@@ -10,7 +10,6 @@ from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.report.report_tables import plain_facts, settings_told
-from orchestration.artifacts.reader import TrialResult
 from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.numbers import NOTHING, p_value, quantity
@@ -25,6 +24,7 @@ from orchestration.render.page import (
     Section,
 )
 from orchestration.render.table import Column, Row, Span, Table, Text, code, strong
+from orchestration.results.reader import TrialResult
 
 _COLOURS = colours_of(["A", "B"])
 _ABOUT_P = (

@@ -21,13 +21,13 @@ from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.runs import fresh
 from orchestration.analysis.metrics import DROPS, FCT, MARKS, QUEUE, SLOWDOWN, TAIL, UTILISATION
 from orchestration.analysis.summary import tuner_label
-from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import Columns
-from orchestration.model.capabilities import capabilities, mode_of
-from orchestration.model.condition import SCHEDULE
-from orchestration.model.errors import InputError
-from orchestration.model.trial import TrialSpec
-from orchestration.model.units import format_duration, format_rate, format_size
+from orchestration.core.capabilities import capabilities, mode_of
+from orchestration.core.condition import SCHEDULE
+from orchestration.core.errors import InputError
+from orchestration.core.trial import TrialSpec
+from orchestration.core.units import format_duration, format_rate, format_size
+from orchestration.results.reader import TrialResult
+from orchestration.results.tables import Columns
 from tuners.registry import RECORDED
 
 EVERYTHING = (SLOWDOWN, TAIL, FCT, QUEUE, MARKS, UTILISATION, DROPS)

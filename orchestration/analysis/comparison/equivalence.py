@@ -21,7 +21,7 @@ import numpy as np
 from orchestration.analysis import student_t
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import fieller
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 Verdict = Literal["equivalent", "different", "not enough data"]
 EQUIVALENT: Verdict = "equivalent"

@@ -37,7 +37,7 @@ from orchestration.analysis.metrics import (
     slowdown_key,
 )
 from orchestration.analysis.sequential import FIXED, Look
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 # Compares two CDFs (rows, bins), most often by their difference.
 Apart = Callable[[Floats, Floats], Floats]

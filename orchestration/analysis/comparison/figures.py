@@ -21,8 +21,8 @@ from orchestration.analysis.figure_parts import (
 )
 from orchestration.analysis.metrics import METRICS, QUEUE_WASSERSTEIN, SLOWDOWN_WASSERSTEIN
 from orchestration.analysis.queue_histogram import queue_span
-from orchestration.model.records import Floats
-from orchestration.model.units import format_duration, format_size
+from orchestration.core.records import Floats
+from orchestration.core.units import format_duration, format_size
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import (
     FAINT,

@@ -9,10 +9,10 @@ import numpy as np
 from orchestration.analysis.flow_figures import in_class
 from orchestration.analysis.metrics import SIZE_CLASSES
 from orchestration.analysis.sample_parts import measured_flows
-from orchestration.artifacts.reader import TrialResult
-from orchestration.artifacts.tables import damaged
-from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
+from orchestration.core.errors import InputError
+from orchestration.core.records import DONE, STATUS_NAMES, Floats, Ints
+from orchestration.results.reader import TrialResult
+from orchestration.results.tables import damaged
 
 # Blocks of a trial's time to resample when there is only one pair of trials.
 BLOCKS = 8

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 
 DEFAULT_MARGIN = 0.10
 

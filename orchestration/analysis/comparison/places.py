@@ -14,7 +14,7 @@ from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.ports import Timeline
 from orchestration.analysis.comparison.trials import PairFigures
 from orchestration.analysis.sequential import Look
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 
 # The most points a picture can show.
 _POINTS = 400

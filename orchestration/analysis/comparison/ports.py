@@ -11,9 +11,9 @@ from inventory.topology import Testbed
 from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.errors import InputError
-from orchestration.model.records import Floats, Ints, Samples
+from orchestration.core.errors import InputError
+from orchestration.core.records import Floats, Ints, Samples
+from orchestration.results.reader import TrialResult
 
 
 @dataclass(frozen=True)

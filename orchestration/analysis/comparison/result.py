@@ -23,9 +23,9 @@ from orchestration.analysis.marks import why_identical
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.packet_hops import told_hops
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.errors import InputError, Problem, raise_any
-from orchestration.model.records import Floats
+from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.records import Floats
+from orchestration.results.reader import TrialResult
 
 Progress = Callable[[int, int], None]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from orchestration.analysis.sequential import FIXED, Look, Looks
 from orchestration.analysis.summary import tuner_label
-from orchestration.artifacts.found import campaign_below, read_each, trial_folders
-from orchestration.artifacts.looks import read_looks
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.condition import TUNER, factors_of, labels_of
-from orchestration.model.errors import InputError, Problem, gather
+from orchestration.core.condition import TUNER, factors_of, labels_of
+from orchestration.core.errors import InputError, Problem, gather
+from orchestration.results.found import campaign_below, read_each, trial_folders
+from orchestration.results.looks import read_looks
+from orchestration.results.reader import TrialResult
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # (campaign below the run's folder, factors, tuner)

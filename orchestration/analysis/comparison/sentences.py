@@ -16,7 +16,7 @@ from orchestration.analysis.comparison.places import Places, SizeGroup
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
-from orchestration.model.units import format_duration, format_size
+from orchestration.core.units import format_duration, format_size
 from orchestration.render.numbers import NOTHING, change, count, percents, quantity
 
 _HEADLINES = {DIFFERENT: "Different", EQUIVALENT: "Equivalent", UNDECIDED: "Not enough data"}

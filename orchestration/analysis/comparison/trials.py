@@ -26,10 +26,10 @@ from orchestration.analysis.port_figures import measure_ports
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram, queue_span
 from orchestration.analysis.summary import size_edges
 from orchestration.analysis.trial_figures import own_figures
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.capabilities import capabilities
-from orchestration.model.errors import InputError
-from orchestration.model.records import Floats
+from orchestration.core.capabilities import capabilities
+from orchestration.core.errors import InputError
+from orchestration.core.records import Floats
+from orchestration.results.reader import TrialResult
 
 _T = TypeVar("_T")
 

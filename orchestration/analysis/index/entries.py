@@ -13,10 +13,10 @@ from orchestration.analysis.metrics import HEADLINES, METRICS
 from orchestration.analysis.report.report_tables import SEVERITIES, findings
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import Comparison, describe_difference
-from orchestration.artifacts.findings import in_words
-from orchestration.model.condition import factors_of, labels_of
+from orchestration.core.condition import factors_of, labels_of
 from orchestration.render.json import plain
 from orchestration.render.numbers import quantity
+from orchestration.results.findings import in_words
 
 INDEX_FORMAT = 1
 # Of a commit, as git shows them.

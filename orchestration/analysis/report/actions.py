@@ -9,13 +9,13 @@ import numpy as np
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.timeline import changes_of, downsample
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Floats, Ints
-from orchestration.model.units import format_size
+from orchestration.core.records import MISSING, Floats, Ints
+from orchestration.core.units import format_size
 from orchestration.render.figure import Figure, Trace, scatter
 from orchestration.render.figure_style import INK, Colours, base_figure, line, size_ticks
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
+from orchestration.results.reader import TrialResult
 
 # The most changes that can be told apart in a picture.
 _MOST_CHANGES = 250

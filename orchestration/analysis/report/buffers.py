@@ -13,9 +13,8 @@ from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.report.timeline import downsample
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Floats, Ints, Samples
-from orchestration.model.units import format_size
+from orchestration.core.records import MISSING, Floats, Ints, Samples
+from orchestration.core.units import format_size
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     FAINT,
@@ -29,6 +28,7 @@ from orchestration.render.figure_style import (
 )
 from orchestration.render.numbers import extremes, quantity
 from orchestration.render.picture import Picture, rows_of
+from orchestration.results.reader import TrialResult
 
 # The most rows whose names are readable on a phone.
 _MOST_SWITCHES = 24

@@ -13,7 +13,7 @@ from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 from orchestration.render.figure_style import (
     INK,
     Colours,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.summary import Summary
-from orchestration.model.errors import unwritable
+from orchestration.core.errors import unwritable
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.html import replace_file
 from orchestration.render.picture import rows_of

@@ -13,12 +13,12 @@ from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, t
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Floats, Ints
-from orchestration.model.units import format_size
+from orchestration.core.records import MISSING, Floats, Ints
+from orchestration.core.units import format_size
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
+from orchestration.results.reader import TrialResult
 
 # Shorter queues look empty: this is less than a full frame.
 _FLOOR_BYTES = 1e3

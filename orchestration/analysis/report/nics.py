@@ -11,11 +11,11 @@ from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, t
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Floats, Ints, Samples
+from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture
+from orchestration.results.reader import TrialResult
 
 # The most rows whose names are readable on a phone.
 _MOST_HOSTS = 24

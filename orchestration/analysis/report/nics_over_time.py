@@ -13,7 +13,7 @@ from orchestration.analysis.figure_parts import corner_name
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_between
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.model.records import MISSING, Floats
+from orchestration.core.records import MISSING, Floats
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.render.numbers import Unit, extremes, quantity

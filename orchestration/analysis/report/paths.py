@@ -10,7 +10,7 @@ from orchestration.analysis.device_figures import packets_by_uplink, shares
 from orchestration.analysis.figure_parts import Cells, cell_panels
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import after_warm_up
-from orchestration.model.records import Ints
+from orchestration.core.records import Ints
 from orchestration.render.figure_style import Colours
 from orchestration.render.picture import Picture, rows_of
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from inventory.topology import Testbed
 from orchestration.analysis.figure_parts import Cells, cell_panels
 from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.artifacts.reader import TrialResult
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture, rows_of
+from orchestration.results.reader import TrialResult
 
 # The most rows and columns whose names are readable on a phone.
 _MOST_DEVICES = 24

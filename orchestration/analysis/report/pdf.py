@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from orchestration.model.errors import NotReadyError, unwritable
-from orchestration.model.files import whole_file
+from orchestration.core.errors import NotReadyError, unwritable
+from orchestration.core.files import whole_file
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _INSTALL = "sudo apt-get install chromium, then give the same command again"

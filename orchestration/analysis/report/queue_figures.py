@@ -11,8 +11,8 @@ from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.report.timeline import QueueTimelines, Timeline
 from orchestration.analysis.summary import Condition
-from orchestration.model.records import Floats
-from orchestration.model.units import format_duration, format_size
+from orchestration.core.records import Floats
+from orchestration.core.units import format_duration, format_size
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     INK,

@@ -34,7 +34,7 @@ from orchestration.analysis.report.shown import (
 )
 from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
-from orchestration.model.load_balancing import ECMP
+from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
 from orchestration.render.html import Rendered, render
 from orchestration.render.page import (

@@ -21,11 +21,8 @@ from orchestration.analysis.metrics import (
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import describe_difference
-from orchestration.artifacts.findings import Told, said_once, where
-from orchestration.artifacts.load_fact import FACT
-from orchestration.artifacts.stamp import Severity
-from orchestration.model.trial import TrialSpec, checkpoint_in
-from orchestration.model.units import format_duration
+from orchestration.core.trial import TrialSpec, checkpoint_in
+from orchestration.core.units import format_duration
 from orchestration.render.numbers import p_value, quantity, with_error
 from orchestration.render.page import Items
 from orchestration.render.table import (
@@ -40,6 +37,9 @@ from orchestration.render.table import (
     strong,
     table,
 )
+from orchestration.results.findings import Told, said_once, where
+from orchestration.results.load_fact import FACT
+from orchestration.results.stamp import Severity
 
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 STYLES: dict[Severity, Style] = {"invalid": "bad", "warning": "warning"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestration.analysis.metrics import fct_key
 from orchestration.analysis.summary import Arm, Condition, Trial
-from orchestration.artifacts.reader import TrialResult, read_trial
+from orchestration.results.reader import TrialResult, read_trial
 
 # More lines than colours and more rows than a screen are unreadable; the tables have all tuners.
 MOST_TUNERS = 6

@@ -11,7 +11,7 @@ from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.summary import Arm, Condition, Trial
-from orchestration.model.records import Floats
+from orchestration.core.records import Floats
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     Colours,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.model.records import Floats, Ints
+from orchestration.core.records import Floats, Ints
 
 
 @dataclass(frozen=True)

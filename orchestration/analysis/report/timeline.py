@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import MISSING, Ints
+from orchestration.core.records import MISSING, Ints
+from orchestration.results.reader import TrialResult
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
 from inventory.scale import scaled
 from inventory.topology import Testbed
+from orchestration.agent.linux import qdiscs
 from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched
 from orchestration.backends.emulated.fabric import check_supported, plan_fabric, plan_routes
 from orchestration.backends.emulated.job import FabricPlan, Job, Step, read_result, write_job
-from orchestration.backends.emulated.kernel.boot import memory_dir
-from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
 from orchestration.backends.emulated.luggage import cached_luggage
 from orchestration.backends.emulated.numbering import ifindex
@@ -36,17 +35,18 @@ from orchestration.backends.emulated.real_time import (
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.backends.realtime import bound_shapers_late_ns
-from orchestration.device import qdiscs
-from orchestration.model.brought import here
-from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.ports import Luggage, Progress, Tuner
-from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.red_law import RedLaw
-from orchestration.model.signals import (
+from orchestration.core.brought import here
+from orchestration.core.errors import NotReadyError, TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.ports import Luggage, Progress, Tuner
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.red_law import RedLaw
+from orchestration.core.signals import (
     wants_flow_table,
 )
-from orchestration.model.trial import REAL, FabricSpec, TrialSpec
+from orchestration.core.trial import REAL, FabricSpec, TrialSpec
+from orchestration.kernel.boot import memory_dir
+from orchestration.kernel.cache import require_kernel
 from tuners.registry import create
 
 _MEBIBYTE = 1 << 20

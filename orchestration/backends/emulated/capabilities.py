@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestration.model.capabilities import (
+from orchestration.core.capabilities import (
     EVERYWHERE,
     TCP_CONTROLS,
     Capabilities,
     Mode,
     Pace,
 )
-from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import ROUTES
-from orchestration.model.signals import (
+from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import ROUTES
+from orchestration.core.signals import (
     BALANCING_KEYS,
     HOST_KEYS,
     NIC_KEYS,
     PAIRS,
     SHARED_BUFFER_KEYS,
 )
-from orchestration.model.trial import REAL, ROCE_CONTROLS
+from orchestration.core.trial import REAL, ROCE_CONTROLS
 
 _DATA_PATH = "only the guest's kernel, in virtual time, has closloop's own data path"
 _FIELDS = ("controls", "load_balancing", "marks", "shared_buffers", "fabric")

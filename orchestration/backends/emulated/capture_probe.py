@@ -20,10 +20,10 @@ from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.backends.emulated.rig import EmulatedRig
 from orchestration.backends.emulated.traffic import Traffic
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.records import Applied, Observation
-from orchestration.model.signals import SHARED_BUFFER_KEYS
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.records import Applied, Observation
+from orchestration.core.signals import SHARED_BUFFER_KEYS
 
 _ETH_P_ALL, _ETH_P_PAUSE = 3, 0x8808
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 33, 35

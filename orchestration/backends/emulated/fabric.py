@@ -26,9 +26,8 @@ from collections.abc import Collection
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
+from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated import link_requests
-from orchestration.backends.emulated.data_path import flows as own_nics
-from orchestration.backends.emulated.data_path import ports as own_ports
 from orchestration.backends.emulated.job import FabricPlan, NamespacePlan
 from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.linux import (
@@ -38,9 +37,10 @@ from orchestration.backends.linux import (
     switch_queues,
     switch_sysctls,
 )
-from orchestration.device import qdiscs
-from orchestration.model.errors import InputError
-from orchestration.model.trial import LINUX, FabricSpec, HostSpec
+from orchestration.core.errors import InputError
+from orchestration.core.trial import LINUX, FabricSpec, HostSpec
+from orchestration.datapath import flows as own_nics
+from orchestration.datapath import ports as own_ports
 
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric
-from orchestration.model.errors import NotReadyError
-from orchestration.model.signals import wants_flow_table
+from orchestration.core.errors import NotReadyError
+from orchestration.core.signals import wants_flow_table
+from orchestration.datapath.flow_tables import OwnFlowTables
 
 if TYPE_CHECKING:
     from collectors.readers.flows import FlowTables
@@ -47,8 +47,8 @@ def attach_flow_tables(
 
 def _watched(job: Job, fabric: Fabric) -> list[memoryview]:
     """Attach the program to all ports; return its memories."""
-    from collectors.bpf.elf import read_program
-    from collectors.bpf.load import LoadedProgram
+    from orchestration.agent.bpf.elf import read_program
+    from orchestration.agent.bpf.load import LoadedProgram
 
     if not job.flow_object:
         raise NotReadyError(

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off
-from orchestration.model.errors import ClosloopError, NotReadyError
-from orchestration.model.problems import told
-from orchestration.model.trial import REAL
+from orchestration.core.errors import ClosloopError, NotReadyError
+from orchestration.core.problems import told
+from orchestration.core.trial import REAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectors.bpf.congestion import Control
+    from orchestration.agent.bpf.congestion import Control
     from orchestration.backends.emulated.job import Job
-    from orchestration.model.ports import Rig, Tuner
-    from orchestration.model.records import TrialRecord
+    from orchestration.core.ports import Rig, Tuner
+    from orchestration.core.records import TrialRecord
 
 # How often a process in real time looks for its tuner's answer.
 _PAUSE_S = 50e-6
@@ -78,7 +78,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.namespaces import Fabric
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
-    from orchestration.model.signals import HOST_KEYS, PAIRS
+    from orchestration.core.signals import HOST_KEYS, PAIRS
     from orchestration.session import run_trial
 
     if (folder / POLICY).exists():
@@ -195,7 +195,7 @@ def _dctcp(job: Job) -> Control | None:
     """Register the program that is DCTCP on this kernel, until this process ends."""
     if job.dctcp is None:
         return None
-    from collectors.bpf.congestion import Control, read_control
+    from orchestration.agent.bpf.congestion import Control, read_control
 
     path, name = job.dctcp
     return Control(read_control(Path(path).read_bytes()), name)

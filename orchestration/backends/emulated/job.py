@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from inventory.topology import Testbed
-from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.trial import TrialSpec
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.trial import TrialSpec
 
 # The file in a job's folder that names a policy to load, in place of a trial.
 POLICY = "policy"

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.backends.emulated.console import CONSOLE_MARK
-from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
-from orchestration.backends.emulated.kernel.cache import Kernel
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
-from orchestration.model.brought import BROUGHT
-from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.trial import REAL
+from orchestration.core.brought import BROUGHT
+from orchestration.core.errors import NotReadyError, TrialError
+from orchestration.core.trial import REAL
+from orchestration.kernel.boot import guest_argv, launch, memory_dir
+from orchestration.kernel.cache import Kernel
 
 # A guest says something every few milliseconds of virtual time. One that is silent for this long
 # hangs: something in it spins without a system call, and virtual time stands still.

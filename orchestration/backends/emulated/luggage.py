@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from collectors.bpf.compile import cache_folder
-from orchestration.backends.emulated.kernel.cache import (
+from orchestration.core.packaged import BPF, packaged
+from orchestration.core.ports import Luggage
+from orchestration.kernel.cache import (
     BINARY,
     MANIFEST,
     OVERRIDE,
     require_kernel,
 )
-from orchestration.model.packaged import BPF, packaged
-from orchestration.model.ports import Luggage
 
 
 def cached_luggage() -> Luggage:

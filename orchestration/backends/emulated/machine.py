@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.backends.emulated.system import run, unshare_network
-from orchestration.model.errors import NotReadyError
+from orchestration.core.errors import NotReadyError
 
 # A port of the machine's kernel, and what is tried on it: the arguments of `ip` or `tc`. A part
 # that a fabric cannot do without is `NEEDED`; without the others it says what it does not have.

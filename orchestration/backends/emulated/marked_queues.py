@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.bpf.elf import read_program
-from collectors.bpf.load import GPL, LoadedProgram
-from collectors.readers.mark_agent import Marker, offsets
 from collectors.readers.tc import PlainReader, QueueReading
 from inventory.topology import Testbed
+from orchestration.agent.bpf.elf import read_program
+from orchestration.agent.bpf.load import GPL, LoadedProgram
+from orchestration.agent.linux import qdiscs
+from orchestration.agent.readers.marks import Marker, offsets
 from orchestration.backends.emulated.namespaces import Fabric
-from orchestration.device import qdiscs
-from orchestration.model.records import Floats, Ints
-from orchestration.model.red_law import line_max_ps, line_pmax
+from orchestration.core.records import Floats, Ints
+from orchestration.core.red_law import line_max_ps, line_pmax
 
 _MOST = 2**32 - 1
 

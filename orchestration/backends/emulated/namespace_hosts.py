@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from orchestration.backends.emulated.data_path.hosts import KeptHosts
+from orchestration.agent.linux.kernel import TCP_FILES, counted
 from orchestration.backends.emulated.namespaces import Fabric
-from orchestration.device.agent.kernel import TCP_FILES, counted
-from orchestration.model.records import MISSING, Ints
-from orchestration.model.signals import names
+from orchestration.core.records import MISSING, Ints
+from orchestration.core.signals import names
+from orchestration.datapath.hosts import KeptHosts
 
 _SIGNALS = ("retransmits", "timeouts", "out_of_order", "tx_bytes")
 _MOST_BYTES = 1 << 16

@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.numbering import FIRST_IFINDEX, FIRST_NAMESPACE_FD
-from orchestration.device import ethtool, netlink
-from orchestration.device.agent.kernel import write_present
-from orchestration.device.netlink import (
+from orchestration.agent.linux import ethtool, netlink
+from orchestration.agent.linux.kernel import write_present
+from orchestration.agent.linux.netlink import (
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_REQUEST,
@@ -23,7 +22,8 @@ from orchestration.device.netlink import (
     attributes,
     messages,
 )
-from orchestration.model.trial import REAL
+from orchestration.backends.emulated.numbering import FIRST_IFINDEX, FIRST_NAMESPACE_FD
+from orchestration.core.trial import REAL
 
 if TYPE_CHECKING:
     from orchestration.backends.emulated.job import Job

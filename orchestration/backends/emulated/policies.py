@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.bpf.load import run_on_each
 from collectors.bpf.policy import CONTEXT, PolicyError, policy_object
+from orchestration.agent.bpf.load import run_on_each
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import POLICY
-from orchestration.backends.emulated.kernel.cache import find_kernel, require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest
-from orchestration.model.errors import InputError, TrialError
-from orchestration.model.trial import TrialSpec
+from orchestration.core.errors import InputError, TrialError
+from orchestration.core.trial import TrialSpec
+from orchestration.kernel.cache import find_kernel, require_kernel
 
 # Beside `POLICY`: what to run it on, each a struct cl_context of policy.h, and what each becomes.
 CONTEXTS, CHANGED = "contexts", "changed"

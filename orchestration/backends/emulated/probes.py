@@ -26,7 +26,7 @@ from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.backends.emulated.rig import EmulatedRig
 from orchestration.backends.emulated.traffic import NoTraffic, Traffic
 from orchestration.backends.ticker import Ticker
-from orchestration.model.knobs import ECN
+from orchestration.core.knobs import ECN
 
 _UDP_IP_BYTES = 8 + 20
 _ECT0 = 2

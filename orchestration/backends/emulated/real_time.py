@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from collectors.bpf.btf import VMLINUX
 from collectors.bpf.compile import RED_LAW, compiled
-from collectors.bpf.congestion import OLDEST
-from collectors.bpf.load import kernel_release
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
+from orchestration.agent.bpf.btf import VMLINUX
+from orchestration.agent.bpf.congestion import OLDEST
+from orchestration.agent.bpf.load import kernel_release
 from orchestration.backends.dctcp_program import DCTCP
 from orchestration.backends.emulated.machine import missing_parts
 from orchestration.backends.linux import delays
-from orchestration.model.errors import NotReadyError
-from orchestration.model.records import SHAPERS_LATE
-from orchestration.model.trial import TrialSpec
+from orchestration.core.errors import NotReadyError
+from orchestration.core.records import SHAPERS_LATE
+from orchestration.core.trial import TrialSpec
 
 _VIRTUAL = "run it in virtual time: leave the clock out"
 # Cutting a cable takes these: what arrives at its ends is dropped.

@@ -19,15 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestration.model.codec import (
+from orchestration.core.codec import (
     pack_observation,
     pack_setup,
     unpack_observation,
     unpack_setup,
 )
-from orchestration.model.files import write_whole
-from orchestration.model.ports import Tuner
-from orchestration.model.records import Action, Observation, Setup, TrialRecord
+from orchestration.core.files import write_whole
+from orchestration.core.ports import Tuner
+from orchestration.core.records import Action, Observation, Setup, TrialRecord
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:

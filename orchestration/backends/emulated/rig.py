@@ -12,18 +12,6 @@ import numpy as np
 
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
-from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
-from orchestration.backends.emulated.data_path.hosts import (
-    Hosts,
-    KeptHosts,
-    NicFile,
-    PairCounters,
-    ParameterFile,
-)
-from orchestration.backends.emulated.data_path.paths import PathFile
-from orchestration.backends.emulated.data_path.pauses import SharedBuffers
-from orchestration.backends.emulated.data_path.ports import QueueFile
-from orchestration.backends.emulated.data_path.samples import Sample, SampleFile
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
@@ -31,10 +19,10 @@ from orchestration.backends.emulated.traffic import Traffic
 from orchestration.backends.flow_samples import FlowReadings
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.ports import Observer, Outcome
-from orchestration.model.records import (
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
+from orchestration.core.ports import Observer, Outcome
+from orchestration.core.records import (
     Action,
     Applied,
     Change,
@@ -45,8 +33,20 @@ from orchestration.model.records import (
     Observation,
     Program,
 )
-from orchestration.model.signals import PAIRS
-from orchestration.model.trial import REAL
+from orchestration.core.signals import PAIRS
+from orchestration.core.trial import REAL
+from orchestration.datapath.flow_tables import OwnFlowTables
+from orchestration.datapath.hosts import (
+    Hosts,
+    KeptHosts,
+    NicFile,
+    PairCounters,
+    ParameterFile,
+)
+from orchestration.datapath.paths import PathFile
+from orchestration.datapath.pauses import SharedBuffers
+from orchestration.datapath.ports import QueueFile
+from orchestration.datapath.samples import Sample, SampleFile
 from traffic.schedule import lasting_flows
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestration.backends.emulated.data_path.samples import Senders, last_reading_now
+from orchestration.datapath.samples import Senders, last_reading_now
 
 if TYPE_CHECKING:
-    from orchestration.model.records import FlowRecords, Ints
+    from orchestration.core.records import FlowRecords, Ints
 
 
 class Traffic(Protocol):
@@ -74,7 +74,7 @@ class NoTraffic:
         """Return no flows."""
         import numpy as np
 
-        from orchestration.model.records import FlowRecords
+        from orchestration.core.records import FlowRecords
 
         none = np.zeros(0, dtype=np.int64)
         return FlowRecords(none, none, none, none)
@@ -91,9 +91,9 @@ class Driver:
 
     def __init__(self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None]) -> None:
         """Prepare it; `ended` is called in that process when all flows have ended."""
+        from orchestration.agent.senders.flows import Endpoints, Flows
+        from orchestration.agent.senders.sockets import Board, SocketDriver
         from traffic.drivers.connections import services
-        from traffic.drivers.flows import Endpoints, Flows
-        from traffic.drivers.sockets import Board, SocketDriver
 
         self._flows = len(schedule)
         memory = mmap.mmap(-1, Board.size_bytes(self._flows))
@@ -178,7 +178,7 @@ class RoceTraffic:
     senders = Senders.NICS
 
     def __init__(self, job: Any, schedule: Any) -> None:
-        from orchestration.backends.emulated.data_path.flows import RoceFlows
+        from orchestration.datapath.flows import RoceFlows
         from traffic.drivers.connections import services
         from traffic.schedule import base_rtt_ns, lasting_flows, window_bytes
 
@@ -261,7 +261,7 @@ class MixedTraffic:
         """Return the outcome of the flows, in the schedule's order."""
         import numpy as np
 
-        from orchestration.model.records import FlowRecords
+        from orchestration.core.records import FlowRecords
 
         count = len(self._parts[0][0])
         columns = {field.name: np.zeros(count, dtype=np.int64) for field in fields(FlowRecords)}
@@ -275,8 +275,8 @@ class MixedTraffic:
         """Return the signals of flows, in the schedule's order; MISSING for those of sockets."""
         import numpy as np
 
-        from orchestration.model.records import MISSING
-        from orchestration.model.signals import FLOW_SCOPE, names
+        from orchestration.core.records import MISSING
+        from orchestration.core.signals import FLOW_SCOPE, names
 
         count = len(self._parts[0][0])
         columns = {name: np.full(count, MISSING, dtype=np.int64) for name in names(FLOW_SCOPE)}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from inventory.topology import Testbed
 from orchestration.backends.fluid.rig import FluidRig
-from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.ports import Progress, Tuner
-from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.signals import wants_flow_table
-from orchestration.model.trial import TrialSpec
+from orchestration.core.errors import NotReadyError, TrialError
+from orchestration.core.ports import Progress, Tuner
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.signals import wants_flow_table
+from orchestration.core.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestration.model.capabilities import EVERYWHERE, Capabilities, Mode, Pace
-from orchestration.model.knobs import ECN
+from orchestration.core.capabilities import EVERYWHERE, Capabilities, Mode, Pace
+from orchestration.core.knobs import ECN
 
 _MODE = Mode(
     signals=EVERYWHERE,

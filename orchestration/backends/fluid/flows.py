@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.readers.flow_layout import WINDOW_SLOTS
 from collectors.readers.flows import FlowReading, per_queue
 from inventory.topology import Testbed
-from orchestration.model.records import Floats, Ints, Schedule
+from orchestration.agent.readers.flow_layout import WINDOW_SLOTS
+from orchestration.core.records import Floats, Ints, Schedule
 
 INITIAL_WINDOW_SEGMENTS = 10
 MIN_WINDOW_SEGMENTS = 2

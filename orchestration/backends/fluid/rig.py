@@ -13,10 +13,10 @@ from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.fluid.flows import FlowWindow
 from orchestration.backends.fluid.network import FluidNetwork, Paths
 from orchestration.backends.fluid.senders import Senders
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.ports import Observer, Outcome
-from orchestration.model.records import (
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.ports import Observer, Outcome
+from orchestration.core.records import (
     DONE,
     Action,
     Applied,
@@ -31,7 +31,7 @@ from orchestration.model.records import (
     Samples,
     Schedule,
 )
-from orchestration.model.trial import TrialSpec
+from orchestration.core.trial import TrialSpec
 
 # The model's longest step: a few round trips of an idle leaf-spine fabric.
 STEP_NS = 25_000

@@ -14,7 +14,7 @@ from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.backends.fluid.flows import FlowWindow, Windows
 from orchestration.backends.fluid.network import FluidNetwork, Paths
-from orchestration.model.records import DONE, UNFINISHED, Floats, FlowRecords, Ints, Schedule
+from orchestration.core.records import DONE, UNFINISHED, Floats, FlowRecords, Ints, Schedule
 
 _NEVER_NS = np.iinfo(np.int64).max
 _FREE = -1

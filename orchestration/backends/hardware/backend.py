@@ -54,16 +54,16 @@ from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
 from orchestration.backends.realtime import on_this_machine, watch_for
+from orchestration.core.errors import NotReadyError, TrialError
+from orchestration.core.knobs import ECN
+from orchestration.core.ports import Progress, Tuner
+from orchestration.core.records import SHAPERS_LATE, Event, Schedule, TrialRecord
+from orchestration.core.signals import wants_flow_table
+from orchestration.core.trial import TrialSpec
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Clock, Fleet, holder_name
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import ECN
-from orchestration.model.ports import Progress, Tuner
-from orchestration.model.records import SHAPERS_LATE, Event, Schedule, TrialRecord
-from orchestration.model.signals import wants_flow_table
-from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic
 from traffic.drivers.rack_programs import check_drivers, services_for, uses_rdma

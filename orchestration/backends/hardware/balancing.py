@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.compile import path_choice_object
-from collectors.bpf.elf import read_program
 from inventory.rack import Rack
 from inventory.routing import next_hops
+from orchestration.agent.bpf.elf import read_program
 from orchestration.backends.hardware.readiness import raise_problems
-from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import (
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import (
     ECMP,
     MOST_TIMEOUT_NS,
     LoadBalancingSpec,
     overflow_findings,
     stream_of,
 )
-from orchestration.model.records import Change, Ints
-from orchestration.model.signals import BALANCING_KEYS
-from orchestration.model.trial import TrialSpec
+from orchestration.core.records import Change, Ints
+from orchestration.core.signals import BALANCING_KEYS
+from orchestration.core.trial import TrialSpec
+from orchestration.device.errors import DeviceError
+from orchestration.device.fleet import Fleet, gather
 
 SERVICE = "paths"
 _PROVISION = "run `closloop provision` on the inventory"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestration.model.capabilities import EVERYWHERE, Capabilities, Mode, Pace
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.signals import BALANCING_KEYS
+from orchestration.core.capabilities import EVERYWHERE, Capabilities, Mode, Pace
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.signals import BALANCING_KEYS
 
 _MODE = Mode(
     signals=(*EVERYWHERE, *BALANCING_KEYS),

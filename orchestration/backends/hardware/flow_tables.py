@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from collectors.bpf.compile import ENTRY_BITS, rack_flow_table_object
-from collectors.bpf.elf import read_program
 from collectors.readers.flows import FlowCounts, queue_numbers
 from inventory.rack import Rack
+from orchestration.agent.bpf.elf import read_program
 from orchestration.backends.hardware.readiness import raise_problems
+from orchestration.core.records import Ints
+from orchestration.core.signals import wants_flow_table
+from orchestration.core.trial import TrialSpec
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
-from orchestration.model.records import Ints
-from orchestration.model.signals import wants_flow_table
-from orchestration.model.trial import TrialSpec
 from tuners.registry import create
 
 SERVICE = "flowtable"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inventory.rack import Rack
+from orchestration.core.errors import TrialError
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Fleet
-from orchestration.model.errors import TrialError
 
 _SHOWN = 6
 _REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"

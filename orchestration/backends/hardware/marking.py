@@ -20,12 +20,12 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.safety.guard import Guard
 from orchestration.backends.hardware.switches import Switch, SwitchReading
+from orchestration.core.errors import NotReadyError
+from orchestration.core.records import MISSING
+from orchestration.core.status import DONE
+from orchestration.core.trial import SOCKETS, DriverSpec, Scalar, SingleFlowSpec, TrialSpec
 from orchestration.device.errors import printable
 from orchestration.device.fleet import Fleet
-from orchestration.model.errors import NotReadyError
-from orchestration.model.records import MISSING
-from orchestration.model.status import DONE
-from orchestration.model.trial import SOCKETS, DriverSpec, Scalar, SingleFlowSpec, TrialSpec
 from traffic.drivers.programs import driver
 from traffic.drivers.rack_programs import RackPrograms, check_programs, jobs_of
 from traffic.drivers.rack_rdma import gids_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.model.records import Change, Floats
+from orchestration.core.records import Change, Floats
 
 # SONiC's pmax is whole percent, and 1 B stands for a threshold of 0.
 _HALF_A_PERCENT = 0.005

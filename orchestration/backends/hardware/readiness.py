@@ -9,12 +9,12 @@ from inventory.rack import Rack
 from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.hardware.switches import Switch
+from orchestration.core.errors import NotReadyError
+from orchestration.core.ports import Tuner
+from orchestration.core.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
+from orchestration.core.trial import TrialSpec
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Fleet, gather
-from orchestration.model.errors import NotReadyError
-from orchestration.model.ports import Tuner
-from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
-from orchestration.model.trial import TrialSpec
 
 _SHOWN = 12
 # What no switch offers by itself: the loop's own signals, and those of programs.

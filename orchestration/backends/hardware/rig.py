@@ -16,11 +16,10 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.readback import ReadBack
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
 from orchestration.backends.ticker import Ticker
-from orchestration.device.fleet import Clock, Fleet
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.model.ports import Observer, Outcome
-from orchestration.model.records import (
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
+from orchestration.core.ports import Observer, Outcome
+from orchestration.core.records import (
     MISSING,
     Action,
     Applied,
@@ -32,7 +31,8 @@ from orchestration.model.records import (
     Program,
     Samples,
 )
-from orchestration.model.signals import BY_KEY, names
+from orchestration.core.signals import BY_KEY, names
+from orchestration.device.fleet import Clock, Fleet
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.balancing import Balancing

@@ -17,10 +17,10 @@ from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS, Unwrapped
 from inventory.rack import Rack
 from inventory.topology import Queue
-from orchestration.device import qdiscs
+from orchestration.agent.linux import qdiscs
+from orchestration.core.records import Floats, Ints
+from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
 from orchestration.device.errors import DeviceError
-from orchestration.model.records import Floats, Ints
-from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
 
 Request = tuple[str, dict[str, Any]]
 _ROW = 8

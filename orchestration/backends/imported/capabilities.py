@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.model.capabilities import Capabilities, Mode
+from orchestration.core.capabilities import Capabilities, Mode
 
 CAPABILITIES = Capabilities(
     "imported",

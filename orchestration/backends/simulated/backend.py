@@ -18,15 +18,15 @@ from orchestration.backends.simulated.program import (
     require_program,
 )
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.brought import here
-from orchestration.model.ports import Progress, Tuner
-from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.signals import (
+from orchestration.core.brought import here
+from orchestration.core.ports import Progress, Tuner
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.signals import (
     HOST_KEYS,
     PAIRS,
     wants_flow_table,
 )
-from orchestration.model.trial import TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestration.model.capabilities import EVERYWHERE, Capabilities, Mode, Pace
-from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import ROUTES
-from orchestration.model.signals import (
+from orchestration.core.capabilities import EVERYWHERE, Capabilities, Mode, Pace
+from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import ROUTES
+from orchestration.core.signals import (
     BALANCING_KEYS,
     HOST_KEYS,
     NIC_KEYS,
     PAIRS,
     SHARED_BUFFER_KEYS,
 )
-from orchestration.model.trial import ROCE_CONTROLS
+from orchestration.core.trial import ROCE_CONTROLS
 
 _TCP = Mode(
     signals=(

@@ -11,16 +11,16 @@ from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.switch import WATCHDOG_ACTIONS
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.agent.senders.flows import Endpoints, Flows
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.paths import partner_rows, rules
 from orchestration.backends.simulated.program import policy_names
-from orchestration.model.congestion import HEARS_MARKS, with_base_rtt
-from orchestration.model.errors import InputError, NotReadyError, TrialError
-from orchestration.model.records import Ints, Schedule
-from orchestration.model.roce import DECISIONS, UDP_PORT, udp_source
-from orchestration.model.trial import TrialSpec
+from orchestration.core.congestion import HEARS_MARKS, with_base_rtt
+from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.core.records import Ints, Schedule
+from orchestration.core.roce import DECISIONS, UDP_PORT, udp_source
+from orchestration.core.trial import TrialSpec
 from traffic.drivers.connections import services
-from traffic.drivers.flows import Endpoints, Flows
 from traffic.schedule import base_rtt_ns, window_bytes
 
 # Numbered as in `ns3/traffic.h`.

@@ -10,15 +10,15 @@ import numpy as np
 from inventory.addressing import attachments
 from inventory.routing import next_hops
 from inventory.topology import Port, Testbed
-from orchestration.model.knobs import FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import (
+from orchestration.core.knobs import FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import (
     KINDS,
     ROUTES,
     LoadBalancingSpec,
     overflow_findings,
 )
-from orchestration.model.records import Change, Ints
-from orchestration.model.signals import BALANCING_KEYS
+from orchestration.core.records import Change, Ints
+from orchestration.core.signals import BALANCING_KEYS
 
 # Of a switch: its timeout, then its signals.
 _COLUMNS = 1 + len(BALANCING_KEYS)

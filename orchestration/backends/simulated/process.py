@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestration.backends.simulated.program import Program
-from orchestration.model.errors import TrialError
-from orchestration.model.records import Ints
+from orchestration.core.errors import TrialError
+from orchestration.core.records import Ints
 
 # A request asks for at most one sampling period: without an answer for so long, the program hangs.
 SILENCE_S = 900.0

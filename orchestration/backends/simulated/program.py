@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from orchestration.model.errors import InputError, NotReadyError, not_installed
-from orchestration.model.trial import TrialSpec
+from orchestration.core.errors import InputError, NotReadyError, not_installed
+from orchestration.core.trial import TrialSpec
+from orchestration.core.user_folders import cache_folder
 
 PROGRAM = "closloop-ns3"
 COMPILER = "g++"
 _SOURCE = Path(__file__).parent / "ns3"
-POLICIES = Path(__file__).parents[1] / "emulated" / "data_path"
+POLICIES = Path(__file__).parents[2] / "datapath"
 _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
 _C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
@@ -108,8 +109,7 @@ def _program(wheel: Wheel) -> Program:
     for file in (*own, *sorted(POLICIES.glob("*.h")), *_policy_sources()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Program(base / "closloop" / "ns3" / key / PROGRAM, key, wheel.version)
+    return Program(cache_folder("ns3", key, PROGRAM), key, wheel.version)
 
 
 def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collectors.incidents import KINDS, Incident, incident, pfc_outcome
 from collectors.readers.ns3 import (
     HOST_COLUMNS,
     SIGNALS,
@@ -22,17 +23,16 @@ from collectors.readers.ns3 import (
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.flow_samples import FlowReadings
-from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.paths import PathChoices
 from orchestration.backends.simulated.process import Operation, Simulation
-from orchestration.model.congestion import TIMES_ROUND_TRIPS
-from orchestration.model.errors import TrialError
-from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import ECMP
-from orchestration.model.ports import Observer, Outcome
-from orchestration.model.records import (
+from orchestration.core.congestion import TIMES_ROUND_TRIPS
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import ECMP
+from orchestration.core.ports import Observer, Outcome
+from orchestration.core.records import (
     LASTING,
     MISSING,
     UNFINISHED,
@@ -48,9 +48,9 @@ from orchestration.model.records import (
     Samples,
     Schedule,
 )
-from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names
-from orchestration.model.trial import TrialSpec
+from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
+from orchestration.core.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names
+from orchestration.core.trial import TrialSpec
 from traffic.schedule import lasting_flows
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.

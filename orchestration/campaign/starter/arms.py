@@ -14,10 +14,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError, suggest
-from orchestration.model.trial import CHECKPOINT_PARAM
+from orchestration.core.errors import InputError, suggest
+from orchestration.core.trial import CHECKPOINT_PARAM
 from tuners import registry
-from tuners.checkpoint import PRETRAINED, pretrained
+from tuners.learning.checkpoint import PRETRAINED, pretrained
 
 DCTCP, DCQCN = "dctcp", "dcqcn"
 _DEFAULT_CONTROL = "dctcp"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from inventory.topology import Testbed
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 from traffic.workloads import load_workload
 
 MS = 1_000_000

@@ -11,7 +11,7 @@ from pathlib import Path
 from inventory.topology import Testbed
 from orchestration.campaign.starter.arms import DCQCN, DCTCP, Arm, Chosen, Comparison
 from orchestration.campaign.starter.sizes import Incast
-from orchestration.model.units import format_duration, format_size
+from orchestration.core.units import format_duration, format_size
 
 REPEATS = 6
 _WIDTH = 100

@@ -17,8 +17,8 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.starter import sizes
 from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, choose
 from orchestration.campaign.starter.text import Draft, campaign_text, lossless_text
-from orchestration.model.errors import InputError, Problem, check_known, unwritable
-from orchestration.model.files import write_whole
+from orchestration.core.errors import InputError, Problem, check_known, unwritable
+from orchestration.core.files import write_whole
 from traffic.schedule import make_schedule
 from traffic.workloads import load_workload
 

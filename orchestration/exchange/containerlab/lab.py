@@ -25,10 +25,10 @@ from inventory.ansible_text import flow
 from inventory.files import known_testbeds, testbed_text
 from inventory.rack import SONIC_QUEUE, Access, Rack
 from inventory.topology import Device, Port, Testbed
+from orchestration.core.errors import NotReadyError, Problem, raise_any
+from orchestration.core.units import format_duration, format_rate
 from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.exchange.source import new_folder
-from orchestration.model.errors import NotReadyError, Problem, raise_any
-from orchestration.model.units import format_duration, format_rate
 
 SwitchKind = Literal["linux", "sonic-vs"]
 SWITCH_KINDS: tuple[SwitchKind, ...] = get_args(SwitchKind)

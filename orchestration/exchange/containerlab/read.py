@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict
 
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.yamltree import MAX_FAULTS
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.problems import of_value
+from orchestration.core.units import UnitError, parse_duration_ns, parse_rate_bps
 from orchestration.exchange.containerlab.lab import DELAY, RATE
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.problems import of_value
-from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_bps
 
 # Between two nodes; and those that leave the lab or end nowhere.
 _BETWEEN = ("veth", "veth-stitch")

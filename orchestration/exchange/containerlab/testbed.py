@@ -16,10 +16,10 @@ from inventory.schema import MAX_MTU_BYTES, MIN_MTU_BYTES
 from inventory.strictyaml import in_order
 from inventory.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed
 from inventory.yamltree import MAX_FAULTS
+from orchestration.core.errors import InputError, Problem
+from orchestration.core.units import format_duration, format_rate, format_size
 from orchestration.exchange.containerlab.read import Cable, LabFile
 from orchestration.exchange.mapping import tiers
-from orchestration.model.errors import InputError, Problem
-from orchestration.model.units import format_duration, format_rate, format_size
 
 # What containerlab gives a link that says no MTU (constants/containerlab.go, DefaultLinkMTU).
 _DEFAULT_MTU_BYTES = 9500

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from collectors.bpf.compile import cache_folder, compiled
-from collectors.bpf.elf import read_program
 from collectors.bpf.policy import HEADERS, MOST_PARAMETERS
-from orchestration.model.errors import NotReadyError
-from orchestration.model.files import write_whole
+from orchestration.agent.bpf.elf import read_program
+from orchestration.core.errors import NotReadyError
+from orchestration.core.files import write_whole
 
 SOURCE = Path(__file__).with_name("pacing.bpf.c")
 _MAPS = ("flows",)
@@ -49,7 +49,7 @@ def pacing_version(
     interfaces: Sequence[str],
     parameters: Sequence[int],
 ) -> dict[str, Any]:
-    """Return a version for a host's agent (orchestration/policies/host/pacing.py).
+    """Return a version for a host's agent (orchestration/agent/policies/pacing.py).
 
     It paces connections to addresses in `prefix`, which leave through `interfaces`; `line_bps` is
     what the policy takes for its line.

@@ -11,7 +11,7 @@
  *
  * CL_SOURCE is the policy, with CL_POLICY of policy.h at its end. User space sets `config` before
  * the program is attached, and reads `counts` and the map `flows`
- * (orchestration/policies/host/pacing.py, whose layout this is).
+ * (orchestration/agent/policies/pacing.py, whose layout this is).
  */
 #include "policy.h"
 

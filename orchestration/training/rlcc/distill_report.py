@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from orchestration.model.errors import InputError
+from orchestration.core.errors import InputError
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.render.markdown import rows_table
 from orchestration.training.rlcc.distill import CONDITIONS, Distilled, Teacher
 from orchestration.training.rlcc.trees import operations
-from tuners import checkpoint as files
+from tuners.learning import checkpoint as files
 from tuners.nic.networks import Architecture
 
 _SCENARIO_HEADS = (

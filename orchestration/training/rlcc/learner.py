@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.training.rlcc.rollout import Rollout
-from tuners.learning import NotANumberError, load_torch
-from tuners.nets import Arrays
+from tuners.learning.learner import NotANumberError, load_torch
+from tuners.learning.networks import Arrays
 from tuners.nic.networks import Architecture, actions, first_weights, scaled, windows
 from tuners.nic.observation import TARGET, reward
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.topology import Testbed
-from orchestration.backends import emulated
+from orchestration import datapath
 from orchestration.backends.simulated.job import build_arrays
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import Program
-from orchestration.model.errors import NotReadyError
+from orchestration.core.errors import NotReadyError
 from orchestration.training.rlcc.scenarios import Scenario, first_shares, schedule, trial
 from traffic.schedule import base_rtt_ns
 from tuners.nic.observation import ONE
@@ -40,7 +40,7 @@ _RECORD = np.dtype(
 )
 _SHARE = float(1 << 30)
 _COMPILER = "gcc"
-_HEADERS = Path(emulated.__file__).parent / "data_path"
+_HEADERS = Path(datapath.__file__).parent
 
 
 @dataclass(frozen=True)

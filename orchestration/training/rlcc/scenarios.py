@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.model.records import Schedule
-from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import (
+from orchestration.core.records import Schedule
+from orchestration.core.roce import RoceSpec
+from orchestration.core.trial import (
     CLOSLOOP,
     BackendName,
     HostSpec,

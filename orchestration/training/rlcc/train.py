@@ -22,19 +22,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from orchestration.artifacts.provenance import versions
 from orchestration.backends.simulated.program import require_program
-from orchestration.model.errors import InputError, Interrupted, TrialError
-from orchestration.model.files import whole_file
+from orchestration.core.errors import InputError, Interrupted, TrialError
+from orchestration.core.files import whole_file
 from orchestration.render.csv import write_rows
-from orchestration.runner.signals import noted_signals
+from orchestration.results.provenance import versions
+from orchestration.run.own_process import noted_signals
 from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
 from orchestration.training.rlcc.learner import Figures, NetworkLearner
 from orchestration.training.rlcc.rollout import Rollout, library, play
 from orchestration.training.rlcc.scenarios import testbed, training_scenarios
-from tuners import checkpoint as files
-from tuners.learning import NotANumberError, load_torch
+from tuners.learning import checkpoint as files
+from tuners.learning.learner import NotANumberError, load_torch
 from tuners.nic.networks import ARCHITECTURES
 from tuners.nic.sources import network_source, weights_bytes
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.errors import InputError, needs
-from orchestration.model.files import whole_file
+from orchestration.core.errors import InputError, needs
+from orchestration.core.files import whole_file
 from orchestration.policies.trees import IntegerTrees, feature_names
 from tuners.nic.networks import SPAN, Architecture
 from tuners.nic.observation import BETA, ONE, TARGET

@@ -2,7 +2,7 @@
 
 The wanted state is an optional shaper and below it a fair queue, a plain one, or RED queues, under
 ETS if there are several. Disciplines are compared by the settings that the kernel reports. The
-layout and the handles are those of `orchestration.device.qdiscs`.
+layout and the handles are those of `orchestration.agent.linux.qdiscs`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import struct
 
+from ansible.module_utils.agent.linux import qdiscs
+from ansible.module_utils.agent.linux.netlink import HEADER, RouteSocket, attributes
+from ansible.module_utils.agent.linux.qdiscs import Qdisc, red_parameters
 from ansible.module_utils.closloop.reconcile import Refused
-from ansible.module_utils.device import qdiscs
-from ansible.module_utils.device.netlink import HEADER, RouteSocket, attributes
-from ansible.module_utils.device.qdiscs import Qdisc, red_parameters
 
 # Disciplines that can be restored from what the kernel reports.
 _RESTORABLE = ("bfifo", "codel", "fq", "fq_codel", "netem", "pfifo", "red", "sfq", "tbf")

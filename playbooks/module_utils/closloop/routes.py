@@ -10,9 +10,8 @@ import errno
 import socket
 import struct
 
-from ansible.module_utils.closloop.reconcile import Refused
-from ansible.module_utils.device import ethtool
-from ansible.module_utils.device.netlink import (
+from ansible.module_utils.agent.linux import ethtool
+from ansible.module_utils.agent.linux.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
@@ -29,6 +28,7 @@ from ansible.module_utils.device.netlink import (
     attributes,
     message,
 )
+from ansible.module_utils.closloop.reconcile import Refused
 
 _DELETE = 1  # RTM_DEL... is RTM_NEW... plus one
 _CREATE_EXCL, _CREATE_REPLACE = NLM_F_CREATE | NLM_F_EXCL, NLM_F_CREATE | NLM_F_REPLACE

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
+from ansible.module_utils.agent.sonic.resp import CONFIG_DB, Redis
 from ansible.module_utils.closloop.reconcile import Refused
-from ansible.module_utils.device.agent.resp import CONFIG_DB, Redis
 
 _KEY = re.compile(r"BUFFER_PG\|(?P<port>[^|]+)\|(?P<first>\d+)(?:-(?P<last>\d+))?\Z")
 

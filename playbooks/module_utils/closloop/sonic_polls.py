@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from ansible.module_utils.device.agent.resp import CONFIG_DB, Redis
+from ansible.module_utils.agent.sonic.resp import CONFIG_DB, Redis
 
 GROUPS = ("PORT", "QUEUE", "WRED_ECN_QUEUE")
 # Switches with more ports than this begin at FIRST_MS.

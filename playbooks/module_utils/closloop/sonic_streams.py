@@ -9,9 +9,9 @@ profile.
 
 from __future__ import annotations
 
+from ansible.module_utils.agent.sonic.resp import CONFIG_DB, Redis
+from ansible.module_utils.agent.sonic.telemetry import GROUPS, PROFILES
 from ansible.module_utils.closloop.reconcile import Refused
-from ansible.module_utils.device.agent.resp import CONFIG_DB, Redis
-from ansible.module_utils.device.agent.telemetry import GROUPS, PROFILES
 
 NAME = "CLOSLOOP"
 COUNTERS = {"mellanox": "CURR_OCCUPANCY_CELLS"}

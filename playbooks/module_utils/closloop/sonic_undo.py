@@ -7,7 +7,7 @@ that. So the former values of single fields are saved, with those written, by fi
 
 from __future__ import annotations
 
-from ansible.module_utils.device.agent import configdb
+from ansible.module_utils.agent.sonic import configdb
 
 # Fields that are lists of priorities: provisioning adds to them.
 LISTS = ("pfc_enable", "pfcwd_sw_enable")

@@ -16,8 +16,8 @@ from pathlib import Path
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.display import open_display
-from orchestration.model.errors import Interrupted
-from orchestration.runner.run import run_campaign
+from orchestration.core.errors import Interrupted
+from orchestration.run.runner import run_campaign
 
 PR_SET_PDEATHSIG = 1
 

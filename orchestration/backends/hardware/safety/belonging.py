@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestration.agent.identity import same_device
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
-from orchestration.device.agent.identity import same_device
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Agent, Request, gather
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from inventory.rack import Corridor
 from inventory.topology import Testbed
-from orchestration.model.errors import TrialError
-from orchestration.model.records import Ints, Observation
+from orchestration.core.errors import TrialError
+from orchestration.core.records import Ints, Observation
 
 # One drop among three packets proves nothing: a port's window with fewer packets is not judged.
 LEAST_PACKETS = 100

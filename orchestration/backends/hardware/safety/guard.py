@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
+from orchestration.agent.place import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.outcomes import (
     Outcome,
@@ -22,11 +23,10 @@ from orchestration.backends.hardware.safety.recovery import (
     settle_dead_runs,
 )
 from orchestration.backends.hardware.sonic.config import queue_places
-from orchestration.device.agent.place import boottime_ns
+from orchestration.core.errors import ClosloopError, NotReadyError, TrialError
+from orchestration.core.problems import Code, Problem
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Agent, answered, gather
-from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
-from orchestration.model.problems import Code, Problem
 
 _FEEDS_A_TIMEOUT = 4
 

@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from orchestration.device.agent.records import canonical, hash_of
-from orchestration.model.errors import NotReadyError
-from orchestration.model.files import sync_path
+from orchestration.agent.records import canonical, hash_of
+from orchestration.core.errors import NotReadyError
+from orchestration.core.files import sync_path
+from orchestration.core.user_folders import state_folder
 
 _FILE = "ledger.jsonl"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}")
@@ -82,12 +83,11 @@ class Ledger:
     @classmethod
     def of(cls, rack: str, inventory: Path) -> Ledger:
         """Return the ledger of this inventory's rack, in the user's state folder."""
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
         path = str(inventory.resolve())
         plain = bool(_PLAIN_NAME.fullmatch(rack))
         name = rack if plain else hashlib.sha256(rack.encode()).hexdigest()[:16]
         place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-        shelf = Path(base) / "closloop" / "ledgers"
+        shelf = state_folder("ledgers")
         return cls(shelf / f"{name}-{place}", rack, path, shelf)
 
     def open_run(self, holder: str, nonce: str = "") -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestration.model.knobs import Knob
-from orchestration.model.records import Change
+from orchestration.core.knobs import Knob
+from orchestration.core.records import Change
 
 _NEVER_NS = np.iinfo(np.int64).min // 2
 

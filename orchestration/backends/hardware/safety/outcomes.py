@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestration.device.agent.state import RESTORABLE
+from orchestration.agent.state import RESTORABLE
 from orchestration.device.errors import printable
 
 # Parts of a snapshot that runs do not change.

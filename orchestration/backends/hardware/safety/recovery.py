@@ -12,11 +12,11 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.safety.belonging import Part, parts_of_rack
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
 from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
+from orchestration.core.errors import NotReadyError, check_known
 from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, printable
 from orchestration.device.fleet import Agent, Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
-from orchestration.model.errors import NotReadyError, check_known
 
 RESTORE_TIMEOUT_S = 60.0
 _SERVICES = ("state", "deadman", "lease")

@@ -15,9 +15,9 @@ from functools import reduce
 from math import gcd
 
 from inventory.rack import Access, Rack
-from orchestration.device.agent.rows import NAME
-from orchestration.device.qdiscs import CLASS_TOS
-from orchestration.model.errors import Problem, raise_any
+from orchestration.agent.linux.qdiscs import CLASS_TOS
+from orchestration.agent.sonic.rows import NAME
+from orchestration.core.errors import Problem, raise_any
 
 # Table -> key -> field -> value.
 Tables = dict[str, dict[str, dict[str, str]]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from collectors.readers.sonic_cells import Cells, cells_of
-from orchestration.model.records import Floats, Ints
+from orchestration.agent.sonic.cells import Cells, cells_of
+from orchestration.core.records import Floats, Ints
 
 # The counters' group in FLEX_COUNTER_TABLE, by field of an observation.
 _GROUPS = {"tx_bytes": "QUEUE", "tx_packets": "QUEUE", "dropped_packets": "QUEUE"}

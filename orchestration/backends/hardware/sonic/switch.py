@@ -17,8 +17,8 @@ from orchestration.backends.hardware.sonic.counters import (
     sources,
 )
 from orchestration.backends.hardware.switches import Request, SwitchReading
+from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.device.errors import DeviceError
-from orchestration.model.records import MISSING, Floats, Ints
 
 _ROW = 8
 # A pause frame asks for at most 65,535 quanta of 512 bits (IEEE 802.1Qbb).

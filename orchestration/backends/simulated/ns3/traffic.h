@@ -22,7 +22,7 @@
 
 namespace closloop {
 
-// As orchestration/model/status.py numbers them.
+// As orchestration/core/status.py numbers them.
 enum Status : int64_t { DONE = 0, UNFINISHED = 1, FAILED = 2 };
 
 enum CongestionControl : int64_t { DCTCP = 0, RENO = 1, CUBIC = 2 };

@@ -1,0 +1,1 @@
+"""BPF on a device: object files read, programs loaded, and their maps."""

@@ -1,0 +1,105 @@
+"""BPF programs at a cgroup, for the TCP connections of all processes in it: attached and found.
+
+A program stays attached when the process that did it ends, until it is detached or the kernel
+restarts. It is known by its name, its maps by theirs. Constants and layouts are those of
+include/uapi/linux/bpf.h. Standard library only: devices run this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+from .load import PROG_ATTACH, LoadError, bpf
+
+_DETACH = 9
+_PROGRAM_BY_ID, _MAP_BY_ID, _INFO, _QUERY = 13, 14, 15, 16
+_SOCK_OPS = 3  # of enum bpf_attach_type
+_MULTI, _REPLACE = 2, 4
+_MOST_PROGRAMS = 64
+# struct bpf_prog_info: up to `map_ids`, and `name` behind it; struct bpf_map_info likewise.
+_PROGRAM_INFO = struct.Struct("=II8sIIQQQIIQ16s")
+_MAP_INFO = struct.Struct("=6I16s")
+
+
+class _Owned:
+    """A descriptor that is closed."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+@contextmanager
+def cgroup(path: str) -> Iterator[int]:
+    """Open a cgroup's folder."""
+    with closing(_Owned(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))) as opened:
+        yield opened.fd
+
+
+def attach(path: str, program: int, former: int | None = None) -> None:
+    """Attach a program beside others, in one step in the place of `former` if that is given.
+
+    Raises LoadError.
+    """
+    flags = _MULTI | (_REPLACE if former is not None else 0)
+    with cgroup(path) as folder:
+        attributes = struct.pack("=5I", folder, program, _SOCK_OPS, flags, former or 0)
+        bpf(PROG_ATTACH, attributes, f"attach to {path}")
+
+
+def detach(path: str, program: int) -> None:
+    """Detach a program. Raises LoadError."""
+    with cgroup(path) as folder:
+        bpf(_DETACH, struct.pack("=4I", folder, program, _SOCK_OPS, 0), f"detach from {path}")
+
+
+def attached(path: str) -> list[tuple[int, str]]:
+    """Return the programs at a cgroup: descriptors, which the caller closes, and names."""
+    ids = (ctypes.c_uint32 * _MOST_PROGRAMS)()
+    with cgroup(path) as folder:
+        request = bytearray(
+            struct.pack("=4IQI", folder, _SOCK_OPS, 0, 0, ctypes.addressof(ids), _MOST_PROGRAMS)
+        )
+        bpf(_QUERY, request, f"query {path}")
+    (count,) = struct.unpack_from("=I", request, 24)
+    found = []
+    for number in ids[:count]:
+        with suppress(LoadError):  # it may be gone already
+            fd = bpf(_PROGRAM_BY_ID, struct.pack("=3I", number, 0, 0), f"program {number}")
+            found.append((fd, _text(_info(fd, _PROGRAM_INFO)[11])))
+    return found
+
+
+def maps_of(program: int) -> dict[str, int]:
+    """Return a program's maps by name: descriptors, which the caller closes."""
+    count = int(_info(program, _PROGRAM_INFO)[9])
+    ids = (ctypes.c_uint32 * max(1, count))()
+    head = bytearray(_PROGRAM_INFO.size)
+    struct.pack_into("=I", head, 52, count)
+    struct.pack_into("=Q", head, 56, ctypes.addressof(ids))
+    _ask(program, head)
+    found = {}
+    for number in ids[:count]:
+        fd = bpf(_MAP_BY_ID, struct.pack("=3I", number, 0, 0), f"map {number}")
+        found[_text(_info(fd, _MAP_INFO)[6])] = fd
+    return found
+
+
+def _info(fd: int, layout: struct.Struct) -> tuple[int | bytes, ...]:
+    return layout.unpack(_ask(fd, bytearray(layout.size)))
+
+
+def _ask(fd: int, info: bytearray) -> bytes:
+    buffer = ctypes.create_string_buffer(bytes(info), len(info))
+    bpf(_INFO, struct.pack("=IIQ", fd, len(info), ctypes.addressof(buffer)), "info")
+    return buffer.raw
+
+
+def _text(name: int | bytes) -> str:
+    return bytes(name).partition(b"\0")[0].decode(errors="replace") if name else ""

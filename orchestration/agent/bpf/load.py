@@ -1,0 +1,167 @@
+"""Loads BPF programs with the bpf system call, and maps their data into this process."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import struct
+import sys
+
+from .elf import INSTRUCTION_BYTES, Program
+
+# The system call's number: on arm64, x86-64, i386.
+_BPF = 280 if os.uname().machine == "aarch64" else 321 if sys.maxsize > 1 << 32 else 357
+_MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN, LINK_CREATE = 0, 5, 8, 10, 28
+_TCX_EGRESS = 47
+_MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
+SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
+SOCK_OPS = 13  # a cgroup's TCP connections
+STRUCT_OPS = 27  # functions of a structure that the kernel calls
+_F_SLEEPABLE = 1 << 4
+_F_MMAPABLE = 1 << 10
+_ATTRIBUTE_BYTES = 128
+_LOG_BYTES = 1 << 20
+# Some of the kernel's helpers are for programs of the first licence only.
+GPL, APACHE = "GPL", "Apache-2.0"
+_LOG_LINES = 6
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LoadError(OSError):
+    """The kernel refused a map or a program; the text ends with the verifier's message.
+
+    `said` has all that the verifier said, a line each.
+    """
+
+    said: tuple[str, ...] = ()
+
+
+class LoadedProgram:
+    """A traffic-control program in the kernel: its descriptor `fd`.
+
+    `memory` is its data, shared with this process.
+    """
+
+    def __init__(self, program: Program, name: str, license_name: str = APACHE) -> None:
+        """Load the program. Raises LoadError."""
+        label = name.encode()[:15]
+        self._map, self.memory = data_map(program.data_bytes, label)
+        self.fd = load(program.linked(self._map), label, license_name=license_name)
+
+    def watch_departures(self, ifindex: int) -> None:
+        """Pass every packet that this interface sends to the program, before it is queued.
+
+        The interface is in the current namespace of this process. Raises LoadError.
+        """
+        attributes = struct.pack("=4I", ifindex, self.fd, _TCX_EGRESS, 0)
+        bpf(PROG_ATTACH, attributes, f"attach to interface {ifindex}")
+
+    def close(self) -> None:
+        """Let the program and its data go; links keep them while they exist."""
+        os.close(self.fd)
+        os.close(self._map)
+
+
+def kernel_release() -> tuple[int, ...]:
+    """Return the running kernel's version and patch level, like (6, 6)."""
+    words = platform.release().split("-")[0].split(".")[:2]
+    return tuple(int(word) if word.isdigit() else 0 for word in words)
+
+
+def create_map(
+    kind: int,
+    key: int,
+    value: int,
+    entries: int,
+    flags: int,
+    label: bytes,
+    types: tuple[int, int] = (0, 0),
+) -> int:
+    """Create a map with keys and values of so many bytes; return its descriptor.
+
+    `types`, which some kinds have, are type information and the number of the kernel's type.
+    """
+    head = (kind, key, value, entries, flags, 0, 0, label)
+    attributes = struct.pack("=7I16s4xI8xI", *head, *types)
+    return bpf(_MAP_CREATE, attributes, f"map of {entries} times {value} bytes")
+
+
+def data_map(size: int, label: bytes) -> tuple[int, mmap.mmap]:
+    """Create a program's global data; return the map's descriptor, and it in this memory."""
+    made = create_map(_MAP_TYPE_ARRAY, 4, size, 1, _F_MMAPABLE, label)
+    return made, mmap.mmap(made, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.MAP_SHARED)
+
+
+def load(
+    code: bytes,
+    label: bytes,
+    kind: int = _PROG_TYPE_SCHED_CLS,
+    license_name: str = APACHE,
+    member: tuple[int, int] = (0, 0),
+) -> int:
+    """Load a program; return its file descriptor. Raises LoadError.
+
+    One of type STRUCT_OPS is a `member` of a structure: the number of its type, and its place.
+    """
+    instructions = ctypes.create_string_buffer(code, len(code))
+    license_text = ctypes.create_string_buffer(license_name.encode())
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+    flags = _F_SLEEPABLE if kind == SYSCALL else 0
+
+    def attributes(level: int, log_bytes: int, log_at: int) -> bytes:
+        addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
+        count = len(code) // INSTRUCTION_BYTES
+        head = struct.pack("=IIQQ", kind, count, *addresses)
+        head += struct.pack("=IIQII16s", level, log_bytes, log_at, 0, flags, label)
+        return head + struct.pack("=II36xI", 0, member[1], member[0])
+
+    try:
+        return bpf(_PROG_LOAD, attributes(0, 0, 0), "program")
+    except LoadError as error:
+        # load again with a log, to get the verifier's reason
+        try:
+            bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
+        except LoadError:
+            said = tuple(log.value.decode(errors="replace").splitlines())
+            text = f"{error.strerror}: {'; '.join(said[-_LOG_LINES:])}"
+            refused = LoadError(error.errno, text)
+            refused.said = said
+            raise refused from error
+        raise
+
+
+def run_on_each(program: int, contexts: ctypes.Array[ctypes.c_char], size: int) -> None:
+    """Run a program of type SYSCALL once on each context of `size` bytes, which it may change.
+
+    Raises LoadError.
+    """
+    at = ctypes.addressof(contexts)
+    # union bpf_attr's `test`: the program, then what other types take, the context's size, itself
+    attributes = ctypes.create_string_buffer(
+        struct.pack("=4IQQ4IQQ", program, 0, 0, 0, 0, 0, 0, 0, size, 0, at, 0), _ATTRIBUTE_BYTES
+    )
+    where = ctypes.c_uint64.from_buffer(attributes, 48)
+    call, command, length = _libc.syscall, _PROG_TEST_RUN, _ATTRIBUTE_BYTES
+    for address in range(at, at + len(contexts), size):
+        where.value = address
+        if call(_BPF, command, attributes, length):
+            number = ctypes.get_errno()
+            raise LoadError(number, f"bpf run: {os.strerror(number)}")
+
+
+def bpf(command: int, attributes: bytes | bytearray, what: str) -> int:
+    """Make the bpf system call with a union bpf_attr; return its answer.
+
+    What the kernel writes there is in `attributes` afterwards if that is a bytearray. Raises
+    LoadError.
+    """
+    padded = ctypes.create_string_buffer(bytes(attributes), _ATTRIBUTE_BYTES)
+    fd = int(_libc.syscall(_BPF, command, padded, _ATTRIBUTE_BYTES))
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise LoadError(number, f"bpf {what}: {os.strerror(number)}")
+    if isinstance(attributes, bytearray):
+        attributes[:] = padded.raw[: len(attributes)]
+    return fd

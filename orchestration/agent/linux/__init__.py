@@ -1,0 +1,1 @@
+"""A Linux host's or switch's own interfaces: netlink, queues, sysctls."""

@@ -1,0 +1,281 @@
+"""A policy as the pacing of this host's TCP connections: a BPF program at the root control group.
+
+The program is orchestration/policies/pacing/pacing.bpf.c, compiled by the controller; a version
+(`policy.Version`) has
+
+    {"kind": "pacing", "name", "model", "code": base64, "references", "maps", "data_bytes",
+     "config": base64, "interfaces"}
+
+The kernel knows the program by a name with the model's hash, and keeps it when the agent ends. It
+replaces a former one in one step. Connections that were under that go on under the new one, as new
+flows; when there is none any more, they get their former SO_MAX_PACING_RATE back, through copies of
+their processes' descriptors (pidfd_getfd, Linux 5.6).
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import errno
+import os
+import platform
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ..bpf import cgroup
+from ..bpf.elf import Program
+from ..bpf.load import (
+    SOCK_OPS,
+    LoadError,
+    create_map,
+    data_map,
+    kernel_release,
+    load,
+)
+from ..bpf.maps import LRU_HASH, insert, items, lookup
+from ..linux.ethtool import offloads_on
+from ..linux.vrf import cgroup2
+from ..main import OperationError
+
+PREFIX = "cl_"
+DATA, FLOWS = b"cl_pacing", b"flows"
+OLDEST = (5, 6)
+_MOST_FLOWS = 65_536
+# struct pacing and struct flow of pacing.bpf.c.
+COUNTS_AT, COUNTS = 120, ("flows", "decisions", "untimed", "smoothed", "refused", "lost")
+_ONE_BY_ONE_AT = 112
+FLOW_BYTES, _STATE_BYTES = 304, 264
+_FLOW = struct.Struct("=QIIIIII")
+_COOKIE_BYTES = 8
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_SO_COOKIE, _SO_MAX_PACING_RATE = 57, 47
+_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
+_NO_NETWORK = "this kernel has no control groups' BPF programs for TCP"
+_NEWER = "use a kernel of 5.6 or newer with CONFIG_CGROUP_BPF, as Debian and Ubuntu have it"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def name_of(model: str) -> str:
+    """Return the name by which the kernel knows a model's program: 15 characters."""
+    return f"{PREFIX}{model}"[:15]
+
+
+def refusals(version: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return why this host cannot run a version, and what to do; nothing is changed."""
+    if os.geteuid():
+        return [("only root may attach BPF programs", "set ansible_become: true")]
+    if kernel_release() < OLDEST:
+        return [(f"its kernel {platform.release()} is older than 5.6", _NEWER)]
+    path = cgroup2()
+    if not path:
+        remedy = "mount -t cgroup2 none /sys/fs/cgroup/unified, or boot with systemd's unified ones"
+        return [("control groups of version 2 are mounted nowhere", remedy)]
+    try:
+        for fd, _ in cgroup.attached(path):
+            os.close(fd)
+        with _loaded(version):
+            pass
+    except LoadError as error:
+        return [_plain(error)]
+    return []
+
+
+def put(version: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Bring a version into force, or none; return what `status` does, and what was left.
+
+    Raises OperationError if the kernel refuses; what was in force then stays.
+    """
+    path = cgroup2()
+    former = _ours(path) if path else []
+    left: dict[str, int] = {}
+    try:
+        if version is None:
+            for program, _ in former:
+                cgroup.detach(path, program)
+                left = _release_flows(program)
+        else:
+            with _loaded(version) as (program, flows):
+                _hand_over(former, flows)
+                cgroup.attach(path, program, former[0][0] if former else None)
+                _hand_over(former, flows)
+                for program_left, _ in former[1:]:
+                    cgroup.detach(path, program_left)
+    except LoadError as error:
+        what, remedy = _plain(error)
+        raise OperationError(what, remedy) from error
+    finally:
+        for program, _ in former:
+            os.close(program)
+    return {**status(), **left}
+
+
+def status() -> dict[str, Any]:
+    """Return the model that the kernel reports, "" for none, its counters, and its flows."""
+    path = cgroup2()
+    found = _ours(path) if path else []
+    if not found:
+        return {"model": ""}
+    try:
+        program, name = found[0]
+        maps = cgroup.maps_of(program)
+        try:
+            data = lookup(maps[DATA.decode()], bytes(4), COUNTS_AT + 8 * len(COUNTS))
+            flows = [_described(value) for _, value in _flows(maps)]
+        finally:
+            _close(maps.values())
+    finally:
+        _close(fd for fd, _ in found)
+    counts = dict(zip(COUNTS, struct.unpack_from(f"={len(COUNTS)}Q", data, COUNTS_AT)))
+    waiting = sum(not flow["timed"] for flow in flows)
+    return {"model": name[len(PREFIX) :], "counts": counts, "untimed_now": waiting, "open": flows}
+
+
+@contextmanager
+def _loaded(version: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Load a version's program; yield it, and its map of flows. Raises LoadError."""
+    config = base64.b64decode(version["config"])
+    fds: list[int] = []
+    try:
+        data, memory = data_map(int(version["data_bytes"]), DATA)
+        fds.append(data)
+        with memory:
+            memory[: len(config)] = config
+            memory[_ONE_BY_ONE_AT] = not _segments(version["interfaces"])
+        flows = _flow_map()
+        fds.append(flows)
+        code = Program.from_json(version).linked(data, {FLOWS.decode(): flows})
+        fds.append(load(code, name_of(version["model"]).encode(), SOCK_OPS))
+        yield fds[-1], flows
+    finally:
+        _close(fds)
+
+
+def _segments(interfaces: Iterable[str]) -> bool:
+    """Return whether an interface takes several packets at a time (TSO, GSO)."""
+    return any({"gso", "tso"} & set(offloads_on(name)) for name in interfaces)
+
+
+def _flow_map() -> int:
+    return create_map(LRU_HASH, _COOKIE_BYTES, FLOW_BYTES, _MOST_FLOWS, 0, FLOWS)
+
+
+def _ours(path: str) -> list[tuple[int, str]]:
+    """Return the policies' programs at the control group: descriptors and names."""
+    found = []
+    for fd, name in cgroup.attached(path):
+        if name.startswith(PREFIX):
+            found.append((fd, name))
+        else:
+            os.close(fd)
+    return found
+
+
+def _flows(maps: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+    for key, value in items(maps[FLOWS.decode()], _COOKIE_BYTES, FLOW_BYTES):
+        yield struct.unpack("=Q", key)[0], value
+
+
+def _described(value: bytes) -> dict[str, Any]:
+    """Return a flow for people: its peer, its rate in bytes/s, its round trips."""
+    _, _, rate, timed, address, port, local = _FLOW.unpack_from(value, _STATE_BYTES)
+    peer = socket.inet_ntoa(struct.pack("=I", address))
+    (rtt_ns,) = struct.unpack_from("=Q", value, 24)
+    return {
+        "peer": f"{peer}:{socket.ntohl(port)}",
+        "port": local,
+        "rate_bytes_per_s": rate,
+        "timed": timed,
+        "rtt_ns": rtt_ns,
+    }
+
+
+def _hand_over(former: list[tuple[int, str]], flows: int) -> None:
+    """Give the flows of former programs to a new one: as new flows, with what they were before."""
+    for program, _ in former:
+        maps = cgroup.maps_of(program)
+        try:
+            for cookie, value in _flows(maps):
+                # no line rate yet: the program begins with it at its next event
+                kept = bytes(_STATE_BYTES) + value[_STATE_BYTES:]
+                insert(flows, struct.pack("=Q", cookie), kept)
+        finally:
+            _close(maps.values())
+
+
+def _release_flows(program: int) -> dict[str, int]:
+    """Give connections their former pacing rate back; return how many, and how many were gone."""
+    maps = cgroup.maps_of(program)
+    try:
+        former = {
+            cookie: _FLOW.unpack_from(value, _STATE_BYTES)[1] for cookie, value in _flows(maps)
+        }
+    finally:
+        _close(maps.values())
+    released = 0
+    for copy in _sockets() if former else ():
+        cookie = struct.unpack("=Q", copy.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8))[0]
+        if cookie in former:
+            rate = struct.pack("=I", former.pop(cookie))
+            copy.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate)
+            released += 1
+    return {"released": released, "gone": len(former)}
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yield copies of the TCP sockets that processes here have open, one at a time."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            numbers = [int(n) for n in os.listdir(f"/proc/{pid}/fd") if _is_socket(pid, n)]
+            if not numbers:
+                continue
+            process = _call(_PIDFD_OPEN, int(pid), 0)
+            try:
+                for number in numbers:
+                    with (
+                        suppress(OSError),
+                        socket.socket(fileno=_call(_PIDFD_GETFD, process, number, 0)) as copy,
+                    ):
+                        if copy.type == socket.SOCK_STREAM and copy.family in _FAMILIES:
+                            yield copy
+            finally:
+                os.close(process)
+
+
+def _is_socket(pid: str, number: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+    except OSError:
+        return False
+
+
+def _call(number: int, *words: int) -> int:
+    answer = int(_libc.syscall(number, *words))
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return answer
+
+
+def _close(fds: Any) -> None:
+    for fd in fds:
+        with suppress(OSError):
+            os.close(fd)
+
+
+def _plain(error: LoadError) -> tuple[str, str]:
+    """Return why the kernel refuses in plain words, and what to do."""
+    if error.errno == errno.EPERM and not error.said:
+        return (
+            f"the kernel does not let root use BPF here ({error}), or another program holds its "
+            "control groups alone",
+            "see kernel lockdown (cat /sys/kernel/security/lockdown) and `bpftool cgroup tree`",
+        )
+    if error.errno == errno.ENOSYS or (error.errno == errno.EINVAL and not error.said):
+        return f"{_NO_NETWORK} ({error})", _NEWER
+    said = "; ".join(error.said[-6:]) or str(error)
+    return (
+        f"its kernel refuses the program: {said}",
+        "use a newer kernel, or fewer or shallower trees",
+    )

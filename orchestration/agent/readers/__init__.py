@@ -1,0 +1,1 @@
+"""The agent's services that read a device's counters, and change its queues."""

@@ -1,0 +1,1 @@
+"""The agent's services that send traffic from a host."""

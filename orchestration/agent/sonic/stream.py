@@ -1,0 +1,263 @@
+"""Queue depths from High Frequency Telemetry: what the switch streams, and its latest values.
+
+The facts are those of sonic-swss (202511 on): orchagent/high_frequency_telemetry puts a session's
+templates into STATE_DB, the vendor's driver sends IPFIX records to a multicast group of generic
+netlink, and crates/countersyncd is one of its readers; this is another. A field of a template is
+one counter of one queue: its element is the queue's label in the session, its enterprise number the
+types of object and counter. (The design document has an example with these two swapped; the code
+has not.) The time of a record is meant to be ns since 1970.
+
+A stream may stop, as when a port goes down. Nothing here fills the gap: the last value keeps its
+time. After a while sessions are looked for anew, as they may have other templates now.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..linux import genetlink
+from . import ipfix
+from .resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
+from .telemetry import CONSTANTS_FILE, PROFILES, family, offered
+
+SESSIONS = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE"
+# SAI_OBJECT_TYPE_QUEUE << 16, and SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES and _CELLS
+DEPTH_BYTES, DEPTH_CELLS = 21 << 16 | 0x18, 21 << 16 | 0x29
+
+_BUFFER_BYTES = 4 << 20  # countersyncd's
+# A record that claims to be from the future, or this old, is not stamped by the switch's clock.
+_PLAUSIBLE_NS = 10 * 10**9
+_SILENT_NS = 10**9
+_NTP_S = 2_208_988_800  # from 1900 to 1970
+
+Depth = tuple[int, int]  # bytes, ns on CLOCK_MONOTONIC
+
+
+class RecordClock:
+    """Converts the times of records to CLOCK_MONOTONIC.
+
+    They should be those of the switch's wall clock. If they cannot be, the clock is one of its own;
+    then the record that arrived soonest after its time counts as having taken no time at all.
+    """
+
+    def __init__(self) -> None:
+        self.own = False
+        self._wall_ns = self._soonest_ns = 0
+        self._any = False
+
+    def arrived(self, observed_ns: int, monotonic_ns: int, wall_ns: int) -> None:
+        """Take the time of a record that has just arrived, and the switch's clocks."""
+        self.own = self.own or not 0 <= wall_ns - observed_ns < _PLAUSIBLE_NS
+        self._wall_ns = wall_ns - monotonic_ns
+        after_ns = monotonic_ns - observed_ns
+        self._soonest_ns = min(self._soonest_ns, after_ns) if self._any else after_ns
+        self._any = True
+
+    def monotonic_ns(self, observed_ns: int) -> int:
+        """Return a record's time on CLOCK_MONOTONIC."""
+        return observed_ns + self._soonest_ns if self.own else observed_ns - self._wall_ns
+
+
+@dataclass
+class _Columns:
+    """Where a template's records have their time, and the depths of opened queues."""
+
+    template: ipfix.Template
+    times: tuple[int, ...]  # one of ns, or one of s and one of ns
+    depths: list[tuple[int, int, int]]  # value, queue, bytes per unit
+
+    def observed_ns(self, values: Sequence[Any]) -> int:
+        first = int(values[self.times[0]])
+        if len(self.times) == 2:
+            return first * 10**9 + int(values[self.times[1]])
+        if first >> 63:  # in the format of NTP, as RFC 7011 has it and SONiC's design has not
+            return ((first >> 32) - _NTP_S) * 10**9 + ((first & 0xFFFFFFFF) * 10**9 >> 32)
+        return first
+
+
+class DepthStream:
+    """The depths of opened queues as far as a session streams them; `close` ends it.
+
+    `watch(fd, ready)` and `forget(fd)` are the agent's.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        watch: Callable[[int, Callable[[], None]], None],
+        forget: Callable[[int], None],
+        constants: str = CONSTANTS_FILE,
+    ) -> None:
+        self._redis, self._watch, self._forget = redis, watch, forget
+        self._constants = constants
+        self._socket: socket.socket | None = None
+        self._buffer = bytearray(genetlink.DATAGRAM_BYTES)
+        self._columns: dict[int, _Columns] = {}
+        self._templates: dict[int, ipfix.Template] = {}
+        self._latest: dict[int, tuple[_Columns, Sequence[Any]]] = {}
+        self._clock = RecordClock()
+        self._oids: Sequence[str] = ()
+        self._cell_bytes: int | None = None
+        self._heard_ns = 0
+        self.records = self.broken = self.overruns = 0
+
+    def find(self, oids: Sequence[str], cell_bytes: int | None) -> None:
+        """Look for sessions that stream the depths of queues, given by their objects; listen."""
+        self.close()
+        self._oids, self._cell_bytes = oids, cell_bytes
+        self._heard_ns = time.monotonic_ns()
+        self._columns = {}
+        names = self._redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP")
+        place_of = {oid: place for place, oid in enumerate(oids)}
+        # HFTelOrch replaces the last colon of the name
+        queues = {
+            "|".join(name.rsplit(":", 1)): place_of[oid]
+            for name, oid in names.items()
+            if oid in place_of
+        }
+        for _, row in sessions(self._redis):
+            if row.get("stream_status") == "enabled" and row.get("session_type") == "ipfix":
+                self._columns |= _columns(row, queues, cell_bytes)
+        self._templates = {number: found.template for number, found in self._columns.items()}
+        if self._columns:
+            try:
+                made = genetlink.subscribe(*family(self._constants), _BUFFER_BYTES)
+            except OSError:
+                return
+            self._socket = made
+            self._watch(made.fileno(), self.take)
+
+    @property
+    def queues(self) -> set[int]:
+        """The places of queues whose stream is listened to."""
+        if self._socket is None:
+            return set()
+        return {queue for columns in self._columns.values() for _, queue, _ in columns.depths}
+
+    def take(self) -> None:
+        """Take all records that have arrived."""
+        while self._socket is not None:
+            try:
+                size = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    self.overruns += 1
+                    continue
+                self.close()
+                return
+            now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+            for payload in genetlink.payloads(bytes(self._buffer[:size])):
+                self._payload(payload, now_ns, wall_ns)
+
+    def _payload(self, payload: bytes, now_ns: int, wall_ns: int) -> None:
+        try:
+            for template, values in ipfix.records(payload, self._templates):
+                columns = self._columns[template.number]
+                self._clock.arrived(columns.observed_ns(values), now_ns, wall_ns)
+                self._latest[template.number] = columns, values
+                self._heard_ns = now_ns
+                self.records += 1
+        except ipfix.IpfixError:
+            self.broken += 1
+
+    def depths(self) -> list[Depth | None]:
+        """Return each queue's latest depth and its time; None where none was streamed yet."""
+        self.take()
+        if self._columns and time.monotonic_ns() - self._heard_ns > _SILENT_NS:
+            self.find(self._oids, self._cell_bytes)
+        found: list[Depth | None] = [None] * len(self._oids)
+        for columns, values in self._latest.values():
+            t_ns = self._clock.monotonic_ns(columns.observed_ns(values))
+            for column, queue, unit in columns.depths:
+                known = found[queue]
+                if known is None or known[1] < t_ns:
+                    found[queue] = int(values[column]) * unit, t_ns
+        return found
+
+    def about(self) -> dict[str, Any]:
+        """Return what became of the stream, JSON-ready."""
+        return {
+            "queues": len(self.queues),
+            "records": self.records,
+            "broken": self.broken,
+            "overruns": self.overruns,
+            "own_clock": self._clock.own,
+        }
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._socket is not None:
+            self._forget(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        self._latest.clear()
+        self._clock = RecordClock()
+
+
+def sessions(redis: Redis) -> list[tuple[str, dict[str, str]]]:
+    """Return the sessions for queues: profile and row of STATE_DB."""
+    found = redis.rows(STATE_DB, f"{SESSIONS}|*|QUEUE")
+    return [(key.split("|")[1], row) for key, row in found.items()]
+
+
+def telemetry(redis: Redis, constants: str = CONSTANTS_FILE) -> dict[str, Any]:
+    """Return whether the switch can stream, and what it streams of queues, JSON-ready."""
+    found = []
+    for profile, row in sessions(redis):
+        fields = redis.hash(CONFIG_DB, f"{PROFILES}|{profile}")
+        templates = _templates(row).values()
+        numbers = {field.enterprise for template in templates for field in template.fields}
+        found.append(
+            {
+                "profile": profile,
+                "on": row.get("stream_status") == "enabled",
+                "poll_us": fields.get("poll_interval", ""),
+                "depth": bool(numbers & {DEPTH_BYTES, DEPTH_CELLS}),
+            }
+        )
+    return {"offered": offered(constants), "sessions": found}
+
+
+def _templates(row: dict[str, str]) -> dict[int, ipfix.Template]:
+    try:
+        return ipfix.templates(row.get("session_config", "").encode(errors="surrogateescape"))
+    except ipfix.IpfixError:
+        return {}
+
+
+def _columns(
+    row: dict[str, str], queues: dict[str, int], cell_bytes: int | None
+) -> dict[int, _Columns]:
+    """Return the templates of a session that have depths of `queues`, places by name."""
+    units = {DEPTH_BYTES: 1, DEPTH_CELLS: cell_bytes}
+    names, labels = row.get("object_names", "").split(","), row.get("object_ids", "").split(",")
+    place_of = {label: queues.get(name) for name, label in zip(names, labels)}
+    found = {}
+    for number, template in _templates(row).items():
+        times = [
+            [at for at, field in enumerate(template.fields) if field == wanted] for wanted in _TIMES
+        ]
+        depths = []
+        for at, field in enumerate(template.fields):
+            place, unit = place_of.get(str(field.element)), units.get(field.enterprise or 0)
+            if place is not None and unit and field.length in (1, 2, 4, 8):
+                depths.append((at, place, unit))
+        whole, seconds, rest = times
+        stamp = whole[:1] or (seconds[:1] + rest[:1] if seconds and rest else [])
+        if stamp and depths:
+            found[number] = _Columns(template, tuple(stamp), depths)
+    return found
+
+
+_TIMES = (
+    ipfix.Field(ipfix.NANOSECONDS, None, 8),
+    ipfix.Field(ipfix.SECONDS, None, 4),
+    ipfix.Field(ipfix.NANOSECONDS, None, 4),
+)

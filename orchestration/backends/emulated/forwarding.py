@@ -1,0 +1,281 @@
+"""How many packets this machine forwards: what a rack in real time can carry.
+
+    python -m orchestration.backends.emulated.forwarding SECONDS    prints `Forwarded` in JSON
+
+It is tried on a router and, for each CPU, a sender and a receiver, in namespaces that are gone
+afterwards: with full frames of TCP, their acknowledgements, a shaper at each port, and at the
+router's the program that marks where there is no RED. A packet-hop is a packet that a port has
+judged, queued, shaped and sent. The shapers are faster than the machine, so no queue stands there
+and hardly a packet is marked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from collectors.bpf.compile import RED_LAW, compiled
+from inventory.scale import MOST_SCALE, scaled
+from inventory.topology import Testbed
+from orchestration.agent.bpf.btf import LayoutError
+from orchestration.agent.bpf.elf import read_program
+from orchestration.agent.bpf.load import GPL, LoadedProgram
+from orchestration.agent.readers.marks import Marker, offsets
+from orchestration.backends.emulated.machine import said_apart
+from orchestration.backends.emulated.namespaces import offloads_off
+from orchestration.backends.emulated.system import run_batch, unshare_network
+from orchestration.backends.realtime import rounded_up
+from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.files import write_whole
+from orchestration.core.units import format_rate
+from orchestration.core.user_folders import state_folder
+
+MEASURE_S = 2.0
+# Measured at its limit, with all cores forwarding and little else, a machine is to do a quarter of
+# that: senders, agents and the controller run on it too, switches are more than one, and above the
+# watch's bound (see `realtime`) packets wait for the CPU.
+_SPARE = 4.0
+# A process, such as an agent, wakes up to 2 ms late where nothing else runs (p99, `realtime`). That
+# is to be no more than four frames of the fastest NIC take: 2 us at 25 Gbit/s, as in virtual time.
+_LATE_NS, _LATE_FRAMES = 2_000_000, 4
+# Senders of an incast begin together and take turns on a core, for so long each.
+_TURN_NS = 500_000
+_FLOWS = 4
+_PIECE = bytes(1 << 16)
+_PORT = 7000
+# A receiver sends an acknowledgement for every second segment (RFC 9293, 3.8.6.3).
+_WITH_ACKS = 1.5
+_KMIN_BYTES, _KMAX_BYTES, _LIMIT_BYTES = 30_000, 300_000, 1_000_000
+_START_S = 20.0
+_MODULE = "orchestration.backends.emulated.forwarding"
+_OWN = ("--net", "--pid", "--mount-proc")
+
+
+class Forwarded(NamedTuple):
+    """Packet-hops a second, and whether the marking program judged them, or could not be had."""
+
+    hops_per_s: int
+    judged: bool
+
+
+def measure(seconds: float) -> Forwarded:
+    """Return what this machine forwards. Raises NotReadyError if that fails."""
+    try:
+        return Forwarded(*said_apart(_OWN, _MODULE, str(seconds)))
+    except RuntimeError as error:
+        raise NotReadyError(
+            f"how much this machine forwards cannot be tried: {error}",
+            "it takes root, and a kernel with veth and tbf",
+        ) from error
+
+
+def record(hops_per_s: int) -> None:
+    """Keep what was measured, for `known`."""
+    file = _file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, json.dumps({"packet_hops_per_s": hops_per_s}))
+
+
+def wanted(testbed: Testbed) -> float:
+    """Return the packet-hops a second of a testbed whose NICs all send full frames at line rate.
+
+    Each frame takes a longest way, and so do acknowledgements.
+    """
+    frame_bits = 8 * (testbed.mtu_bytes + testbed.framing_bytes)
+    nics = (port for host in testbed.hosts for port in testbed.ports_of[host])
+    links = 2 * max(device.tier for device in testbed.devices)
+    return sum(port.rate_bps for port in nics) / frame_bits * links * _WITH_ACKS
+
+
+def known() -> int | None:
+    """Return the packet-hops a second that were measured here last; None if that was never."""
+    try:
+        return int(json.loads(_file().read_text())["packet_hops_per_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def known_or_measured() -> int:
+    """Return this machine's packet-hops a second, measured now if they are not known.
+
+    Raises NotReadyError as `measure` does.
+    """
+    hops_per_s = known()
+    if hops_per_s is None:
+        hops_per_s = measure(MEASURE_S).hops_per_s
+        record(hops_per_s)
+    return hops_per_s
+
+
+def fitting(testbed: Testbed, hops_per_s: int) -> int:
+    """Return the scale at which a machine carries a testbed's rates with `_SPARE`, in time.
+
+    It is 1 if they fit as they are, else rounded up to two digits.
+    """
+    fastest_bps = max(port.rate_bps for host in testbed.hosts for port in testbed.ports_of[host])
+    frames_ns = _LATE_FRAMES * testbed.frame_bytes * 8e9 / fastest_bps
+    late_ns = _LATE_NS + _TURN_NS * len(testbed.hosts) / len(os.sched_getaffinity(0))
+    return rounded_up(max(wanted(testbed) * _SPARE / hops_per_s, late_ns / frames_ns))
+
+
+def chosen_scale(text: str, testbed: Testbed) -> int:
+    """Return the scale that a text names: a number, or `auto` for what fits this machine.
+
+    Raises InputError for any other text, and NotReadyError as `measure` does.
+    """
+    if text == "auto":
+        return fitting(testbed, known_or_measured())
+    if not (text.isdecimal() and 1 <= int(text) <= MOST_SCALE):
+        raise InputError.single(
+            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MOST_SCALE}, or auto"
+        )
+    return int(text)
+
+
+def scale_in_words(testbed: Testbed, scale: int) -> str:
+    """Return a sentence on what a scale makes of an unscaled testbed's rates on this machine."""
+    hops_per_s, needed = known(), wanted(testbed) / scale
+    rates = sorted({port.rate_bps for port in scaled(testbed, scale).ports})
+    links = " and ".join(format_rate(rate) for rate in rates)
+    if hops_per_s is None:
+        machine = "what this machine forwards is not known: closloop doctor --benchmark tries it"
+    else:
+        machine = (
+            f"NICs at line rate make {needed:,.0f} packet-hops a second, and this machine did "
+            f"{hops_per_s:,}"
+        )
+        if fitting(scaled(testbed, scale), hops_per_s) > 1:
+            machine += f": --scale {fitting(testbed, hops_per_s)} would fit"
+    said = f"links of {links}, and a second of a trial takes {scale}" if scale > 1 else "no scale"
+    return f"{said}; {machine}"
+
+
+def _file() -> Path:
+    return state_folder() / "forwarding.json"
+
+
+def _host(number: int, work: Callable[[], None]) -> tuple[int, socket.socket]:
+    """Start a process in a network namespace of its own; it begins when it is told to."""
+    here, there = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        unshare_network()
+        there.sendall(b"1")
+        there.recv(1)
+        run_batch("ip", _set_up(number))
+        Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1")
+        offloads_off(["eth0"])
+        run_batch("tc", _shaper("eth0"))
+        there.sendall(b"1")
+        there.recv(1)
+        work()
+        os._exit(0)
+    _await(here)
+    return pid, here
+
+
+def _set_up(number: int) -> Iterator[str]:
+    yield "link set eth0 up"
+    yield f"address add 10.0.{number}.2/24 dev eth0"
+    yield f"route add default via 10.0.{number}.1"
+
+
+def _shaper(port: str) -> Iterator[str]:
+    limit = f"limit {_LIMIT_BYTES}"
+    yield f"qdisc add dev {port} root handle 2: tbf rate 10gbit burst 100k {limit}"
+    yield f"qdisc add dev {port} parent 2:1 handle 3: bfifo {limit}"
+
+
+def _await(line: socket.socket) -> None:
+    line.settimeout(_START_S)
+    if not line.recv(1):
+        raise RuntimeError("a namespace could not be set up")
+
+
+def _sending(to: int) -> Callable[[], None]:
+    def send() -> None:
+        lines = [socket.create_connection((f"10.0.{to}.2", _PORT)) for _ in range(_FLOWS)]
+        for line in lines:
+            line.setblocking(False)
+        while True:
+            for line in select.select([], lines, [])[1]:
+                line.send(_PIECE)
+
+    return send
+
+
+def _receive() -> None:
+    server = socket.create_server(("", _PORT))
+    readable = [server]
+    while True:
+        for line in select.select(readable, [], [])[0]:
+            if line is server:
+                readable.append(server.accept()[0])
+            else:
+                line.recv(len(_PIECE))
+
+
+def _sent(pid: int) -> int:
+    """Return the packets that all ports of a process's namespace have sent."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[9]) for line in lines)
+
+
+def _try(seconds: float) -> Forwarded:
+    count = 2 * len(os.sched_getaffinity(0))
+    # those who receive are there first
+    works = [_receive] * (count // 2) + [_sending(to) for to in range(count // 2)]
+    hosts = [_host(number, work) for number, work in enumerate(works)]
+    ports = [f"to-{number}" for number in range(count)]
+    for number, ((pid, line), port) in enumerate(zip(hosts, ports, strict=True)):
+        run_batch(
+            "ip",
+            [
+                f"link add name {port} type veth peer name eth0 netns {pid}",
+                f"address add 10.0.{number}.1/24 dev {port}",
+                f"link set {port} up",
+            ],
+        )
+        run_batch("tc", _shaper(port))
+        line.sendall(b"1")
+        _await(line)
+    offloads_off(ports)
+    markers = _mark(ports)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    for _, line in hosts:
+        line.sendall(b"1")
+        time.sleep(0.1)
+    pids = [pid for pid, _ in hosts]
+    namespaces = [os.getpid(), *pids]
+
+    before, began = sum(map(_sent, namespaces)), time.monotonic()
+    time.sleep(seconds)
+    sent, elapsed_s = sum(map(_sent, namespaces)) - before, time.monotonic() - began
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return Forwarded(round(sent / elapsed_s), bool(markers))
+
+
+def _mark(ports: Sequence[str]) -> list[Marker]:
+    """Let the router's ports mark by RED's line, if the kernel takes a program for it."""
+    markers: list[Marker] = []
+    with suppress(OSError, LayoutError, NotReadyError):
+        program, places = read_program(compiled(RED_LAW).read_bytes()), offsets()
+        for port in ports:
+            loaded = LoadedProgram(program, "closloop_red", GPL)
+            markers.append(Marker(loaded, socket.if_nametoindex(port), places, _LIMIT_BYTES))
+            markers[-1].set(_KMIN_BYTES, _KMAX_BYTES, 2**32 - 1)
+    return markers
+
+
+if __name__ == "__main__":
+    print(json.dumps(_try(float(sys.argv[1]))))

@@ -1,0 +1,190 @@
+"""Measures what one decision of a learned congestion control costs, as C, as BPF, and in CatBoost.
+
+A loop draws another state of a flow each round; the same loop without a decision is taken off. BPF
+runs in a guest, whose clock stands still while it computes: the host takes the time that the guest
+spends on a CPU between two messages of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.bpf.policy import CONTEXT, HEADERS, PolicyError, policy_object
+from orchestration.backends.emulated.policies import CHUNK, load_in_guest
+from orchestration.bench.outcome import Figure, Outcome, at_most
+from orchestration.core.congestion import defaults
+from orchestration.core.errors import TrialError
+from orchestration.policies.compile import build_library
+from orchestration.policies.render_c import render_policy
+from orchestration.policies.trees import ONE, IntegerTrees, Settings, Tree
+
+# What the paper's tree has at most: Fuhrer et al., HPSR 2023, section VI-A.
+_TREES, _DEPTH, _HISTORY = 10, 4, 3
+_C_NS, _BPF_NS = 50.0, 400.0
+_ROUNDS_C, _ROUNDS_BPF, _REPEATS = 200_000, 16, 7
+_PARTS = ("the loop", "the model", "a whole decision")
+_LOOP = Path(__file__).with_name("decision_loop.c.in")
+
+
+def decision_cost() -> Outcome:
+    """One decision of RL-CC's models as C, as BPF and in CatBoost."""
+    model = paper_sized()
+    figures: list[Figure] = []
+    notes = [
+        "time on a CPU, which whatever else the machine does lengthens: the least of "
+        f"{_REPEATS} times; a loop without a decision is taken off",
+        f"trees: {_TREES} of depth {_DEPTH} on {_HISTORY} observations, drawn by a fixed seed",
+    ]
+    data: dict[str, Any] = {}
+    for name, text in model_sources(model).items():
+        limits = (_C_NS, _BPF_NS) if name == "trees" else (None, None)
+        # a network as BPF has so many instructions that no 16 of it are one program
+        rounds = _ROUNDS_BPF if name == "trees" else 1
+        for form, measure, limit in (
+            ("C", c_ns, limits[0]),
+            ("BPF", partial(_bpf_ns, rounds=rounds), limits[1]),
+        ):
+            try:
+                found = parts_ns(f"#define BPF_ROUNDS {rounds}\n{text}", measure)
+            except (PolicyError, TrialError) as error:
+                notes.append(f"{name} as {form}: {error.message}")
+                continue
+            data[f"{name} {form}"] = found
+            for part, value in found.items():
+                figures.append(_figure(f"{name} as {form}, {part}", value, limit, part))
+    figures += _catboost_ns()
+    return Outcome("One decision of RL-CC's models", tuple(figures), tuple(notes), data)
+
+
+def paper_sized(seed: int = 1) -> IntegerTrees:
+    """Return trees of the paper's size; their questions and leaves are drawn."""
+    rng = np.random.default_rng(seed)
+    trees = []
+    for _ in range(_TREES):
+        features = rng.integers(0, 2 * _HISTORY, _DEPTH)
+        centre = np.where(features % 2, ONE, -ONE // 2)
+        trees.append(
+            Tree(
+                tuple(features.tolist()),
+                tuple((centre + rng.integers(-ONE // 8, ONE // 8, _DEPTH)).tolist()),
+                tuple((ONE // _TREES + rng.integers(-600, 600, 1 << _DEPTH)).tolist()),
+            )
+        )
+    return IntegerTrees(Settings(_HISTORY, 52_429, 78_643), tuple(trees))
+
+
+def model_sources(model: IntegerTrees) -> dict[str, str]:
+    """Return the models' C, without what ends a policy: the trees, and networks that are there."""
+    found = {"trees": render_policy(model, "bench")}
+    for name in ("rlcc_mlp", "rlcc_lstm"):
+        path = HEADERS / f"policy_{name}.c"
+        if path.exists():
+            found[name] = path.read_text()
+    return {
+        name: "\n".join(line for line in text.splitlines() if not line.startswith("CL_POLICY("))
+        for name, text in found.items()
+    }
+
+
+def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
+    """Return ns of the model and of a whole decision, the loop taken off."""
+    loop = _LOOP.read_text()
+    found = []
+    with tempfile.TemporaryDirectory(prefix="closloop-cost-") as folder:
+        for part in range(len(_PARTS)):
+            path = Path(folder, f"bench{part}.c")
+            head = f"#define PART {part}\n#define happen bench_decide\n"
+            path.write_text(f"{head}{text}\n{loop}")
+            found.append(measure(path))
+    parts = {name: value - found[0] for name, value in zip(_PARTS[1:], found[1:], strict=True)}
+    if min(parts.values()) <= 0:
+        raise TrialError(
+            "a decision took no time", "the loop around it did not run: see its source"
+        )
+    return parts
+
+
+def _contexts(count: int, rounds: int) -> np.ndarray:
+    made = np.zeros(count, dtype=CONTEXT)
+    made["line_bps"] = made["rate_bps"] = 100_000_000_000
+    values = defaults("rlcc") | {"base_rtt": 10_000}
+    made["parameters"][:, : len(values) + 1] = *values.values(), rounds
+    return made
+
+
+def c_ns(source: Path, rounds: int = _ROUNDS_C) -> float:
+    """Return the ns of a round in a policy compiled as a library, the least of several times."""
+    library = source.with_suffix(".so")
+    build_library(source, library, "-DBENCH")
+    run = ctypes.CDLL(str(library)).bench_happen
+    context = _contexts(1, rounds)
+    times = []
+    for _ in range(_REPEATS + 1):  # the first one warms up
+        begin = time.thread_time_ns()
+        run(context.ctypes.data_as(ctypes.c_void_p))
+        times.append((time.thread_time_ns() - begin) / rounds)
+    return min(times[1:])
+
+
+def _bpf_ns(source: Path, rounds: int) -> float:
+    said: list[tuple[int, int]] = []
+
+    def listen(message: dict[str, Any]) -> None:
+        if "contexts" in message:
+            said.append((_children_ns(os.getpid()), message["contexts"]))
+
+    load_in_guest(policy_object(source), _contexts((_REPEATS + 1) * CHUNK, rounds), listen)
+    times = [(now - before) / (count * rounds) for (before, _), (now, count) in pairwise(said)]
+    return min(times[1:])
+
+
+def _children_ns(pid: int) -> int:
+    """Return how long the processes that a process started have run on a CPU, in ns."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            total += int(Path(f"/proc/{child}/schedstat").read_text().split()[0])
+            total += _children_ns(int(child))
+    return total
+
+
+def _figure(what: str, value: float, limit: float | None, part: str) -> Figure:
+    if limit is None or part != _PARTS[1]:
+        return Figure(what, f"{value:.0f} ns")
+    return at_most(what, value, limit, 0, " ns")
+
+
+def _catboost_ns() -> list[Figure]:
+    """Return what CatBoost's own predictor takes for trees of the same size."""
+    if find_spec("catboost") is None:
+        return [Figure("CatBoost's predictor", "not installed: pip install 'closloop[learn]'")]
+    from catboost import CatBoostRegressor
+
+    rng = np.random.default_rng(1)
+    seen = rng.normal(size=(20_000, 2 * _HISTORY))
+    model = CatBoostRegressor(
+        iterations=_TREES, depth=_DEPTH, verbose=0, allow_writing_files=False, thread_count=1
+    )
+    model.fit(seen, np.tanh(seen).sum(axis=1))
+    figures = []
+    for what, rows, rounds in (("one at a time", 1, 500), ("20,000 at once", 20_000, 5)):
+        times = []
+        for _ in range(rounds):
+            begin = time.perf_counter_ns()
+            model.predict(seen[:rows], thread_count=1)
+            times.append((time.perf_counter_ns() - begin) / rows)
+        value = statistics.median(times)
+        figures.append(Figure(f"CatBoost's predictor, {what}", f"{value:,.0f} ns"))
+    return figures

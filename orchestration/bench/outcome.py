@@ -1,0 +1,209 @@
+"""The outcome of a benchmark, its presentation, and helpers that benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.trial import (
+    CLOSLOOP,
+    TCP,
+    BackendName,
+    FabricSpec,
+    FaultSpec,
+    HostSpec,
+    PatternSpec,
+    PoissonSpec,
+    TrialSpec,
+    TunerSpec,
+)
+from orchestration.render.markdown import rows_table
+from orchestration.run import wiring
+from traffic.schedule import make_schedule
+
+MILLISECOND = 1_000_000
+SECN1 = TunerSpec("secn1")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: what was measured, its target, and whether it holds (None: no target)."""
+
+    what: str
+    measured: str
+    wanted: str = ""
+    holds: bool | None = None
+
+
+def at_most(what: str, value: float, limit: float, digits: int, unit: str = "") -> Figure:
+    """Return a figure shown with `digits` decimals, which holds up to `limit`."""
+    return Figure(what, f"{value:.{digits}f}{unit}", f"{limit:g}{unit}", bool(value <= limit))
+
+
+def zero(what: str, count: int) -> Figure:
+    """Return the figure of a count that must be 0."""
+    return Figure(what, str(count), "0", count == 0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A benchmark's figures, notes, raw data, and on a page a picture, as Mermaid draws it."""
+
+    title: str
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+    data: dict[str, Any] = field(default_factory=dict)
+    picture: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """True unless a figure misses its target."""
+        return all(figure.holds is not False for figure in self.figures)
+
+
+Outcomes = Sequence[tuple[str, Outcome]]
+
+_HEAD = """# Benchmarks
+
+Written by `closloop bench run … --markdown PAGE`, which replaces the sections of what it ran. Wall
+times depend on the machine; everything else is virtual time.
+"""
+_NAME = re.compile(r"^`closloop bench run ([\w-]+)`", re.MULTILINE)
+
+
+def as_text(outcome: Outcome) -> str:
+    """Return one outcome as text for the terminal."""
+    lines = [outcome.title]
+    for figure in outcome.figures:
+        wanted = f"  (wanted: {figure.wanted})" if figure.wanted else ""
+        lines.append(f"  {_verdict(figure):4} {figure.what}: {figure.measured}{wanted}")
+    lines += [f"       {note}" for note in outcome.notes]
+    return "\n".join(lines)
+
+
+def as_markdown(outcomes: Outcomes, former: str = "") -> str:
+    """Return a Markdown page of all outcomes, and of those of the page `former` not among them."""
+    sections = {_NAME.findall(text)[0]: text for text in former.split("\n## ")[1:]}
+    return "\n## ".join([_HEAD, *(sections | dict(map(_section, outcomes))).values()])
+
+
+def _section(named: tuple[str, Outcome]) -> tuple[str, str]:
+    name, outcome = named
+    lines = [outcome.title, "", f"`closloop bench run {name}`, {datetime.now(UTC):%Y-%m-%d}, "]
+    lines[-1] += f"{os.cpu_count()} cores, Linux {platform.release()}"
+    rows = [[one.what, one.measured, one.wanted, _verdict(one)] for one in outcome.figures]
+    lines += ["", rows_table(("", "measured", "wanted", ""), rows).rstrip()]
+    picture = ["", "```mermaid", outcome.picture, "```"] if outcome.picture else []
+    return name, "\n".join([*lines, *picture, *(f"\n{note}" for note in outcome.notes), ""])
+
+
+def as_json(outcomes: Outcomes) -> str:
+    """Return all outcomes with their raw data as JSON."""
+    return json.dumps({name: asdict(outcome) for name, outcome in outcomes}, indent=1)
+
+
+def _verdict(figure: Figure) -> str:
+    return {True: "ok", False: "MISS", None: ""}[figure.holds]
+
+
+@contextmanager
+def bench_folder() -> Iterator[Path]:
+    """Yield a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as name:
+        yield Path(name)
+
+
+def websearch(duration_ns: int) -> tuple[PoissonSpec]:
+    """Return the usual traffic: WebSearch at 60 % load."""
+    return (PoissonSpec("WebSearch", 0.6, 0, duration_ns),)
+
+
+def bench_trial(
+    traffic: tuple[PatternSpec, ...],
+    duration_ns: int,
+    *,
+    testbed: str = "graphcc",
+    backend: BackendName = "fluid",
+    tuner: TunerSpec = SECN1,
+    **more: Any,
+) -> TrialSpec:
+    """Return a trial; `more` are further fields of TrialSpec."""
+    given = {"campaign": "bench", "seed": 1, "repeat": 1, "drain_ns": 1_000 * MILLISECOND, **more}
+    return TrialSpec(
+        testbed=testbed,
+        backend=backend,
+        tuner=tuner,
+        traffic=traffic,
+        duration_ns=duration_ns,
+        **given,
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trial and its record."""
+
+    trial: TrialSpec
+    testbed: Testbed
+    schedule: Schedule
+    record: TrialRecord
+    wall_s: float
+
+
+def run_trial(
+    testbed_name: str,
+    traffic: tuple[PatternSpec, ...],
+    tuner: TunerSpec,
+    *,
+    duration_ns: int,
+    drain_ns: int = 1_000 * MILLISECOND,
+    sample_period_ns: int = 100_000,
+    seed: int = 1,
+    faults: tuple[FaultSpec, ...] = (),
+    flow_table: bool = False,
+    host: HostSpec = TCP,
+    fabric: FabricSpec = CLOSLOOP,
+    backend: Literal["emulated", "simulated"] = "emulated",
+    load_balancing: LoadBalancingSpec = ECMP,
+) -> Run:
+    """Run one trial. With `flow_table`, the emulated backend's flow table runs unread.
+
+    Raises what the backend raises.
+    """
+    testbed = load_testbed(testbed_name)
+    trial = bench_trial(
+        traffic,
+        duration_ns,
+        testbed=testbed_name,
+        backend=backend,
+        tuner=tuner,
+        seed=seed,
+        drain_ns=drain_ns,
+        sample_period_ns=sample_period_ns,
+        action_period_ns=sample_period_ns,
+        faults=faults,
+        host=host,
+        fabric=fabric,
+        load_balancing=load_balancing,
+    )
+    schedule = make_schedule(trial, testbed)
+    begin = time.monotonic()
+    runner = EmulatedBackend(flow_table=True) if flow_table else wiring.backend(backend)
+    with bench_folder() as folder:
+        record = runner.run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
+    return Run(trial, testbed, schedule, record, time.monotonic() - begin)

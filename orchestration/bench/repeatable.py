@@ -1,0 +1,125 @@
+"""Checks that trials with real TCP and RED repeat exactly, on a busy machine and on other CPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from orchestration.bench.outcome import Figure, Outcome, Run, run_trial
+from orchestration.core.codec import flattened, record_tables
+from orchestration.core.trial import (
+    CLOSLOOP,
+    TCP,
+    FabricSpec,
+    FaultSpec,
+    HostSpec,
+    IncastSpec,
+    PoissonSpec,
+    TunerSpec,
+)
+
+_MILLISECOND = 1_000_000
+_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
+_NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
+# Environments that make OpenBLAS, NumPy and the C library believe in another CPU model.
+# GLIBC_TUNABLES has no effect if the C library does not support it. A newer CPU than this machine's
+# cannot be stood in for.
+OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
+    "2004, SSE3": {
+        "OPENBLAS_CORETYPE": "Prescott",
+        "NPY_DISABLE_CPU_FEATURES": f"{_NO_AVX512} AVX2 FMA3",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-FMA,-AVX",
+    },
+    "2013, AVX2": {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": _NO_AVX512},
+} | ({"2017, AVX-512": {"OPENBLAS_CORETYPE": "SkylakeX"}} if _AVX512 else {})
+
+
+def repeated_trial() -> Outcome:
+    """WebSearch, incast, a cut cable on graphcc: each tuner again, busy and on other CPUs."""
+    figures = []
+    data: dict[str, dict[str, int]] = {}
+    for name in ("secn2", "acc", "graphcc", "pet"):
+        first = faulty_trial(name)
+        with _busy_cpus():
+            again = {"beside a program a CPU": faulty_trial(name)}
+        for cpu, variables in OTHER_CPUS.items():
+            with _environment(variables):
+                again[f"on a CPU of {cpu}"] = faulty_trial(name)
+        for how, run in again.items():
+            differ, values = differing_values(first, run)
+            figures.append(
+                Figure(
+                    f"{name}, {how}: numbers that differ, of {values:,} in the tables",
+                    f"{differ:,}",
+                    "none",
+                    differ == 0,
+                )
+            )
+            data.setdefault(name, {})[how] = differ
+        marks = int(first.record.ports.values["marked_packets"][-1].sum())
+        figures.append(Figure(f"{name}: packets marked by chance and by threshold", f"{marks:,}"))
+    notes = [
+        f"a CPU of {cpu}: " + " ".join(f"{name}={value!r}" for name, value in variables.items())
+        for cpu, variables in OTHER_CPUS.items()
+    ]
+    return Outcome("The same trial again, to the bit", tuple(figures), tuple(notes), data)
+
+
+def faulty_trial(
+    tuner: str, seed: int = 1, *, host: HostSpec = TCP, fabric: FabricSpec = CLOSLOOP
+) -> Run:
+    """Run 5 ms of WebSearch and incast on graphcc, with one cable cut for a millisecond."""
+    return run_trial(
+        "graphcc",
+        (
+            PoissonSpec("WebSearch", 0.6, 0, 5 * _MILLISECOND),
+            IncastSpec(16, 128_000, 2 * _MILLISECOND, 0, 5 * _MILLISECOND, "h3"),
+        ),
+        TunerSpec(tuner),
+        duration_ns=5 * _MILLISECOND,
+        seed=seed,
+        faults=(FaultSpec(2 * _MILLISECOND, 3 * _MILLISECOND, 100_000, ("leaf1-spine2",)),),
+        host=host,
+        fabric=fabric,
+    )
+
+
+def differing_values(one: Run, other: Run) -> tuple[int, int]:
+    """Return how many values in the tables differ, and how many there are."""
+    differ = values = 0
+    left, right = (flattened(record_tables(run.record)) for run in (one, other))
+    for name in sorted({*left, *right}):
+        a, b = (side.get(name, np.zeros(0)) for side in (left, right))
+        values += a.size
+        differ += max(a.size, b.size) if a.shape != b.shape else int((a != b).sum())
+    return differ, values
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for guests started inside this context."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _busy_cpus() -> Iterator[None]:
+    spin = [sys.executable, "-c", "while True: pass"]
+    spinning = [subprocess.Popen(spin) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()

@@ -1,0 +1,274 @@
+"""Measures speed: the program, and what a packet-hop costs by transport, fabric and size."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestration.analysis.packet_hops import PACKET_HOP, packet_hops
+from orchestration.backends.emulated.backend import trial_memory_bytes
+from orchestration.bench.outcome import (
+    MILLISECOND,
+    SECN1,
+    Figure,
+    Outcome,
+    Run,
+    at_most,
+    bench_folder,
+    run_trial,
+    websearch,
+)
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.roce import DCQCN_SETS, FORMER_HPCC, RoceSpec
+from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec, SingleFlowSpec
+
+DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS[FORMER_HPCC].items())))
+_THRESHOLDS = Path(__file__).resolve().parents[2] / "examples" / "thresholds.yml"
+
+
+def start_up() -> Outcome:
+    """`closloop --help`, and the campaign examples/thresholds.yml on the fluid backend."""
+    closloop = [str(Path(sys.executable).with_name("closloop"))]
+    help_s = statistics.median(_seconds([*closloop, "--help"]) for _ in range(7))
+    figures = [at_most("closloop --help, median of 7", help_s, 0.3, 2, " s")]
+    notes: tuple[str, ...] = ()
+    if _THRESHOLDS.exists():
+        command = [*closloop, "run", str(_THRESHOLDS), "--on", "fluid", "--out"]
+        with bench_folder() as folder:
+            fluid_s = statistics.median(_seconds([*command, f"{folder}/{n}"]) for n in range(3))
+        what = "examples/thresholds.yml on the fluid backend, report included, median of 3"
+        figures.append(at_most(what, fluid_s, 2, 2, " s"))
+    else:
+        notes = (f"no {_THRESHOLDS}: it is measured in a checkout only",)
+    return Outcome("The program", tuple(figures), notes)
+
+
+def _seconds(command: list[str]) -> float:
+    begin = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.monotonic() - begin
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A kind of trial: WebSearch at 60 % on a testbed, under SECN1.
+
+    `least_million` is the rate of packet-hops that is wanted. `beside` names a side, of whose cost
+    of a packet-hop this one's may be at most `most_cost` times.
+    """
+
+    host: HostSpec = TCP
+    fabric: FabricSpec = CLOSLOOP
+    testbed: str = "graphcc"
+    lasts_ns: int = 20 * MILLISECOND
+    period_ns: int = 100_000
+    flow_table: bool = False
+    load_balancing: LoadBalancingSpec = ECMP
+    backend: Literal["emulated", "simulated"] = "emulated"
+    least_million: float | None = None
+    beside: str = ""
+    most_cost: float | None = None
+
+    def run(self) -> Run:
+        """Run one trial."""
+        return run_trial(
+            self.testbed,
+            websearch(self.lasts_ns),
+            SECN1,
+            duration_ns=self.lasts_ns,
+            sample_period_ns=self.period_ns,
+            host=self.host,
+            fabric=self.fabric,
+            flow_table=self.flow_table,
+            load_balancing=self.load_balancing,
+            backend=self.backend,
+        )
+
+
+_LINUX, _TCP, _ROCE = "DCTCP, Linux' fabric", "DCTCP", "DCQCN"
+_COARSE = "DCQCN, sampled every 5 ms"
+_RARE_NS = 5 * MILLISECOND
+_SIDES: Mapping[str, _Side] = {
+    _LINUX: _Side(fabric=LINUX),
+    f"{_LINUX}, flow table": _Side(fabric=LINUX, flow_table=True, beside=_LINUX, most_cost=1.10),
+    _TCP: _Side(least_million=1.6),
+    "DCTCP, flowlets of 200 us, random": _Side(
+        load_balancing=LoadBalancingSpec("flowlets"), beside=_TCP, most_cost=1.10
+    ),
+    "DCTCP, flowlets of 20 us, CONGA": _Side(
+        load_balancing=LoadBalancingSpec("flowlets", 20_000, 20_000, "conga"), beside=_TCP
+    ),
+    "DCTCP, spraying, random": _Side(load_balancing=LoadBalancingSpec("spray"), beside=_TCP),
+    "DCTCP, spraying, DRILL": _Side(
+        load_balancing=LoadBalancingSpec("spray", route_by="drill"), beside=_TCP
+    ),
+    _ROCE: _Side(DCQCN, least_million=3.5),
+    "DCQCN, flow table": _Side(DCQCN, flow_table=True, beside=_ROCE, most_cost=1.05),
+    "RL-CC's tree": _Side(
+        HostSpec("rlcc", roce=RoceSpec(control="rlcc")), beside=_ROCE, most_cost=1.25
+    ),
+    _COARSE: _Side(DCQCN, period_ns=_RARE_NS, least_million=5.0),
+    "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms": _Side(
+        DCQCN,
+        testbed="pet",
+        lasts_ns=2 * MILLISECOND,
+        period_ns=_RARE_NS,
+        beside=_COARSE,
+        most_cost=1.67,
+    ),
+    "DCQCN, ns-3": _Side(DCQCN, backend="simulated", least_million=1.0),
+}
+
+
+def data_path_speed() -> Outcome:
+    """Packet-hops a second by transport, fabric, load balancing, flow tables and backend."""
+    runs: dict[str, list[Run]] = {name: [] for name in _SIDES}
+    for _ in range(3):
+        for name, side in _SIDES.items():
+            runs[name].append(side.run())
+    hops = {name: packet_hops(one[0].testbed, one[0].record.ports) for name, one in runs.items()}
+    stages = {name: _stage_s(found, "run") for name, found in runs.items()}
+    rates = {name: hops[name] / stages[name] for name in runs}
+    table = runs[f"{_LINUX}, flow table"][0].record.facts["flow_table"]
+    figures: list[Figure] = []
+    for name, side in _SIDES.items():
+        wanted, wall_s = side.least_million, statistics.median(one.wall_s for one in runs[name])
+        figures.append(
+            Figure(
+                name,
+                f"{rates[name]:,.0f} ({hops[name]:,} hops; a trial {wall_s:.1f} s)",
+                f"{wanted} M" if wanted else "",
+                rates[name] >= wanted * 1e6 if wanted else None,
+            )
+        )
+        if side.beside:
+            what, cost = f"{name}: cost, of {side.beside}", rates[side.beside] / rates[name]
+            bound = side.most_cost
+            figures.append(at_most(what, cost, bound, 2) if bound else Figure(what, f"{cost:.2f}"))
+    return Outcome(
+        "Packet-hops a wall second: graphcc, WebSearch at 60 %, 20 ms of arrivals, one core",
+        tuple(figures),
+        notes=(
+            f"a packet-hop: {PACKET_HOP}; of the traffic alone, sampled every 100 us unless said; "
+            "a trial's wall time is with boot and building",
+            "medians of three, in turn; TCP and RoCE send different packets for the same flows",
+            f"Linux' flow tables: {table['bytes_per_switch'] // 1024} KiB a switch, at most "
+            f"{table['most_entries_used']} entries in use, {table['packets_not_counted']} packets "
+            "that found no place",
+            "others on such a machine, in a sitting of their own, the same traffic: HPCC's "
+            "simulator (ns-3.17, DCQCN) 932,000; htsim (DCTCP, no samples of ports) 3,800,000",
+        ),
+        data={"packet_hops_per_s": rates},
+    )
+
+
+def _stage_s(runs: list[Run], stage: str) -> float:
+    return statistics.median(float(run.record.facts["stages_s"][stage]) for run in runs)
+
+
+# Of a fat tree's pods: how long flows arrive, for one to ten million hops each.
+_LASTS_NS = {4: 20 * MILLISECOND, 8: 4 * MILLISECOND, 12: 2 * MILLISECOND, 16: 2 * MILLISECOND}
+_TIMES = 3
+_FAST_GBPS = (400, 800)
+_FILE = """
+kind: fat-tree
+name: fat-tree-{k}
+mtu: 1500B
+buffer: 9MB
+k: {k}
+host_link: {{rate: {gbps}Gbps, delay: 1us}}
+aggregation_link: {{rate: {gbps}Gbps, delay: 1us}}
+core_link: {{rate: {gbps}Gbps, delay: 1us}}
+"""
+
+
+def fabric_size() -> Outcome:
+    """Fat trees of 16 to 1,024 hosts at 25 Gbit/s under DCQCN; a lone flow at 400 and 800."""
+    figures: list[Figure] = []
+    cost_ns: dict[int, float] = {}
+    with bench_folder() as folder:
+        for k, lasts_ns in _LASTS_NS.items():
+            testbed = _fat_tree(folder, k, 25)
+            options: dict[str, Any] = {"duration_ns": lasts_ns, "drain_ns": 0, "host": DCQCN}
+            options["sample_period_ns"] = MILLISECOND // 2
+            runs = [
+                run_trial(testbed, websearch(lasts_ns), SECN1, **options) for _ in range(_TIMES)
+            ]
+            hops = packet_hops(runs[0].testbed, runs[0].record.ports)
+            cost_ns[k] = _stage_s(runs, "run") / hops * 1e9
+            figures += _of_size(k, runs, hops, cost_ns[k])
+        most = max(cost_ns.values()) / cost_ns[min(cost_ns)]
+        figures.append(at_most("the dearest hop, of one at k = 4", most, 1.0, 2, " times"))
+        figures += [_lone_flow(folder, gbps) for gbps in _FAST_GBPS]
+    names = ", ".join(f'"{k**3 // 4:,} hosts"' for k in cost_ns)
+    return Outcome(
+        "Large fabrics: fat trees at 25 Gbit/s, WebSearch at 60 % under DCQCN, one core",
+        tuple(figures),
+        notes=(
+            f"a packet-hop: {PACKET_HOP}; medians of {_TIMES}; ports are read each 500 us",
+            "with the hosts grow the packets and ports that take turns, until the caches hold few "
+            "of them: a hop waits for memory, not for the CPU",
+        ),
+        data={"cost_ns": cost_ns},
+        picture="\n".join(
+            (
+                "xychart-beta",
+                '    title "A packet-hop, by the size of a fat tree"',
+                f"    x-axis [{names}]",
+                f'    y-axis "ns of wall time" 0 --> {1.2 * max(cost_ns.values()):.0f}',
+                f"    bar [{', '.join(f'{ns:.0f}' for ns in cost_ns.values())}]",
+            )
+        ),
+    )
+
+
+def _of_size(k: int, runs: list[Run], hops: int, cost_ns: float) -> Iterator[Figure]:
+    """Yield the figures of one size of fabric."""
+    trial, testbed = runs[0].trial, runs[0].testbed
+    taken_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    planned_bytes = trial_memory_bytes(trial, testbed, len(runs[0].schedule.start_ns))
+    yield Figure(
+        f"k = {k}: {len(testbed.hosts):,} hosts, {len(testbed.switches)} switches, "
+        f"{trial.duration_ns / 1e6:.0f} ms",
+        f"{cost_ns:.0f} ns a packet-hop ({hops:,}; {1e3 / cost_ns:.1f} M a s)",
+    )
+    yield Figure(
+        f"k = {k}: built in, of a whole trial",
+        f"{_stage_s(runs, 'build'):.1f} s of {statistics.median(run.wall_s for run in runs):.1f} s",
+    )
+    yield at_most(
+        f"k = {k}: memory of the largest guest so far, against what is planned",
+        taken_bytes / 1e6,
+        planned_bytes / 1e6,
+        0,
+        " MB",
+    )
+
+
+def _fat_tree(folder: Path, k: int, gbps: int) -> str:
+    path = folder / f"fat-tree-{k}-{gbps}.yml"
+    path.write_text(_FILE.format(k=k, gbps=gbps))
+    return str(path)
+
+
+def _lone_flow(folder: Path, gbps: int) -> Figure:
+    """A flow across pods alone: its goodput, as a share of the line rate."""
+    size_bytes = 100_000_000
+    flow = (SingleFlowSpec("h1", "h16", size_bytes, 0),)
+    testbed = _fat_tree(folder, 4, gbps)
+    run = run_trial(testbed, flow, SECN1, duration_ns=10 * MILLISECOND, host=DCQCN)
+    took_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
+    goodput_gbps = size_bytes * 8 / took_ns
+    return Figure(
+        f"a lone flow of 100 MB at {gbps} Gbit/s, from its start to its last byte",
+        f"{goodput_gbps:.0f} Gbit/s, {goodput_gbps / gbps:.1%} of line rate",
+        "90 %",
+        goodput_gbps / gbps >= 0.9,
+    )

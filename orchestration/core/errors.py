@@ -1,0 +1,165 @@
+"""The error tree. Every error that the program raises on purpose is a `ClosloopError`.
+
+    ClosloopError            what went wrong and what to do about it: its problems
+      InputError        2    the user's file or arguments; nothing was started
+      NotReadyError     3    this machine or testbed cannot run it as it is
+      TrialError        1    one trial failed; the others go on
+      Interrupted     130    Ctrl-C; the same command resumes
+
+The number is the exit code that the command line maps it to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestration.core.problems import Code as Code
+from orchestration.core.problems import Problem as Problem
+from orchestration.core.problems import in_words, told
+from orchestration.core.problems import suggest as suggest
+from orchestration.core.problems import unknown as unknown
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ClosloopError(Exception):
+    """Base of every error raised on purpose: a message and a remedy, or several problems."""
+
+    exit_code = 1
+    code = Code.INTERNAL
+
+    def __init__(
+        self, what: str | Iterable[Problem], remedy: str = "", code: Code | None = None
+    ) -> None:
+        problems = [Problem("", what, remedy, code or self.code)] if isinstance(what, str) else what
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without remedies: a line for each problem."""
+        return told(self.problems)["message"]
+
+    @property
+    def remedy(self) -> str:
+        """What to do."""
+        return told(self.problems)["remedy"]
+
+    def __str__(self) -> str:
+        return in_words(self.problems)
+
+    def __reduce__(self) -> Any:
+        return self.__class__.__new__, (self.__class__, *self.args), self.__dict__
+
+
+class InputError(ClosloopError):
+    """The user's input is wrong. Carries every problem found, not only the first."""
+
+    exit_code = 2
+    code = Code.BAD_INPUT
+
+    @classmethod
+    def single(
+        cls, where: str, what: str, remedy: str = "", code: Code = Code.BAD_INPUT
+    ) -> InputError:
+        """Return an error for one problem."""
+        return cls([Problem(where, what, remedy, code)])
+
+
+def no_such_file(path: str | Path, remedy: str = "check the path") -> InputError:
+    """Return the error for a file that does not exist."""
+    return InputError.single(str(path), "no such file", remedy, Code.NO_SUCH_FILE)
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be read or written, as the system says it."""
+    return (error.strerror or str(error)).lower()
+
+
+def unreadable(path: str | Path, error: OSError, remedy: str = "check the path") -> InputError:
+    """Return the error for a file that cannot be read."""
+    what = f"cannot be read: {reason_of(error)}"
+    return InputError.single(str(path), what, remedy, Code.UNREADABLE_FILE)
+
+
+class NotReadyError(ClosloopError):
+    """The machine or the testbed is not ready; nothing was started."""
+
+    exit_code = 3
+    code = Code.NOT_READY
+
+
+def not_installed(who: str, what: str | None, extra: str) -> NotReadyError:
+    """Return the error for a program or package that `who` needs and an `extra` installs."""
+    text = f"{who} needs {what}, which is not installed"
+    return NotReadyError(text, f"pip install 'closloop[{extra}]'", Code.MISSING_SOFTWARE)
+
+
+@contextmanager
+def needs(who: str, extra: str) -> Iterator[None]:
+    """Raise NotReadyError for a package that is not there to import."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise not_installed(who, error.name, extra) from error
+
+
+def unwritable(
+    path: str | Path,
+    error: OSError,
+    remedy: str = "make room there, or make it writable",
+    kind: Callable[[Iterable[Problem]], ClosloopError] = NotReadyError,
+) -> ClosloopError:
+    """Return the error, a NotReadyError or of another `kind`, for what cannot be written."""
+    what = f"cannot be written: {reason_of(error)}"
+    return kind([Problem(str(path), what, remedy, Code.UNWRITABLE)])
+
+
+class TrialError(ClosloopError):
+    """A trial failed while it ran. `console` holds the end of its guest's output."""
+
+    exit_code = 1
+    code = Code.TRIAL_FAILED
+
+    def __init__(self, what: str | Iterable[Problem], remedy: str = "", console: str = "") -> None:
+        super().__init__(what, remedy)
+        self.console = console
+
+
+class Interrupted(ClosloopError):  # noqa: N818 (an interruption is not an error)
+    """The user pressed Ctrl-C; finished trials are kept."""
+
+    exit_code = 130
+    code = Code.INTERRUPTED
+
+
+def raise_any(problems: Iterable[Problem]) -> None:
+    """Raise InputError with the problems, each once, if there are any."""
+    if each := tuple(dict.fromkeys(problems)):
+        raise InputError(each)
+
+
+def check_known(
+    where: str, what: str, names: Iterable[str], known: Iterable[str], use: str = "use one of "
+) -> None:
+    """Raise InputError for names that are none of the `known`; `{!r}` in `what` is the name."""
+    there = list(known)
+    strange = [name for name in names if name not in there]
+    raise_any(unknown(where, what.format(name), name, there, use) for name in strange)
+
+
+def gather(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return what `read` returns for each item. Raises InputError with the problems of all."""
+    results: list[Result] = []
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            results.append(read(item))
+        except InputError as error:
+            problems += error.problems
+    raise_any(problems)
+    return results

@@ -1,0 +1,280 @@
+"""Knobs: everything that a tuner can set, declared once.
+
+A knob has a name, a scope (what it is turned at) and columns with units and bounds. Bounding,
+checking, the tables of actions, spool, InfluxDB fields, live view, replays, environments and docs
+are derived from these declarations. To add a knob, declare it here and set it in the rig of each
+backend that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from orchestration.core.load_balancing import (
+    LEAST_TIMEOUT_NS,
+    MOST_TIMEOUT_NS,
+    LoadBalancingSpec,
+)
+from orchestration.core.records import Action, Change, Ints
+from orchestration.core.roce import DCQCN_PARAMETERS
+from orchestration.core.signals import Scope, targets
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+Array = NDArray[Any]
+
+
+class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked for)
+    """A setting that no device can have. `target` is the first faulty one; None if there is none.
+
+    `what` describes the fault without the target's number, since the caller knows the target's
+    name.
+    """
+
+    def __init__(self, what: str, scope: Scope = "queue", target: int | None = None) -> None:
+        super().__init__(what if target is None else f"{scope} {target}: {what}")
+        self.what = what
+        self.target = target
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a setting: its unit, its bounds (both included) and what it means.
+
+    If `most` is None, the upper bound depends on the target: see `Knob.capacity`. `preset` is what
+    the campaign sets where it says nothing (see `Knob`), None if it never does.
+    """
+
+    name: str
+    unit: str
+    help: str
+    dtype: Literal["int64", "float64"] = "int64"
+    least: float = 0
+    most: float | None = None
+    preset: float | None = None
+
+    @property
+    def short(self) -> str:
+        """The name without its unit."""
+        return self.name.removesuffix("_bytes").removesuffix("_ns")
+
+    @property
+    def range(self) -> str:
+        """The bounds in words."""
+        least = _short(self.least)
+        return (
+            f"{least} or more {self.unit}" if self.most is None else f"{least}..{_short(self.most)}"
+        )
+
+
+def _short(bound: float) -> str:
+    return f"{bound:.0f}" if bound == round(bound) else f"{bound:g}"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Something that can be set at each target of a scope.
+
+    `capacity` returns the upper bounds of columns that have none of their own, shape (targets,).
+    Columns of `ascending` must not decrease from one to the next. `table` is the table of its
+    actions in a run folder; `plural` is the word for its settings in messages.
+
+    Knobs whose columns have a `preset` are set by the campaign first: a tuner need not set them at
+    the start, and a change may leave out columns, which keep their values. `control` is the
+    congestion control that hosts need to have the knob, "" for none; `load_balancing` the kind that
+    switches need, "" for any.
+    """
+
+    name: str
+    scope: Scope
+    columns: tuple[Column, ...]
+    help: str
+    capacity: Callable[[Testbed], Ints] | None = None
+    ascending: tuple[str, ...] = ()
+    table: str = ""
+    plural: str = "settings"
+    control: str = ""
+    load_balancing: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", self.table or f"actions_{self.name}")
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def preset(self) -> dict[str, float]:
+        """Return what the campaign sets where it says nothing, by column; empty for most knobs."""
+        return {one.name: one.preset for one in self.columns if one.preset is not None}
+
+    def change(self, targets: ArrayLike, *values: ArrayLike, **columns: ArrayLike) -> Change:
+        """Return the change that sets `targets` to `values`, one array per column, in order.
+
+        Columns may be named instead. A single number applies to all targets.
+        """
+        index = np.asarray(targets, dtype=np.int64)
+        given = {**self.named(*values), **columns} if values else columns
+        arrays = {
+            name: np.asarray(value) if np.ndim(value) else np.full(index.shape, value)
+            for name, value in given.items()
+        }
+        return Change(self.name, index, arrays)
+
+    def named(self, *values: Any) -> dict[str, Any]:
+        """Return arrays, given in the order of the columns, by name."""
+        return dict(zip(self.column_names, values, strict=True))
+
+    def of(self, action: Action) -> Change | None:
+        """Return the change of this knob in an action; None if there is none."""
+        return next((change for change in action if change.knob == self.name), None)
+
+    def bounds(self, testbed: Testbed) -> Bounds:
+        """Return the bounds of the settings on a testbed's devices."""
+        count = len(targets(testbed, self.scope))
+        most = None if self.capacity is None else self.capacity(testbed)
+        return Bounds(self, count, most)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a knob at the `count` targets of a testbed; `most` (count,) is `Knob.capacity`."""
+
+    knob: Knob
+    count: int
+    most: Ints | None = None
+
+    def clamp(self, change: Change) -> tuple[Change, int]:
+        """Return `change` with its values clamped to the bounds, and how many targets that changed.
+
+        Ascending columns are put in order from the last to the first. NaN cannot be clamped and is
+        left to `check`. Raises ImpossibleSetting for targets that do not exist or are set twice.
+        """
+        self._check_targets(change)
+        values: dict[str, Array] = dict(change.values)
+        changed = np.zeros(len(change.targets), dtype=bool)
+        above: Array | None = None
+        for column in reversed(self._columns(change)):
+            ordered = column.name in self.knob.ascending
+            most = above if ordered and above is not None else self._most(column, change.targets)
+            asked = values[column.name]
+            values[column.name] = kept = np.clip(asked, column.least, most)
+            # NaN differs even from itself
+            changed |= (kept != asked) & ~np.isnan(kept)
+            if ordered:
+                above = kept
+        count = int(np.count_nonzero(changed))
+        return (Change(change.knob, change.targets, values) if count else change), count
+
+    def check(self, change: Change) -> None:
+        """Raise ImpossibleSetting unless every target is set once, to possible values."""
+        self._check_targets(change)
+        ascending = [column for column in self.knob.columns if column.name in self.knob.ascending]
+        if ascending:
+            least, unit = ascending[0].least, ascending[0].unit
+            rows = [change.values[column.name] for column in ascending]
+            steps = [np.full(len(change.targets), least), *rows]
+            rises = [low <= high for low, high in zip(steps, rows, strict=False)]
+            order = " <= ".join([f"{least:g}", *(column.short for column in ascending)])
+            for at in np.flatnonzero(~np.logical_and.reduce(rises))[:1].tolist():
+                found = " and ".join(str(row[at]) for row in rows)
+                self._refuse(change, at, f"needs {order}, got {found} {unit}")
+        for column in self._columns(change):
+            values, most = change.values[column.name], self._most(column, change.targets)
+            if column not in ascending:
+                wrong = ~((values >= column.least) & (values <= most))
+                for at in np.flatnonzero(wrong)[:1].tolist():
+                    what = f"{column.short} {values[at]} is not in {column.range}"
+                    self._refuse(change, at, what)
+
+    def _columns(self, change: Change) -> list[Column]:
+        """Return the columns that a change sets."""
+        return [column for column in self.knob.columns if column.name in change.values]
+
+    def _most(self, column: Column, targets: Ints) -> Any:
+        if column.most is not None:
+            return column.most
+        return np.inf if self.most is None else self.most[targets]
+
+    def _refuse(self, change: Change, at: int, what: str) -> None:
+        raise ImpossibleSetting(what, self.knob.scope, int(change.targets[at]))
+
+    def _check_targets(self, change: Change) -> None:
+        index, scope, count = change.targets, self.knob.scope, self.count
+        names = self.knob.column_names
+        given = set(change.values)
+        if self.knob.preset and not (given and given <= set(names)):
+            raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}: name some of them")
+        if not self.knob.preset and given != set(names):
+            raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}, no less and no more")
+        shapes = {np.shape(part) for part in (index, *change.values.values())}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise ImpossibleSetting(
+                f"targets and {', '.join(change.values)} must be arrays of one length, not {shapes}"
+            )
+        # nearly always they rise, which is quickly seen, and this is done at each decision
+        rising = bool((index[1:] > index[:-1]).all())
+        ordered = index if rising else np.sort(index)
+        if len(index) and (ordered[0] < 0 or ordered[-1] >= count):
+            raise ImpossibleSetting(f"{scope} {ordered[0]}..{ordered[-1]} is not in 0..{count - 1}")
+        if not rising and (ordered[1:] == ordered[:-1]).any():
+            raise ImpossibleSetting(f"a {scope} is set twice in one action")
+
+
+def _buffers(testbed: Testbed) -> Ints:
+    return np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.int64)
+
+
+ECN = Knob(
+    "ecn",
+    "queue",
+    (
+        Column("kmin_bytes", "B", "queue length from which packets are marked"),
+        Column("kmax_bytes", "B", "queue length from which every packet is marked"),
+        Column("pmax", "1", "share of packets that is marked at kmax", "float64", most=1),
+    ),
+    "RED's thresholds and marking probability",
+    capacity=_buffers,
+    ascending=("kmin_bytes", "kmax_bytes"),
+    table="actions",
+    plural="thresholds",
+)
+
+DCQCN = Knob(
+    "dcqcn",
+    "host",
+    tuple(
+        Column(name, one.unit, one.help, least=one.least, most=one.most, preset=one.default)
+        for name, one in DCQCN_PARAMETERS.items()
+    ),
+    "parameters of DCQCN in a host's RoCE NICs, under mlx5's names",
+    plural="parameters",
+    control="dcqcn",
+)
+
+FLOWLET_TIMEOUT = Knob(
+    "flowlet_timeout",
+    "switch",
+    (
+        Column(
+            "timeout_ns",
+            "ns",
+            "a longer gap between two packets of a flow begins a new flowlet",
+            least=LEAST_TIMEOUT_NS,
+            most=MOST_TIMEOUT_NS,
+            preset=LoadBalancingSpec.edge_timeout_ns,
+        ),
+    ),
+    "when a switch may send a flow by another of its equal-cost ports",
+    plural="timeouts",
+    load_balancing="flowlets",
+)
+
+KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET_TIMEOUT)}

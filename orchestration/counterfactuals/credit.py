@@ -1,0 +1,206 @@
+"""Does a tuner's reward rank its decisions as flows' completion does?
+
+Each counterfactual has one decision of the tuner replaced for one of its periods. It gives the
+change of the tuner's reward, and that of the flows' completion, against the trial as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from orchestration.analysis.flow_figures import in_class
+from orchestration.core.errors import InputError
+from orchestration.core.records import Floats, Observation
+from orchestration.counterfactuals.ask import UNCHANGED, by_label, parse_then, the_trial
+from orchestration.counterfactuals.build import Then, Variant, build_counterfactuals, name_of
+from orchestration.counterfactuals.decisions import Decisions, check_repeatable
+from orchestration.counterfactuals.effects import (
+    differing_tables,
+    flow_changes,
+    sampling_times,
+    totals,
+)
+from orchestration.counterfactuals.ranking import (
+    MeanChange,
+    Measured,
+    Ranking,
+    mean_changes,
+    rankings,
+)
+from orchestration.counterfactuals.sample import Case, draw_cases, rewarded
+from orchestration.replay.build import Replay
+from orchestration.results.reader import TrialResult
+from tuners.learning.rewarded import Rewarded
+
+# Rewards that are discounted below this share count no more.
+_NEGLIGIBLE = 1e-3
+_MOST_STEPS = 50
+# Flows that were under way within so many decisions are those that a decision is most about.
+_NEAR_STEPS = 5
+
+
+@dataclass(frozen=True)
+class CreditRequest:
+    """What to sample: `decisions` of the one trial of `run` that `trial` names, by `seed`."""
+
+    run: Path
+    trial: str = ""
+    decisions: int = 40
+    alternatives: int = 2
+    then: str = "recorded"
+    seed: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A campaign of counterfactuals to be run, and what each of its trials is."""
+
+    replay: Replay
+    decisions: Decisions
+    tuner: Rewarded
+    cases: tuple[Case, ...]
+    then: Then
+    seed: int
+
+
+@dataclass(frozen=True)
+class Credit:
+    """All counterfactuals of a trial, and how its tuner's reward ranks them.
+
+    `differing` has the columns in which the unchanged trial is not its parent: none, if all is
+    well. `invalid` counts the counterfactuals that are not judged as their trials are invalid.
+    """
+
+    plan: Plan
+    measured: tuple[Measured, ...]
+    rankings: tuple[Ranking, ...]
+    changes: tuple[MeanChange, ...]
+    differing: tuple[str, ...]
+    invalid: int
+
+    @property
+    def misleading(self) -> tuple[Measured, ...]:
+        """Cases whose return says the opposite of mean slowdown, the largest harm first."""
+        found = [one for one in self.measured if one.returned * one.slowdown > 0]
+        return tuple(sorted(found, key=lambda one: -abs(one.slowdown)))
+
+    @property
+    def wall_ratio(self) -> float:
+        """What a counterfactual took, in wall times of the unchanged trial; NaN if unknown."""
+        walls = [one.wall_s for one in self.measured if one.wall_s > 0]
+        parent = float(self.plan.decisions.trial.facts.get("wall_s") or 0)
+        return float(np.mean(walls)) / parent if walls and parent else math.nan
+
+
+def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Plan:
+    """Draw decisions and alternatives, and write their campaign. Raises InputError."""
+    trial = the_trial(request.run, request.trial)
+    check_repeatable(trial)
+    decisions = Decisions(trial)
+    tuner, then = rewarded(decisions), parse_then(request.then)
+    cases = draw_cases(decisions, tuner, request.decisions, request.alternatives, request.seed)
+    variants = [
+        Variant(case.label, case.decision, case.setting, case.decision.at_ns + decisions.period_ns)
+        for case in cases
+    ]
+    first = cases[0].decision
+    variants.append(Variant(UNCHANGED, first, first.setting))
+    told = [
+        (c.label, c.decision.at_ns, c.decision.target.label, *c.setting.values()) for c in cases
+    ]
+    mark = hashlib.sha256(f"{trial.spec.id} {then} {told}".encode()).hexdigest()[:6]
+    name = request.name or name_of(trial.spec, "credit", then, mark)
+    replay = build_counterfactuals(decisions, variants, name, out, then=then, fresh=fresh)
+    return Plan(replay, decisions, tuner, cases, then, request.seed)
+
+
+def measure(plan: Plan, folder: Path) -> Credit:
+    """Read the finished campaign and rank. Raises InputError if no counterfactual is valid."""
+    parent = plan.decisions.trial
+    trials = by_label(folder)
+    own = _Rewards(plan, parent)
+    found: list[Measured] = []
+    invalid = 0
+    for case in plan.cases:
+        trial = trials.get(case.label)
+        if trial is None or not trial.stamp.valid:
+            invalid += 1
+            continue
+        found.append(_measured(plan, case, own, trial))
+    if not found:
+        raise InputError.single(str(folder), "no counterfactual is valid", "see its report")
+    same = trials.get(UNCHANGED)
+    differing = tuple(differing_tables(parent, same)) if same else ("it did not run",)
+    return Credit(
+        plan,
+        tuple(found),
+        tuple(rankings(found, plan.seed)),
+        tuple(mean_changes(found)),
+        differing,
+        invalid,
+    )
+
+
+def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Measured:
+    at_ns, period_ns = case.decision.at_ns, plan.decisions.period_ns
+    queue, discount = case.decision.target.index, plan.tuner.discount
+    first, then = own.after(at_ns), _Rewards(plan, trial).after(at_ns)
+    steps = min(len(first), len(then))
+    change = then[:steps] - first[:steps]
+    weight = discount ** np.arange(steps)
+    flows = flow_changes(plan.decisions.trial, trial)
+    near = flows.around(at_ns, at_ns + _NEAR_STEPS * period_ns)
+    small = in_class(flows.size_bytes, "small")
+    every = totals(flows)
+    return Measured(
+        case,
+        reward=float(change[0, queue]),
+        returned=float(weight @ change[:, queue]),
+        fabric=float(weight @ change.mean(axis=1)),
+        slowdown=every.mean_slowdown,
+        slowdown_near=totals(flows, near).mean_slowdown,
+        fct_small_ns=totals(flows, small).mean_fct_ns,
+        fct_rest_ns=totals(flows, ~small).mean_fct_ns,
+        changed=every.changed,
+        unfinished=every.no_longer - every.only_now,
+        wall_s=float(trial.facts.get("wall_s") or 0),
+    )
+
+
+class _Rewards:
+    """The rewards of a trial's queues, from its samples."""
+
+    def __init__(self, plan: Plan, trial: TrialResult) -> None:
+        self._tuner, self._testbed = plan.tuner, trial.testbed
+        self._ports = trial.ports
+        self._at = sampling_times(trial.ports.t_ns, trial.spec.sample_period_ns)
+        self._period_ns = plan.decisions.period_ns
+        discount = plan.tuner.discount
+        steps = 1 if discount <= 0 else 1 + math.ceil(math.log(_NEGLIGIBLE) / math.log(discount))
+        self._steps = min(steps, _MOST_STEPS)
+
+    def after(self, at_ns: int) -> Floats:
+        """Return the rewards (steps, queues) of the intervals that follow a decision."""
+        rows = []
+        for step in range(self._steps):
+            begin_ns = at_ns + step * self._period_ns
+            if begin_ns + self._period_ns > self._at[-1]:
+                break
+            before = self._reading(begin_ns, begin_ns)
+            after = self._reading(begin_ns, begin_ns + self._period_ns)
+            rows.append(self._tuner.rewards(self._testbed, before, after))
+        return np.array(rows)
+
+    def _reading(self, begin_ns: int, at_ns: int) -> Observation:
+        row = int(np.searchsorted(self._at, at_ns))
+        since = self._ports.qlen_bytes[(self._at > begin_ns) & (self._at <= at_ns)]
+        values = {name: column[row] for name, column in self._ports.values.items()}
+        mean = since.mean(axis=0) if len(since) else values["qlen_bytes"].astype(np.float64)
+        age_ns = np.zeros(len(mean), dtype=np.int64)
+        return Observation(at_ns, age_ns, {**values, "qlen_mean_bytes": mean})

@@ -1,0 +1,162 @@
+"""Boots the virtual-time kernel: its command line, its memory, its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from orchestration.core.errors import NotReadyError
+from orchestration.core.memory import available_memory_bytes
+
+_MEBIBYTE = 1 << 20
+_SHM = Path("/dev/shm")
+# Mounts a file system of pages of 2 MB where only the guest sees it, and gives the guest memory
+# there. A tenth of a trial's time is otherwise the host's, looking up pages of 4 KB.
+_MOUNT = 'mount -t tmpfs -o huge=within_size,size=100%,mode=0700 closloop "$1"'
+_IN_LARGE_PAGES = f'{_MOUNT} && TMPDIR=$1; shift; exec "$@"'
+_OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
+
+
+def guest_argv(
+    kernel: Path, *, memory_bytes: int, init: Path, real_time: bool = False
+) -> list[str]:
+    """Return the command line that boots `kernel` and runs `init` as its process 1.
+
+    Its time is virtual. With `real_time` it is the machine's, so that computing takes time too.
+
+    The guest's root is the host's file tree with the caller's rights, its console is standard input
+    and output. `init` must be executable, and must end by powering off. `KEY=VALUE` words appended
+    to the list become init's environment.
+    """
+    return [
+        str(kernel),
+        "seccomp=on",
+        # Without ticks, each timer that ends an idle moment (one per packet) would account for that
+        # moment. A thousand ticks per second of virtual time cost a millisecond.
+        *([] if real_time else ["time-travel=inf-cpu", "nohz=off"]),
+        f"mem={memory_bytes // _MEBIBYTE}M",
+        "rootfstype=hostfs",
+        "rootflags=/",
+        "rw",
+        f"init={init}",
+        "con=null",
+        "con0=fd:0,fd:1",
+        # The pid file goes to the working folder; in ~/.uml, a killed guest would leave it behind.
+        "uml_dir=.",
+        "quiet",
+    ]
+
+
+def held_argv(argv: Sequence[str], cpu: int | None) -> list[str]:
+    """Return `argv` wrapped so that it dies with the thread that starts it, on one CPU only.
+
+    Without `cpu` it is not pinned. Pinning matters: see `docs/kernel.md`.
+    """
+    pin = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
+    return ["setpriv", "--pdeathsig", "KILL", *pin, *argv]
+
+
+def launch(
+    argv: Sequence[str],
+    *,
+    cpu: int | None,
+    cwd: Path,
+    stdin: int | IO[bytes],
+    stdout: int | IO[bytes],
+    memory_dir: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a guest from the list of `guest_argv` and return its process.
+
+    It runs on `cpu` alone, in a session of its own (its group's id is its process id), with
+    standard error on `stdout`. It is killed when the *thread* that called this function ends, so
+    call it from a thread that outlives the guest; the guest's helper processes die with it.
+    `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable. Where the caller may
+    mount, the memory is in pages of 2 MB, in a file system of the guest's own that goes with it.
+
+    Raises:
+        NotReadyError: setpriv or taskset is not installed.
+    """
+    environment = dict(os.environ)
+    if memory_dir is not None:
+        environment["TMPDIR"] = str(memory_dir)
+    if memory_dir is not None and has_large_pages():
+        own = cwd / "memory"
+        own.mkdir(exist_ok=True)
+        argv = [*_OWN_MOUNTS, "sh", "-c", _IN_LARGE_PAGES, "sh", str(own), *argv]
+    command = held_argv(argv, cpu)
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NotReadyError(
+            f"cannot start a guest: {error}",
+            "install setpriv and taskset: apt-get install util-linux",
+        ) from error
+
+
+@cache
+def has_large_pages() -> bool:
+    """Return whether a guest's memory can be in pages of 2 MB: by root, on most kernels."""
+    if os.geteuid():
+        return False
+    with tempfile.TemporaryDirectory(prefix="closloop-pages-") as folder:
+        tried = [*_OWN_MOUNTS, "sh", "-c", _MOUNT, "sh", folder]
+        try:
+            return not subprocess.run(tried, capture_output=True, check=False).returncode
+        except FileNotFoundError:
+            return False
+
+
+def memory_dir(memory_bytes: int) -> Path:
+    """Return a folder for the memory files of guests that have `memory_bytes` of memory in total.
+
+    A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it. It
+    is in /dev/shm if possible, else in the temporary folder, where the disk slows it.
+
+    Raises:
+        NotReadyError: neither folder has the space, or the machine lacks the available memory.
+    """
+    available = available_memory_bytes()
+    if available < memory_bytes:
+        raise NotReadyError(
+            f"guests want {_mib(memory_bytes)} of memory, {_mib(available)} are available",
+            "run fewer trials side by side, or end other programs",
+        )
+    refused = []
+    for folder in (_SHM, Path(tempfile.gettempdir())):
+        reason = _unfit(folder, memory_bytes)
+        if not reason:
+            return folder
+        refused.append(reason)
+    raise NotReadyError(
+        f"no place for {_mib(memory_bytes)} of guest memory: {'; '.join(refused)}",
+        "enlarge /dev/shm (mount -o remount,exec,size=… /dev/shm; in a container --shm-size and a "
+        "tmpfs mounted exec), or name a roomy folder in TMPDIR",
+    )
+
+
+def _unfit(folder: Path, memory_bytes: int) -> str:
+    """Return why guests' memory cannot be in `folder`, or ""."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written"
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return f"{folder} is mounted noexec"
+    free = shutil.disk_usage(folder).free
+    return "" if free >= memory_bytes else f"{folder} has {_mib(free)} free"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes // _MEBIBYTE} MiB"

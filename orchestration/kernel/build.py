@@ -1,0 +1,229 @@
+"""Builds the virtual-time kernel into the cache: source, patches, configuration, make, boot."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from collectors.bpf.compile import COMPILER, PACKAGE
+from orchestration.core.errors import NotReadyError
+from orchestration.kernel.cache import (
+    Kernel,
+    Manifest,
+    build_lock,
+    built_kernels,
+    install,
+)
+from orchestration.kernel.check import check_kernel
+from orchestration.kernel.config import FRAGMENT, config_hash, unmet_options
+from orchestration.kernel.fetch import Archive, take_source, tree_version
+from orchestration.kernel.headers import FIRST, compiler
+from orchestration.kernel.patches import patch_tree
+from orchestration.kernel.process import LoggedRunner
+
+_TOOLS = {
+    "gcc": "gcc",
+    "make": "make",
+    "flex": "flex",
+    "bison": "bison",
+    "bc": "bc",
+    "xz": "xz-utils",
+    "tar": "tar",
+    COMPILER: PACKAGE,
+    "setpriv": "util-linux",
+    "taskset": "util-linux",
+}
+_FREE_BYTES = 4_000_000_000
+# The number of lines that make prints for this configuration; it varies a little by version.
+_MAKE_LINES = 1_600
+_COMPILED = re.compile(r"^  [A-Z]+\S* +\S")
+
+
+class BuildProgress(Protocol):
+    """Receives the progress of a build."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+
+    def step(self, done: int, total: int) -> None:
+        """`done` of `total` steps of the phase are done."""
+
+
+def missing_tools() -> dict[str, str]:
+    """Return the programs that building needs and that are missing, with their packages."""
+    return {tool: package for tool, package in _TOOLS.items() if not shutil.which(tool)}
+
+
+def build_kernel(
+    source: Path | None, jobs: int, force: bool, progress: BuildProgress
+) -> tuple[Kernel, bool]:
+    """Return the kernel, and whether it had to be built.
+
+    `source` is a tree or a tarball; None means the newest in Debian's archive. Without `force`, a
+    suitable kernel from the cache is returned: any for None, else one built from that source.
+
+    Raises:
+        NotReadyError: a tool, space or the source is missing, or the build or its boot failed.
+        InputError: `source` is not a kernel source.
+    """
+    if not force and source is None and (kernels := built_kernels()):
+        return kernels[-1], False
+    _require_machine()
+    _require_tools()
+    with build_lock(lambda: progress.phase("waiting for another build")) as folder:
+        if not force and source is None and (kernels := built_kernels()):
+            return kernels[-1], False
+        _require_space(folder)
+        work = folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        log = folder / "build.log"
+        log.unlink(missing_ok=True)
+        try:
+            runner = LoggedRunner(log, _environment())
+            return _build(source, jobs, force, progress, work, runner)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _build(
+    source: Path | None,
+    jobs: int,
+    force: bool,
+    progress: BuildProgress,
+    work: Path,
+    runner: LoggedRunner,
+) -> tuple[Kernel, bool]:
+    begin = time.monotonic()
+    tree, out = work / "source", work / "out"
+    if source is None:
+        archive = Archive(work, runner)
+        progress.phase("looking for the newest source")
+        name, package = archive.newest()
+        origin = package.digest
+        progress.phase(f"fetching {name} {package.version}")
+        archive.fetch(name, package, tree, progress.step)
+    else:
+        origin = _origin(source)
+        progress.phase(f"taking {source}")
+        take_source(source, tree, runner, progress.step)
+    version = tree_version(tree)
+    key = Manifest(version, "", config_hash(), origin, "", "", 0.0).key
+    if not force and (same := [kernel for kernel in built_kernels() if kernel.hash == key]):
+        return same[0], False
+    progress.phase("patching and configuring")
+    patch_tree(tree)
+    _configure(tree, out, runner)
+    progress.phase(f"compiling Linux {version}")
+    _compile(tree, out, jobs, runner, progress.step)
+    progress.phase("booting it")
+    report = check_kernel(out / "linux")
+    manifest = Manifest(
+        version=version,
+        release=report.release,
+        config_hash=config_hash(),
+        origin=origin,
+        compiler=_compiler(),
+        built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        build_s=round(time.monotonic() - begin, 1),
+    )
+    return install(out / "linux", runner.log, manifest), True
+
+
+def _require_tools() -> None:
+    missing = missing_tools()
+    if missing:
+        packages = " ".join(sorted(set(missing.values())))
+        raise NotReadyError(
+            f"building a kernel needs {', '.join(missing)}", f"apt-get install {packages}"
+        )
+
+
+def _require_machine() -> None:
+    if platform.machine() not in ("x86_64", "i686"):
+        raise NotReadyError(
+            f"user-mode Linux runs on x86, this machine is {platform.machine()}",
+            "use another machine, or the fluid backend: --on fluid",
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without variables of an outer make or kernel build."""
+    ours = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_", "KCONFIG_", "ARCH", "CROSS_COMPILE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def _require_space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < _FREE_BYTES:
+        raise NotReadyError(
+            f"{folder} has {free / 1e9:.1f} GB free, a build needs {_FREE_BYTES / 1e9:.0f} GB",
+            "make room, or set XDG_CACHE_HOME to a roomier place",
+        )
+
+
+def _origin(source: Path) -> str:
+    """Return a source's identity: a tarball's digest, or a tree's path and modification time."""
+    path = source.absolute()
+    if path.is_file():
+        with path.open("rb") as file:
+            return f"SHA256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    makefile = path / "Makefile"
+    return f"{path} {makefile.stat().st_mtime_ns if makefile.exists() else 0}"
+
+
+def _configure(tree: Path, out: Path, runner: LoggedRunner) -> None:
+    out.mkdir()
+    make = ["make", "-C", str(tree), "ARCH=um", f"O={out}"]
+    runner.run([*make, "defconfig"], what="configuring")
+    merge = [str(tree / "scripts/kconfig/merge_config.sh"), "-m", "-O", str(out)]
+    runner.run([*merge, str(out / ".config"), str(FRAGMENT)], what="configuring", cwd=tree)
+    runner.run([*make, "olddefconfig"], what="configuring")
+    unmet = unmet_options((out / ".config").read_text())
+    if unmet:
+        raise NotReadyError(
+            f"this source does not take the configuration: {'; '.join(unmet)}",
+            "build from another version, or report this one",
+        )
+
+
+def _compile(
+    tree: Path, out: Path, jobs: int, runner: LoggedRunner, step: Callable[[int, int], None]
+) -> None:
+    done = 0
+
+    def count(line: str) -> None:
+        nonlocal done
+        if _COMPILED.match(line):
+            done += 1
+            step(min(done, _MAKE_LINES), _MAKE_LINES)
+
+    script = compiler(out / "headers")
+    for wanted in (FIRST, "linux"):
+        runner.run(
+            [
+                *("make", "-C", str(tree), "ARCH=um"),
+                f"O={out}",
+                f"-j{jobs}",
+                f"CC={script}",
+                wanted,
+            ],
+            what="compiling",
+            remedy="the log has the compiler's messages",
+            on_line=count,
+        )
+
+
+def _compiler() -> str:
+    answer = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)
+    first = answer.stdout.splitlines()
+    return f"{first[0] if first else 'gcc'} ({platform.machine()})"

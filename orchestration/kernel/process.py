@@ -1,0 +1,139 @@
+"""Runs programs one after another and logs their output; nothing outlives a failure or Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestration.core.errors import NotReadyError
+
+_TAIL_LINES = 15
+_CHUNK_BYTES = 1 << 20
+_GRACE_S = 5
+
+
+class LoggedRunner:
+    """Runs programs and appends all their output to one log file."""
+
+    def __init__(self, log: Path, env: Mapping[str, str]) -> None:
+        self.log = log
+        self._env = {**env, "LC_ALL": "C"}
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        what: str,
+        remedy: str = "",
+        cwd: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        check: bool = True,
+    ) -> str:
+        """Run `argv` to its end and return its output, standard error included.
+
+        Raises:
+            NotReadyError: `check` is set and the program failed; says `what` failed, with the end
+                of the output.
+        """
+        printed: list[str] = []
+        with self._logging(argv) as log:
+            process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with _ended_with_us(process):
+                assert process.stdout is not None
+                for raw in process.stdout:
+                    log.write(raw)
+                    line = raw.decode(errors="replace")
+                    printed.append(line)
+                    if on_line:
+                        on_line(line)
+        if check:
+            self._check(process, what, "".join(deque(printed, _TAIL_LINES)), remedy)
+        return "".join(printed)
+
+    def feed(
+        self,
+        argv: Sequence[str],
+        source: BinaryIO,
+        *,
+        what: str,
+        remedy: str = "",
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        """Run `argv` with `source` as its input; `on_bytes` gets the number of bytes fed so far.
+
+        Raises:
+            NotReadyError: the program failed; says `what` failed, and where its output is.
+        """
+        fed = 0
+        with self._logging(argv) as log:
+            process = subprocess.Popen(
+                argv,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with _ended_with_us(process):
+                assert process.stdin is not None
+                # If it dies before it has read everything, its exit code and output say why.
+                with suppress(BrokenPipeError):
+                    while chunk := source.read(_CHUNK_BYTES):
+                        process.stdin.write(chunk)
+                        fed += len(chunk)
+                        on_bytes(fed)
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+        self._check(process, what, "", remedy)
+
+    @contextmanager
+    def _logging(self, argv: Sequence[str]) -> Iterator[BinaryIO]:
+        with self.log.open("ab") as log:
+            log.write(f"+ {shlex.join(argv)}\n".encode())
+            log.flush()
+            yield log
+
+    def _check(
+        self, process: subprocess.Popen[bytes], what: str, printed: str, remedy: str
+    ) -> None:
+        if process.returncode:
+            raise NotReadyError(
+                f"{what} failed with exit code {process.returncode}, log: {self.log}\n"
+                f"{printed}".rstrip(),
+                remedy,
+            )
+
+
+@contextmanager
+def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Wait for `process`; if the body fails, end it and everything that it started."""
+    with process:
+        try:
+            yield
+            process.wait()
+        except BaseException:
+            _end_group(process)
+            raise
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)

@@ -1,0 +1,147 @@
+"""Choosing and judging settings on other seeds, with every seed used for both.
+
+Whoever takes the best of several settings by the figures that it is then judged by sees it better
+than it is (the optimizer's curse: Smith and Winkler, Management Science 2006), and finds headroom
+where all settings are alike. So seeds are split into folds: a fold's seeds are judged under the
+settings that all other folds choose (cross-fitting: Chernozhukov et al., Econometrics J. 2018).
+What few seeds choose is less good than the true best, and never better (van Hasselt,
+arXiv:1302.7175, on cross-validation of the best of several). The oracle is chosen by fewer trials
+than the setting for all conditions, so headroom tends to come out too small; a single setting that
+is chosen badly makes it too large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from orchestration.analysis.metrics import METRICS
+from orchestration.core.condition import BEST_STATIC, ORACLE
+from orchestration.papers.condition import Condition, Repeat
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What some seeds choose: one setting for all conditions, and one for each (in their order).
+
+    `regrets` has the regret of each setting by condition; infinite where a trial is missing.
+    """
+
+    best_static: str
+    oracle: tuple[str, ...]
+    regrets: dict[str, tuple[float, ...]]
+
+    @property
+    def in_sample(self) -> tuple[float, ...]:
+        """What the best setting loses in each condition by the figures that chose it."""
+        return self.regrets[self.best_static]
+
+
+@dataclass(frozen=True)
+class CrossFitted:
+    """Conditions with two arms, `best-static` and `oracle`, and what each fold's others chose."""
+
+    conditions: tuple[Condition, ...]
+    choices: tuple[Choice, ...]
+
+
+def seeds_of(conditions: Iterable[Condition], metric: str) -> list[int]:
+    """Return the seeds at which some setting has a figure in some condition, in order."""
+    return sorted(
+        {
+            seed
+            for condition in conditions
+            for arm in condition.repeats
+            for seed in _known(condition, arm, metric)
+        }
+    )
+
+
+def choose(
+    conditions: Sequence[Condition], metric: str, seeds: Iterable[int], settings: Sequence[str]
+) -> Choice | None:
+    """Choose by these seeds: by least figure in a condition, by least mean regret over them.
+
+    Of equal settings the first in `settings` is chosen. None if no setting has all of its trials.
+    """
+    wanted = set(seeds)
+    columns = []
+    for condition in conditions:
+        column = np.array([_figure(condition, one, metric, wanted, settings) for one in settings])
+        least = float(column.min(initial=math.inf))
+        if not (math.isfinite(least) and least > 0):
+            return None
+        columns.append(column / least - 1)
+    regrets = np.array(columns)
+    means = regrets.mean(axis=0)
+    if not np.isfinite(means).any():
+        return None
+    return Choice(
+        best_static=settings[int(means.argmin())],
+        oracle=tuple(settings[int(row.argmin())] for row in regrets),
+        regrets={one: tuple(regrets[:, at].tolist()) for at, one in enumerate(settings)},
+    )
+
+
+def cross_fit(
+    conditions: Sequence[Condition], metric: str, folds: int, settings: Sequence[str]
+) -> CrossFitted | None:
+    """Judge each seed under what the seeds of the other folds choose; None if these cannot choose.
+
+    The nth seed belongs to fold n modulo `folds`, the same under all conditions, since repeats of
+    a seed are paired. With fewer seeds each has a fold of its own.
+    """
+    seeds = seeds_of(conditions, metric)
+    folds = min(folds, len(seeds))
+    if folds < 2:
+        return None
+    choices = []
+    judged: list[dict[str, dict[int, Repeat]]] = [{BEST_STATIC: {}, ORACLE: {}} for _ in conditions]
+    for fold in range(folds):
+        others = [seed for place, seed in enumerate(seeds) if place % folds != fold]
+        choice = choose(conditions, metric, others, settings)
+        if choice is None:
+            return None
+        choices.append(choice)
+        for place, condition in enumerate(conditions):
+            chosen = {BEST_STATIC: choice.best_static, ORACLE: choice.oracle[place]}
+            for arm, setting in chosen.items():
+                repeats = condition.repeats[setting]
+                known = _known(condition, setting, metric)
+                mine = [seed for seed in seeds[fold::folds] if seed in known]
+                judged[place][arm] |= {seed: repeats[seed] for seed in mine}
+    fitted = (
+        replace(condition, repeats=arms) for condition, arms in zip(conditions, judged, strict=True)
+    )
+    return CrossFitted(tuple(fitted), tuple(choices))
+
+
+def _known(condition: Condition, arm: str, metric: str) -> set[int]:
+    """Return the seeds at which a setting has a figure, or for a tail at least one flow."""
+    if METRICS[metric].tail is not None:
+        return {seed for seed, flows in condition.samples(arm, metric).items() if len(flows)}
+    figures = condition.figures(arm, metric).items()
+    return {seed for seed, figure in figures if math.isfinite(figure)}
+
+
+def _figure(
+    condition: Condition, arm: str, metric: str, seeds: set[int], settings: Sequence[str]
+) -> float:
+    """Return a setting's mean, or the tail of all flows together; infinite if a trial is missing.
+
+    Seeds at which no setting has a figure, like one without a large flow, count for none.
+    """
+    known = {one: _known(condition, one, metric) for one in settings}
+    needed = {seed for one in known.values() for seed in one if seed in seeds}
+    if not needed or not needed <= known[arm]:
+        return math.inf
+    order = sorted(needed)
+    tail = METRICS[metric].tail
+    if tail is None:
+        figures = condition.figures(arm, metric)
+        return float(np.mean([figures[seed] for seed in order]))
+    samples = condition.samples(arm, metric)
+    return float(np.quantile(np.concatenate([samples[seed] for seed in order]), tail))

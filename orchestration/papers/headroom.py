@@ -1,0 +1,272 @@
+"""Headroom: what any tuner can win over the best single static setting.
+
+It is the regret of that setting, `best-static`, against the `oracle`, the best static setting of
+each condition: by how much the figure of the one is above that of the other, over common seeds. A
+tuner's share of it is the part of the way from `best-static` (0) to the oracle (1) that it goes.
+The oracle is chosen on other seeds, so that headroom can come out negative: then the choice for
+one condition was not better than the choice for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from orchestration.analysis.hierarchical import DRAWS, draw_counts, pooled_difference, stretched
+from orchestration.analysis.metrics import HEADROOM, METRICS
+from orchestration.analysis.statistics import PairedDifference, t_interval
+from orchestration.analysis.tails import drawn_tails
+from orchestration.core.condition import BEST_STATIC, ORACLE
+from orchestration.papers.claims import Section, When
+from orchestration.papers.condition import TRANSPORT, Condition, Repeat, in_order
+from orchestration.papers.results import (
+    RULES,
+    Measured,
+    SectionResult,
+    evaluate_section,
+    is_placebo,
+)
+
+# Below this there is nothing to learn.
+LEAST = 0.05
+
+Kind = Literal["learned", "placebo", "rule"]
+# An estimate and the ends of its interval; NaN where one is unknown.
+Interval = tuple[float, float, float]
+UNKNOWN: Interval = (math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an arm lies: `regret` against the oracle, and `share` of the headroom that it takes.
+
+    The share is unknown where headroom is not shown to be above 0.
+    """
+
+    arm: str
+    kind: Kind
+    regret: Interval
+    share: Interval
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """The headroom under one condition, in one metric.
+
+    `place` names its campaign and condition, and is "" for all of a paper's together.
+    `few` says that the metric is a tail with too few flows, and then nothing else is known.
+    """
+
+    paper: str
+    transport: str
+    place: str
+    metric: str
+    seeds: int
+    few: bool
+    headroom: Interval
+    arms: tuple[Placed, ...]
+
+
+def headroom_of(
+    paper: str, parts: Iterable[tuple[Sequence[Section], tuple[Measured, ...]]]
+) -> list[Headroom]:
+    """Return a paper's headroom: all of its conditions together, then each one, by metric.
+
+    `parts` are the campaigns of the paper: the sections of each, and its trials. Conditions without
+    an oracle are left out. Conditions are taken together over the seeds that all of them have.
+    """
+    found: list[tuple[str, Condition]] = []
+    learned: dict[str, None] = {}
+    for sections, trials in parts:
+        result = _whole(sections, trials)
+        learned |= dict.fromkeys(result.section.learned)
+        campaign = result.section.campaign
+        for condition in result.conditions:
+            if {BEST_STATIC, ORACLE} <= set(condition.repeats):
+                varies = set(condition.factors) - {TRANSPORT}
+                place = f"{campaign}, {condition.place}" if varies else campaign
+                found.append((place, condition))
+    rows: list[Headroom] = []
+    for transport in in_order({condition.transport for _, condition in found}):
+        mine = [(place, one) for place, one in found if one.transport == transport]
+        for metric in HEADROOM:
+            rows += rows_of(paper, mine, metric, tuple(learned))
+    return rows
+
+
+def rows_of(
+    paper: str,
+    found: Sequence[tuple[str, Condition]],
+    metric: str,
+    learned: tuple[str, ...] = (),
+) -> list[Headroom]:
+    """Return the headroom of all conditions together, if there are several, then of each one.
+
+    `found` are places and conditions, each with the arms `best-static` and `oracle`.
+    """
+    together = _together(paper, [one for _, one in found], metric, learned)
+    return together + [_row(paper, one, metric, learned, place) for place, one in found]
+
+
+def _whole(sections: Sequence[Section], trials: tuple[Measured, ...]) -> SectionResult:
+    """Return all trials of a campaign, whatever its sections select."""
+    learned = tuple(dict.fromkeys(arm for section in sections for arm in section.learned))
+    changes = {"arms": (), "only": {}, "learned": learned}
+    return evaluate_section(sections[0].model_copy(update=changes), trials)
+
+
+def _row(
+    paper: str,
+    condition: Condition,
+    metric: str,
+    learned: tuple[str, ...],
+    place: str,
+) -> Headroom:
+    few = condition.too_few((BEST_STATIC, ORACLE), metric)
+    found = UNKNOWN if few else _relative(condition.difference(BEST_STATIC, ORACLE, metric))
+    arms = [] if few else list(_placed(condition, metric, learned, found))
+    return Headroom(
+        paper=paper,
+        transport=condition.transport,
+        place=place,
+        metric=metric,
+        seeds=len(condition.pairs(BEST_STATIC, ORACLE)[0]),
+        few=few,
+        headroom=found,
+        arms=tuple(arms),
+    )
+
+
+def _placed(
+    condition: Condition, metric: str, learned: tuple[str, ...], headroom: Interval
+) -> Iterator[Placed]:
+    kinds: dict[str, Kind] = dict.fromkeys(learned, "learned")
+    kinds |= {arm: "placebo" for arm in sorted(condition.repeats) if is_placebo(arm)}
+    kinds |= dict.fromkeys(RULES, "rule")
+    for arm, kind in kinds.items():
+        if arm not in condition.repeats or condition.too_few((arm,), metric):
+            continue
+        share = _share(condition, arm, metric) if headroom[1] > 0 else UNKNOWN
+        regret = _relative(condition.difference(arm, ORACLE, metric))
+        yield Placed(arm, kind, regret, share)
+
+
+def _relative(difference: PairedDifference) -> Interval:
+    return difference.relative, difference.relative_low, difference.relative_high
+
+
+def _share(condition: Condition, arm: str, metric: str) -> Interval:
+    """Return the share of the headroom that an arm takes, a ratio of two paired differences."""
+    seeds = [
+        seed for seed in condition.pairs(BEST_STATIC, ORACLE)[0] if seed in condition.repeats[arm]
+    ]
+    networks = [condition.repeats[arm][seed].checkpoint for seed in seeds]
+    names = (BEST_STATIC, ORACLE, arm)
+    tail = METRICS[metric].tail
+    if tail is None:
+        static, oracle, mine = (
+            np.array([condition.figures(name, metric)[seed] for seed in seeds]) for name in names
+        )
+        ratio = pooled_difference(static - oracle, static - mine, [networks], condition.confidence)
+        return ratio.relative + 1, ratio.relative_low + 1, ratio.relative_high + 1
+    samples = [[condition.samples(name, metric)[seed] for seed in seeds] for name in names]
+    groups = networks if len(set(networks)) > 1 else seeds
+    if len(seeds) < 2:
+        return UNKNOWN
+    counts = draw_counts(networks, DRAWS // 4)
+    static, oracle, mine = (drawn_tails(values, tail, counts) for values in samples)
+    if not np.all(static > oracle):  # in some draws there is no headroom
+        return UNKNOWN
+    points = [float(np.quantile(np.concatenate(values), tail)) for values in samples]
+    point = (points[0] - points[2]) / (points[0] - points[1])
+    draws = (static - mine) / (static - oracle)
+    return point, *stretched(point, draws, len(set(groups)), condition.confidence)
+
+
+def _together(
+    paper: str, conditions: Sequence[Condition], metric: str, learned: tuple[str, ...]
+) -> list[Headroom]:
+    """Return the headroom over all conditions, each of which counts alike; none for a single one.
+
+    It is the mean of the conditions' regrets, over the seeds that all have: a seed's figures are
+    divided by the oracle's mean of their condition, and averaged.
+    """
+    if METRICS[metric].tail is not None:
+        conditions = [c for c in conditions if not c.too_few((BEST_STATIC, ORACLE), metric)]
+    if len(conditions) < 2:
+        return []
+    seeds = set.intersection(*(set(c.pairs(BEST_STATIC, ORACLE)[0]) for c in conditions))
+    if len(seeds) < 2:
+        return []
+    order = sorted(seeds)
+    if METRICS[metric].tail is not None:
+        return [_tails_together(paper, conditions, metric, order)]
+    shared = set.intersection(*(set(c.repeats) for c in conditions))
+    repeats = {
+        arm: {
+            seed: Repeat({metric: mean}, checkpoint=conditions[0].repeats[arm][seed].checkpoint)
+            for seed, mean in _averaged(conditions, arm, metric, order)
+        }
+        for arm in sorted(shared)
+    }
+    transport = conditions[0].transport
+    factors: When = {TRANSPORT: transport} if transport else {}
+    least = max(condition.confidence for condition in conditions)
+    return [_row(paper, Condition(factors, repeats, least), metric, learned, place="")]
+
+
+def _averaged(
+    conditions: Sequence[Condition], arm: str, metric: str, seeds: Sequence[int]
+) -> Iterator[tuple[int, float]]:
+    bases = [
+        t_interval([condition.figures(ORACLE, metric)[seed] for seed in seeds]).mean
+        for condition in conditions
+    ]
+    for seed in seeds:
+        found = [condition.figures(arm, metric).get(seed, math.nan) for condition in conditions]
+        if all(map(math.isfinite, found)):
+            yield seed, float(np.mean(np.array(found) / bases))
+
+
+def _tails_together(
+    paper: str, conditions: Sequence[Condition], metric: str, seeds: Sequence[int]
+) -> Headroom:
+    tail = METRICS[metric].tail or 0.0
+    counts = draw_counts([0] * len(seeds), DRAWS // 4)
+    points, draws = [], []
+    for condition in conditions:
+        static, oracle = (
+            [condition.samples(arm, metric)[seed] for seed in seeds]
+            for arm in (BEST_STATIC, ORACLE)
+        )
+        whole = [float(np.quantile(np.concatenate(side), tail)) for side in (static, oracle)]
+        points.append(whole[0] / whole[1] - 1)
+        draws.append(drawn_tails(static, tail, counts) / drawn_tails(oracle, tail, counts) - 1)
+    point = float(np.mean(points))
+    least = max(condition.confidence for condition in conditions)
+    ends = stretched(point, np.mean(draws, axis=0), len(seeds), least)
+    return Headroom(
+        paper=paper,
+        transport=conditions[0].transport,
+        place="",
+        metric=metric,
+        seeds=len(seeds),
+        few=False,
+        headroom=(point, *ends),
+        arms=(),
+    )
+
+
+def verdict_on(headroom: Interval) -> str:
+    """Return what a headroom comes to, in words."""
+    value, low, high = headroom
+    if not math.isfinite(value):
+        return "unknown"
+    if value < LEAST:
+        sure = high < LEAST
+        return "nothing to learn" if sure else "nothing to learn, as far as this sample tells"
+    return "something to learn" if low >= LEAST else "perhaps something to learn"

@@ -1,0 +1,127 @@
+"""The map as Markdown: what it says, its picture, headroom by condition, and the settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from orchestration.analysis.metrics import METRICS
+from orchestration.papers.headroom_map import WORTH, HeadroomMap, Place
+from orchestration.render.markdown import markdown_table
+from orchestration.render.numbers import NOTHING, percent_span
+from orchestration.render.table import Span, Table, Text, table
+
+# All of a page above this line is its author's, and is kept; below it, it is written anew.
+MARK = "<!-- Below: written by closloop headroom -->"
+ALL = "all together"
+
+
+def with_former(text: str, former: str) -> str:
+    """Return the page: what a former one has above the mark, then the map."""
+    above, mark, _ = former.partition(MARK)
+    return f"{above if mark else ''}{MARK}\n\n{text}"
+
+
+def page(found: HeadroomMap, picture: str) -> str:
+    """Return the map's part of a page; `picture` is the name of its file, beside the page."""
+    return "\n".join(_lines(found, picture)) + "\n"
+
+
+def metric_label(metric: str) -> str:
+    """Return a metric in words."""
+    return METRICS[metric].label
+
+
+def summary(found: HeadroomMap) -> list[str]:
+    """Return a sentence for each metric and group: how much there is, and where most."""
+    said = []
+    for metric in found.metrics:
+        for group in found.groups:
+            known = [
+                one
+                for one in found.places
+                if (one.metric, one.group) == (metric, group) and one.place and _is_known(one)
+            ]
+            where = f"{metric_label(metric)}{f', {group}' if group else ''}"
+            if not known:
+                said.append(f"{where}: not known")
+                continue
+            whole = found.at(group, "", metric)
+            text = f"{where}: "
+            if whole is not None:
+                text += f"{percent_span(*whole.headroom)} in the mean; "
+            worth, sure = sum(one.worth for one in known), sum(one.sure for one in known)
+            text += f"above {100 * WORTH:.0f}% under {worth} of {len(known)} conditions"
+            text += f" (beyond chance under {sure})" if worth else ""
+            most = max(known, key=lambda one: one.headroom[0])
+            said.append(f"{text}; most {percent_span(*most.headroom)} ({most.place})")
+    return said
+
+
+def group_table(found: HeadroomMap, group: str) -> Table:
+    """Return a group's headroom, a row a condition; bold where it is worth a training for sure."""
+    rows = []
+    for place in ("", *found.conditions):
+        row = [found.at(group, place, metric) for metric in found.metrics]
+        if any(one is not None for one in row):
+            rows.append([place or ALL, *map(_cell, row)])
+    return table(("condition",), list(map(metric_label, found.metrics)), rows, group)
+
+
+def _cell(one: Place | None) -> Text:
+    if one is None or not one.seeds:
+        return NOTHING
+    return Span(
+        "too few flows" if one.few else percent_span(*one.headroom), "strong" if one.sure else ""
+    )
+
+
+def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
+    scene = found.scene
+    seeds = max((one.seeds for one in found.places), default=0)
+    yield (
+        f"{scene.trials} trials, {scene.invalid} invalid; {len(scene.settings)} settings, "
+        f"{len(found.conditions)} conditions{_groups(found)}, {seeds} seeds in {found.folds} "
+        "folds: each seed is judged under the settings that the other folds choose. Headroom is "
+        "what the best setting for a row of conditions loses to the best of each, with its 95 % "
+        "interval over seeds; below 0, the choice by condition was no better. Tails need 100 flows "
+        f"beyond them. Bold: above {100 * WORTH:.0f} % beyond chance.\n"
+    )
+    yield from (f"- {sentence}" for sentence in summary(found))
+    yield f"\n![Headroom by condition and objective]({picture})\n"
+    for group in found.groups:
+        if group:
+            yield f"### {group}\n"
+        yield markdown_table(replace(group_table(found, group), title="")) + "\n"
+    yield "### The settings\n"
+    yield (
+        "Chosen by all seeds; a star where a fold chose otherwise. In brackets: the best static "
+        "setting's loss by the same seeds that chose, too large where settings are alike.\n"
+    )
+    yield markdown_table(_settings(found))
+
+
+def _groups(found: HeadroomMap) -> str:
+    return f" in {len(found.groups)} groups" if len(found.groups) > 1 else ""
+
+
+def _settings(found: HeadroomMap) -> Table:
+    rows = []
+    for group in found.groups:
+        for place in ("", *found.conditions):
+            row = [found.at(group, place, metric) for metric in found.metrics]
+            if any(one is not None and one.best_static for one in row):
+                rows.append([group or NOTHING, place or "the best for all", *map(_chosen, row)])
+    return table(("group", "condition", *map(metric_label, found.metrics)), (), rows)
+
+
+def _chosen(one: Place | None) -> str:
+    if one is None or not one.best_static:
+        return NOTHING
+    star = "" if one.agreed else " *"
+    return f"{one.oracle or one.best_static}{star} ({100 * one.in_sample:.1f}%)"
+
+
+def _is_known(one: Place) -> bool:
+    return math.isfinite(one.headroom[0])

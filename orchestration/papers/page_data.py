@@ -1,0 +1,131 @@
+"""The first parts of a results page as data: headroom, arms, verdicts of headlines.
+
+They stand in a JSON file beside the page, so that programs can read them, and so that a page can be
+renewed for one paper on a machine without the runs of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestration.core.errors import InputError, unreadable
+from orchestration.papers.headroom import Headroom
+from orchestration.render.json import json_text
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A headline under one transport: its verdict, the measurement in words, the likely cause."""
+
+    verdict: str
+    measured: str
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A paper's headline, with a cell for each transport; the key is "" where there is one only."""
+
+    paper: str
+    text: str
+    says: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """How often an arm was better, worse or not to be told from a rival, by transport."""
+
+    paper: str
+    transport: str
+    arm: str
+    rival: str
+    better: int
+    worse: int
+    even: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a paper's campaigns, with the number of its networks (0: it has none named)."""
+
+    paper: str
+    arm: str
+    kind: str
+    networks: int
+    trials: int
+
+
+@dataclass(frozen=True)
+class Caution:
+    """What a paper's results rest on that is to be made anew."""
+
+    paper: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PageData:
+    """What the page opens with."""
+
+    headroom: tuple[Headroom, ...] = ()
+    arms: tuple[Arm, ...] = ()
+    headlines: tuple[Headline, ...] = ()
+    yardsticks: tuple[Yardstick, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+
+    def renewed(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
+        """Return `former` with the rows of one paper from here, in the order of `papers`."""
+
+        def merged(name: str) -> tuple[Any, ...]:
+            kept = [row for row in getattr(former, name) if row.paper != paper]
+            rows = [*kept, *(row for row in getattr(self, name) if row.paper == paper)]
+            known = {name: place for place, name in enumerate(papers)}
+            return tuple(sorted(rows, key=lambda row: known.get(row.paper, len(known))))
+
+        return PageData(**{field.name: merged(field.name) for field in fields(self)})
+
+
+def to_json(data: PageData) -> str:
+    """Return the data as JSON text; what is unknown is null."""
+    return json_text({"version": VERSION, **asdict(data)}, ensure_ascii=False) + "\n"
+
+
+def read_data(path: Path) -> PageData:
+    """Return the data beside a page.
+
+    Raises InputError for a file that cannot be read, or that an older page does not have.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(path, error, "make the whole page anew, without --paper") from error
+    try:
+        data = json.loads(text)
+        if data.pop("version", None) != VERSION:
+            raise ValueError(f"is not of version {VERSION}")
+        return TypeAdapter(PageData).validate_python(_null_as_unknown(data))
+    except (ValueError, ValidationError) as error:
+        what = f"cannot be read: {str(error).splitlines()[0]}"
+        raise InputError.single(
+            str(path), what, "make the whole page anew, without --paper"
+        ) from error
+
+
+def _null_as_unknown(value: Any) -> Any:
+    if value is None:
+        return math.nan
+    if isinstance(value, dict):
+        return {key: _null_as_unknown(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_null_as_unknown(inner) for inner in value]
+    return value

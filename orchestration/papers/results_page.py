@@ -1,0 +1,200 @@
+"""The results page in Markdown: headroom, the answer, then a section per table and figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.analysis.tails import LEAST_BEYOND
+from orchestration.papers import verdicts
+from orchestration.papers.answer import (
+    arms_of,
+    arms_table,
+    headline,
+    headline_tables,
+    tally_text,
+    yardstick_table,
+    yardsticks,
+)
+from orchestration.papers.causes import CAUSES
+from orchestration.papers.claims import ClaimsFile
+from orchestration.papers.headroom import headroom_of
+from orchestration.papers.headroom_page import headroom_part
+from orchestration.papers.page_data import Caution, PageData
+from orchestration.papers.results import (
+    Measured,
+    SectionResult,
+    evaluate_section,
+    measure_campaign,
+)
+from orchestration.papers.section_part import section_part
+from orchestration.papers.verdicts import ClaimResult, evaluate_claim
+
+_HEAD = """\
+# Results: what came out of the papers
+
+Written by `closloop papers results` from run folders alone; [papers.md](../papers.md) says how to
+run the campaigns. By hand are only the papers' own numbers, and the notes on how a setting differs
+from its paper's. On one kernel the campaigns repeat themselves to the bit
+([decision 36](../decisions/0036-to-the-bit.md)).
+"""
+
+_HOW_TO_READ = f"""\
+## How to read it
+
+A figure is the mean over repeats (seeds) with half of its 95 % interval, Student's t. A difference
+is of the tuner from the reference, paired by seed, in percent of the reference's mean, with its 95
+% interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
+Where a campaign's repeats are adaptive, intervals are those of the look at which a condition
+stopped, which hold over all looks. Seeds of training are of another stream than these. Where a
+learned tuner's networks take turns over the repeats, its figures are over training seeds too: the
+interval is a hierarchical bootstrap, which draws networks, then repeats within each (Davison and
+Hinkley 1997, section 3.8;
+Saravanan et al. 2020), widened for few networks and never narrower than Student's. A tail is the
+quantile of all repeats' flows together, with a bootstrap that draws repeats; with fewer than
+{LEAST_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was
+offered and what receivers accepted, in percent of the hosts' line rates.
+
+*best-static* is the best single static setting for all conditions and *oracle* the best one for
+each, both searched for on other seeds; a *placebo* is its tuner's own loop and actions, drawn at
+random. In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best
+parameters of a grid, chosen by power (goodput by RTT inflation) on other seeds.
+
+{verdicts.RULE}
+{CAUSES}
+Queues are the mean and standard deviation over all samples
+while flows arrive, of all switch ports, or of the ports to the receiver where the table says so.
+Throughput is payload that switches sent to hosts in that time, also what is sent again or
+thrown away. DCTCP is Linux', DCQCN
+is of RoCE NICs with PFC, as in the papers of GraphCC, ACC and PET, both over our own fabric; times
+and hosts are scaled as each section says.
+
+RL-CC's sections have RoCE NICs over our own fabric. There goodput, RTT and Jain's index are of the
+flows that last, in the part of the trial that counts; goodput is acknowledged payload by the
+receivers' line rates, a lost packet one that a switch dropped.
+"""
+
+
+@dataclass(frozen=True)
+class ResultsPage:
+    """A page in two parts: what it opens with, as data, and the rest as text."""
+
+    data: PageData
+    rest: str
+
+    def text(self, picture: str) -> str:
+        """Return the page; `picture` is the name of the picture's file beside it."""
+        return opening(self.data, picture) + self.rest
+
+
+def opening(data: PageData, picture: str) -> str:
+    """Return the page up to its second part: headroom, arms, the answer."""
+    lines = [_HEAD, *_cautions(data), *headroom_part(data.headroom, picture)]
+    if data.arms:
+        lines += ["### The arms\n", arms_table(data.arms)]
+    lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
+    lines += headline_tables(data.headlines)
+    if data.yardsticks:
+        lines += [
+            "### Against the best fixed setting and against chance\n",
+            "Conditions in which a tuner is better or worse beyond chance, by the first figure of\n"
+            "each table. Its placebo has its actions and its period, and draws at random.\n",
+            yardstick_table(data.yardsticks),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _cautions(data: PageData) -> Iterator[str]:
+    """Yield what the results rest on that is to be made anew, each with its papers."""
+    papers: dict[str, dict[str, None]] = {}
+    for caution in data.cautions:
+        papers.setdefault(caution.text, {})[caution.paper] = None
+    for text, whose in papers.items():
+        yield f"**To be made anew** ({', '.join(whose)}): {text}.\n"
+
+
+def build_rest(
+    file: ClaimsFile,
+    results: Mapping[str, SectionResult],
+    claims: Sequence[ClaimResult],
+    progress: Callable[[int, int], None],
+) -> str:
+    """Return the page from `How to read it` on; `results` are keyed by section id."""
+    lines = [_HOW_TO_READ]
+    for number, section in enumerate(file.sections):
+        progress(number, len(file.sections))
+        mine = [result for result in claims if result.claim.section == section.id]
+        lines += section_part(results[section.id], mine)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def results_page(
+    file: ClaimsFile,
+    runs: Path,
+    phase: Callable[[str], None],
+    progress: Callable[[int, int], None],
+) -> ResultsPage:
+    """Return the page for the campaign folders under `runs`, which may be missing.
+
+    `phase` is called with what is being done, `progress` with how much of it is done and in all.
+    The same folders give the same page. Raises InputError for a file that cannot be read.
+    """
+    measured: dict[str, tuple[Measured, ...]] = {}
+    results = {}
+    for campaign in dict.fromkeys(section.campaign for section in file.sections):
+        phase(f"reading {campaign}")
+        measured[campaign] = measure_campaign(runs / campaign, progress)
+        for section in file.sections:
+            if section.campaign == campaign:
+                results[section.id] = evaluate_section(section, measured[campaign])
+    phase("judging claims")
+    claims = []
+    for number, claim in enumerate(file.claims):
+        claims.append(evaluate_claim(claim, results[claim.section]))
+        progress(number + 1, len(file.claims))
+    phase("measuring headroom")
+    data = _data(file, results, claims, measured)
+    phase("writing tables")
+    return ResultsPage(data, build_rest(file, results, claims, progress))
+
+
+def _data(
+    file: ClaimsFile,
+    results: Mapping[str, SectionResult],
+    claims: Sequence[ClaimResult],
+    measured: Mapping[str, tuple[Measured, ...]],
+) -> PageData:
+    found = PageData()
+    for paper in file.papers:
+        sections = [section for section in file.sections if section.paper == paper]
+        campaigns = dict.fromkeys(section.campaign for section in sections)
+        parts = [
+            ([s for s in sections if s.campaign == campaign], measured[campaign])
+            for campaign in campaigns
+        ]
+        own = [results[section.id] for section in sections]
+        of_paper = {section.id for section in sections}
+        found = PageData(
+            headroom=(*found.headroom, *headroom_of(paper, parts)),
+            arms=(*found.arms, *arms_of(paper, own)),
+            headlines=(
+                *found.headlines,
+                *(
+                    headline(result, paper)
+                    for result in claims
+                    if result.claim.headline and result.claim.section in of_paper
+                ),
+            ),
+            yardsticks=(*found.yardsticks, *yardsticks(paper, own)),
+            cautions=(
+                *found.cautions,
+                *(
+                    Caution(paper, text)
+                    for text in dict.fromkeys(
+                        text for _, trials in parts for one in trials for text in one.cautions
+                    )
+                ),
+            ),
+        )
+    return found

@@ -1,0 +1,221 @@
+"""`closloop papers` and `fidelity`: the studies, whose campaigns are examples."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.options import (
+    Campaigns,
+    ClusterOption,
+    Group,
+    Jobs,
+    Page,
+    Repeats,
+    Runs,
+    verb,
+)
+from orchestration.cli.run import Running, backend_named
+from orchestration.cli.terminal import Phases, write_page
+from orchestration.render.table import table
+from orchestration.render.terminal import show
+from orchestration.run.launcher import executor_named
+from orchestration.run.own_process import spare_threads
+
+if TYPE_CHECKING:
+    from orchestration.campaign.expand import Campaign
+    from orchestration.core.trial import BackendName
+
+_PAPERS_EPILOG = (
+    "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
+    "closloop papers run --cluster 192.0.2.1:6379  |  "
+    "closloop papers results -o docs/generated/results.md"
+)
+papers = Group("Run the papers' campaigns and compare.", _PAPERS_EPILOG)
+
+_FOLDER, _RUNS = Path("examples/papers"), Path("runs/papers")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Options: which of the papers' campaigns are run, and how."""
+
+    names: Annotated[list[str] | None, typer.Argument(help="Campaigns, by default all.")] = None
+    campaigns: Campaigns = _FOLDER
+    runs: Runs = _RUNS
+    jobs: Jobs = 0
+    repeats: Repeats = None
+    cluster: ClusterOption = ""
+    backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
+    replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
+
+    def run(self) -> int:
+        """Run the campaigns; return the exit code."""
+        from orchestration.papers.catalogue import load_campaigns
+
+        names, backend, repeats = self.names or [], self.backend, self.repeats
+        chosen = load_campaigns(self.campaigns, names, backend=backend, repeats=repeats)
+        return run_all(chosen, self.runs, self.jobs, replace=self.replace, cluster=self.cluster)
+
+
+@papers.command("list")
+def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
+    """List the campaigns: their trials, how many are finished, and how long all take."""
+    from orchestration.campaign.plan import make_plan
+    from orchestration.papers.catalogue import load_campaigns
+
+    side_by_side = jobs or len(os.sched_getaffinity(0))
+    rows = []
+    total_s = 0.0
+    for name, campaign in load_campaigns(campaigns, []).items():
+        made = make_plan(campaign, side_by_side, runs)
+        done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
+        total_s += made.wall_s
+        trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
+        if (rule := campaign.repeats) is not None:
+            least = sum(trial.repeat <= rule.least for trial in campaign.trials)
+            trials = f"{least} to {trials}"
+        rows.append([name, trials, str(done) if done else "", minutes])
+    show(table(("campaign",), ("trials", "finished", "wall time of all"), rows))
+    typer.echo(
+        f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min of wall time"
+    )
+
+
+@papers.command("run", epilog=_PAPERS_EPILOG)
+def run_papers(asked: _Asked) -> None:
+    """Run campaigns, one after the other. Given again, it goes on where it was.
+
+    Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
+    """
+    code = asked.run()
+    typer.echo(f"the results, any time: closloop papers results --runs {asked.runs}", err=True)
+    raise typer.Exit(code)
+
+
+@papers.command("results", epilog=_PAPERS_EPILOG)
+def write_results(
+    runs: Runs = _RUNS,
+    output: Page = Path("docs/generated/results.md"),
+    claims: Annotated[Path | None, "Other claims than the package's."] = None,
+    paper: Annotated[
+        str, "Renew the parts for this paper only, like RL-CC; the page keeps all others."
+    ] = "",
+) -> None:
+    """Write the results page from run folders: the papers' figures beside the measured ones.
+
+    Beside the page: its picture, PAGE-headroom.svg, and headroom and verdicts as PAGE.json.
+    """
+    from orchestration.core.outputs import check_outputs
+    from orchestration.papers.claims import load_claims, of_paper
+    from orchestration.papers.headroom_picture import picture
+    from orchestration.papers.page_data import read_data, to_json
+    from orchestration.papers.page_parts import renewed
+    from orchestration.papers.results_page import ResultsPage, results_page
+    from orchestration.results.found import recorded_files
+
+    data_file = output.with_suffix(".json")
+    picture_file = output.with_name(f"{output.stem}-headroom.svg")
+    reads = [*([claims] if claims else []), *recorded_files([runs])]
+    check_outputs([output, data_file, picture_file], reads)
+    file = load_claims(claims)
+    former = of_paper(file, paper, output) if paper else ""
+    kept = read_data(data_file) if paper else None
+    with Phases() as phases:
+        page = results_page(file, runs, phases.phase, phases.step)
+    if kept is not None:
+        page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
+    drawn = picture(page.data.headroom)
+    text = page.text(picture_file.name)
+    write_page(renewed(former, text, paper) if paper else text, output)
+    write_page(to_json(page.data), data_file, "data")
+    if drawn:
+        write_page(drawn, picture_file, "picture")
+
+
+@verb(
+    "Examples:  closloop fidelity  |  closloop fidelity websearch --repeats 2 -o /tmp/page.md  |  "
+    "closloop fidelity --against fluid"
+)
+def fidelity(
+    names: Annotated[list[str] | None, typer.Argument(help="Scenarios, by default all.")] = None,
+    reference: Annotated[str, "The backend A."] = "emulated",
+    against: Annotated[str, "The backend B."] = "simulated",
+    campaigns: Campaigns = Path("examples/fidelity"),
+    runs: Runs = Path("runs/fidelity"),
+    jobs: Jobs = 1,
+    repeats: Repeats = None,
+    output: Page = Path("docs/generated/fidelity.md"),
+) -> None:
+    """Run the scenarios on both backends, what is not finished, and write the page.
+
+    One trial runs at a time unless told otherwise, so that the speeds are of one core each.
+
+    Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
+    """
+    from orchestration.analysis.comparison.margins import Margins
+    from orchestration.analysis.comparison.result import compare_runs
+    from orchestration.core.outputs import check_outputs
+    from orchestration.papers.catalogue import load_scenarios
+    from orchestration.papers.fidelity import SLOWDOWN_SHARE, fidelity_page
+    from orchestration.results.found import recorded_files
+
+    notes = campaigns / "causes.md"
+    check_outputs([output], [notes, *campaigns.glob("*.y*ml"), *recorded_files([runs])])
+    sides: list[BackendName] = [backend_named(reference), backend_named(against)]
+    chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}
+    code = max(run_all(chosen[side], runs / side, jobs) for side in sides)
+    margins = Margins(of={"slowdown_mean": SLOWDOWN_SHARE})
+    found = {}
+    with Phases() as phases:
+        for name in chosen[sides[0]]:
+            phases.phase(f"Comparing {name}")
+            folders = [runs / side / name for side in sides]
+            (found[name],) = compare_runs(folders, margins, phases.step)
+    text = fidelity_page(found, notes.read_text(encoding="utf-8") if notes.is_file() else "")
+    write_page(text, output)
+    raise typer.Exit(code)
+
+
+def run_all(
+    campaigns: dict[str, Campaign],
+    runs: Path,
+    jobs: int,
+    *,
+    replace: bool = False,
+    cluster: str = "",
+) -> int:
+    """Run campaigns one after the other; return the worst of their exit codes.
+
+    With `replace`, finished trials that their files no longer describe are put aside first. They
+    run on this machine, or on what `cluster` says.
+    """
+    spare_threads()
+
+    from orchestration.cli.display import summary_table
+    from orchestration.papers.catalogue import put_aside
+    from orchestration.render.numbers import clock_text
+    from orchestration.render.terminal import show
+
+    code = finished = 0
+    begin_s = time.monotonic()
+    with executor_named(cluster) as executor:
+        for number, campaign in enumerate(campaigns.values(), start=1):
+            if replace and (count := put_aside(campaign, runs)):
+                said = f"{campaign.name}: {count} trials of earlier settings put aside"
+                typer.echo(said, err=True)
+            typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
+            summary = Running(runs, jobs).run_on(executor, campaign)
+            show(summary_table(summary), file=sys.stderr)
+            code = max(code, summary.exit_code)
+            finished += summary.finished
+    if len(campaigns) > 1:
+        took = clock_text(time.monotonic() - begin_s)
+        typer.echo(f"all {len(campaigns)} campaigns: {finished} trials in {took}", err=True)
+    return code

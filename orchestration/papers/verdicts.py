@@ -1,0 +1,223 @@
+"""The rule by which a paper's claim is judged, in one place; the page says it in `RULE`.
+
+Everything is by the near end of an interval, the one nearer to no difference: what the sample shows
+at least. A claim that several conditions are under is judged by all that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from orchestration.analysis.detectable import detectable
+from orchestration.analysis.hierarchical import units
+from orchestration.analysis.statistics import Estimate, PairedDifference
+from orchestration.analysis.tails import LEAST_BEYOND
+from orchestration.papers.claims import Claim
+from orchestration.papers.condition import Condition
+from orchestration.papers.results import SectionResult, fits, is_placebo, placebo_of
+
+Verdict = Literal[
+    "reproduced",
+    "partly",
+    "not reproduced",
+    "not by learning",
+    "no placebo",
+    "too few flows",
+    "no data",
+]
+VERDICTS: tuple[Verdict, ...] = (
+    "reproduced",
+    "partly",
+    "not by learning",
+    "not reproduced",
+    "no placebo",
+    "too few flows",
+    "no data",
+)
+# The result for a claim under one condition: as the paper says, in its direction only, or not.
+Finding = Literal["as claimed", "direction only", "no"]
+# A claim's direction counts if it shows in at least this share of the conditions.
+_LEAST_SHARE = 0.5
+
+RULE = f"""\
+A claim is judged by the near end of the interval, the one nearer to no difference. Under one
+condition it is *as claimed* if that end lies beyond 0 in the claimed direction and reaches the
+least change that the paper claims; *in its direction* if it lies beyond 0 only. That two are the
+same, or that a value lies in a range, is as claimed if the whole interval lies inside the paper's
+margin, and in its direction if the estimate does.
+
+- **reproduced**: as claimed under every condition; where the paper says "up to", the near end
+  reaches half of that under one of them; and the placebo of the tuner does not pass the same claim
+  against the same opponent.
+- **not by learning**: all that, and the placebo passes too: random actions do as well.
+- **partly**: as claimed or in its direction under at least half of the conditions.
+- **not reproduced**: under fewer.
+- **no placebo**: as *reproduced*, but the placebo did not run.
+- **too few flows**: a tail with fewer than {LEAST_BEYOND} flows beyond it under every condition. A
+  condition with too few is left out of the others' verdict, and counted.
+
+*Detectable* is the smallest true difference that these repeats would have shown in four of five
+samples of their size and spread (two-sided test at 5 %, power 80 %): a claim below it could not
+have come out.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim under one condition.
+
+    `difference` is None for a claim about a value, `estimate` is None for a comparison.
+    `detectable` is the smallest difference, in the metric's unit, that could have been shown.
+    """
+
+    condition: Condition
+    difference: PairedDifference | None
+    estimate: Estimate | None
+    finding: Finding
+    detectable: float
+
+    @property
+    def label(self) -> str:
+        """The condition without its transport."""
+        return self.condition.place
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim under the conditions of one transport.
+
+    `few` counts conditions with too few flows. `placebo` is the placebo's arm, "" for a claim about
+    an arm that has not learned, and `chance` the verdict on it.
+    """
+
+    verdict: Verdict
+    rows: tuple[Row, ...]
+    few: int = 0
+    placebo: str = ""
+    chance: Verdict = "no data"
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A claim and its judgements by transport; the key is "" where transports are no factor."""
+
+    claim: Claim
+    by_transport: Mapping[str, Judgement]
+
+
+def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
+    """Judge a claim by the measurements, under each transport apart."""
+    judged = {}
+    for transport in result.transports:
+        chosen = [
+            condition
+            for condition in result.conditions
+            if condition.transport == transport and fits(condition.factors, claim.when)
+        ]
+        placebo = ""
+        if claim.arm in result.section.learned and not is_placebo(claim.against):
+            ran = tuple({arm for condition in chosen for arm in condition.repeats})
+            placebo = placebo_of(result.section, claim.arm, ran)
+        judged[transport] = judge(claim, chosen, placebo)
+    return ClaimResult(claim, judged)
+
+
+def judge(claim: Claim, conditions: Sequence[Condition], placebo: str = "") -> Judgement:
+    """Judge a claim under these conditions, and the same claim about the placebo; "" for none."""
+    verdict, rows, few = _measured(claim, conditions)
+    if not placebo:
+        return Judgement(verdict, rows, few)
+    chance, _, _ = _measured(claim.model_copy(update={"arm": placebo}), conditions)
+    if verdict == "reproduced" and chance == "reproduced":
+        verdict = "not by learning"
+    elif verdict == "reproduced" and chance == "no data":
+        verdict = "no placebo"
+    return Judgement(verdict, rows, few, placebo, chance)
+
+
+def near_end(claim: Claim, difference: PairedDifference) -> float:
+    """Return the smallest plausible change in the claimed direction, a share; NaN if unknown."""
+    if claim.direction == "lower":
+        return -difference.relative_high
+    return difference.relative_low
+
+
+def passes(claim: Claim, rows: Sequence[Row]) -> Verdict:
+    """Return the verdict on the findings alone, without the placebo's."""
+    if not rows:
+        return "no data"
+    shown = sum(row.finding != "no" for row in rows)
+    if shown < _LEAST_SHARE * len(rows):
+        return "not reproduced"
+    if any(row.finding != "as claimed" for row in rows):
+        return "partly"
+    if claim.best is not None and claim.direction in ("lower", "higher"):
+        ends = [near_end(claim, row.difference) for row in rows if row.difference is not None]
+        if not any(end >= claim.best / 2 for end in ends):
+            return "partly"
+    return "reproduced"
+
+
+def _measured(
+    claim: Claim, conditions: Sequence[Condition]
+) -> tuple[Verdict, tuple[Row, ...], int]:
+    found: list[Row] = []
+    few = 0
+    for condition in conditions:
+        arms = (claim.arm,) if claim.direction == "value" else (claim.arm, claim.against)
+        if not all(condition.repeats.get(arm) for arm in arms):
+            continue
+        if condition.too_few(arms, claim.metric):
+            few += 1
+            continue
+        row = _value_row(claim, condition) if len(arms) == 1 else _row(claim, condition)
+        if row is not None:
+            found.append(row)
+    if few and not found:
+        return "too few flows", (), few
+    return passes(claim, found), tuple(found), few
+
+
+def _row(claim: Claim, condition: Condition) -> Row | None:
+    difference = condition.difference(claim.arm, claim.against, claim.metric)
+    if difference.n < 2:
+        return None
+    least = condition.detectable(claim.arm, claim.against, difference)
+    return Row(condition, difference, None, _finding(claim, difference), least)
+
+
+def _value_row(claim: Claim, condition: Condition) -> Row | None:
+    estimate = condition.estimate(claim.arm, claim.metric)
+    if estimate.n < 2:
+        return None
+    low, high = claim.low or 0.0, claim.high or 0.0
+    finding: Finding = "no"
+    if low <= estimate.mean <= high:
+        inside = low <= estimate.low and estimate.high <= high
+        finding = "as claimed" if inside else "direction only"
+    repeats = condition.repeats[claim.arm].values()
+    freedom = units([repeat.checkpoint for repeat in repeats]) - 1
+    half = (estimate.high - estimate.low) / 2
+    return Row(condition, None, estimate, finding, detectable(half, freedom, condition.confidence))
+
+
+def _finding(claim: Claim, difference: PairedDifference) -> Finding:
+    if claim.direction == "same":
+        ends = (difference.relative_low, difference.relative_high)
+        if all(abs(end) <= claim.within for end in ends):
+            return "as claimed"
+        return "direction only" if abs(difference.relative) <= claim.within else "no"
+    beyond = difference.high < 0 if claim.direction == "lower" else difference.low > 0
+    if not beyond:
+        return "no"
+    reaches = claim.least <= 0 or near_end(claim, difference) >= claim.least
+    return "as claimed" if reaches else "direction only"
+
+
+def of_network(rows: Sequence[Row], arm: str, network: str, confidence: float) -> list[Condition]:
+    """Return the rows' conditions with one network of an arm, at another confidence."""
+    return [
+        replace(row.condition.with_network(arm, network), confidence=confidence) for row in rows
+    ]

@@ -1,0 +1,113 @@
+"""Write query results as CSV, JSON or Parquet, in batches because they may be large."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from orchestration.core.errors import InputError, unwritable
+from orchestration.core.files import whole_file
+from orchestration.results.sql.database import query_error
+from orchestration.results.tables import write_csv, write_parquet
+from orchestration.results.writer import TRIAL_FILE
+
+if TYPE_CHECKING:
+    import duckdb
+
+FORMATS = ("table", "csv", "json", "parquet")
+_BATCH_ROWS = 100_000
+
+
+def check_place(path: Path) -> None:
+    """Raise InputError for a path in a trial's folder."""
+    if (path.absolute().parent / TRIAL_FILE).exists():
+        raise InputError.single(
+            str(path), "is in a trial's folder, which holds what was recorded", "choose another -o"
+        )
+
+
+def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> int:
+    """Write all rows to `path`, which appears when it is complete; return their number.
+
+    Raises InputError if the path cannot be written or `check_place` refuses it, and if the query
+    fails while it yields rows.
+    """
+    check_place(path)
+    try:
+        with whole_file(path) as partial:
+            if kind == "parquet":
+                return _fetched(relation, lambda batches: write_parquet(partial, batches))
+            with partial.open("wb") as file:
+                return stream_result(relation, file, kind)
+    except OSError as error:
+        raise unwritable(path, error, "choose another -o", InputError) from error
+
+
+def stream_result(relation: duckdb.DuckDBPyRelation, file: BinaryIO, kind: str) -> int:
+    """Write all rows to a binary file as `kind`, csv or json; return their number."""
+    if kind == "csv":
+        return _fetched(relation, lambda batches: write_csv(file, batches))
+    texts = {
+        name for name, of in zip(relation.columns, relation.types, strict=True) if str(of) == "JSON"
+    }
+    return _fetched(relation, lambda batches: _write_json(file, batches, texts))
+
+
+def first_rows(
+    relation: duckdb.DuckDBPyRelation, count: int
+) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+    """Return the column names, at most `count` rows, and whether there are more."""
+    import duckdb
+
+    try:
+        rows = relation.limit(count + 1).fetchall()
+    except duckdb.Error as error:
+        raise query_error(error) from error
+    return list(relation.columns), rows[:count], len(rows) > count
+
+
+def _write_json(file: BinaryIO, batches: Any, texts: Collection[str]) -> int:
+    """Write a JSON array, one object and line per row; `texts` name columns of JSON text."""
+    rows = 0
+    file.write(b"[")
+    for row in _rows(batches):
+        for name in texts:
+            row[name] = None if row[name] is None else json.loads(row[name])
+        file.write(b",\n " if rows else b"\n ")
+        file.write(json.dumps(_finite(row), default=str).encode())
+        rows += 1
+    file.write(b"\n]\n" if rows else b"]\n")
+    return rows
+
+
+def _rows(batches: Any) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with None in place of NaN and infinities, which JSON lacks."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _fetched(relation: duckdb.DuckDBPyRelation, take: Any) -> int:
+    """Pass the rows to `take` in record batches. Raises InputError if the query fails."""
+    import duckdb
+
+    try:
+        rows: int = take(relation.to_arrow_reader(_BATCH_ROWS))
+    except duckdb.Error as error:
+        raise query_error(error) from error
+    except OSError as error:
+        # Arrow turns DuckDB's errors during fetching into an OSError without errno.
+        if error.errno is not None:
+            raise
+        raise query_error(error) from error
+    return rows

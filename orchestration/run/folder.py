@@ -1,0 +1,150 @@
+"""The run folder of a campaign: who may write to it, what is finished, what is left over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from orchestration.campaign.expand import Campaign
+from orchestration.campaign.former import has_former_hpcc
+from orchestration.core.errors import InputError, NotReadyError, unwritable
+from orchestration.core.files import PARTIAL_SUFFIX, write_whole
+from orchestration.core.problems import Code
+from orchestration.core.roce import FORMER_HPCC
+from orchestration.core.trial import TrialSpec, drawn_independently
+from orchestration.results.reader import finished_trials, read_trial
+from orchestration.run.journal import JOURNAL_FILE, TRIAL_STARTED, Journal, read_journal
+
+CAMPAIGN_FILE = "campaign.yml"
+_WORK_SUFFIX = ".work"
+
+
+class RunFolder:
+    """`runs/<campaign>/`, locked for this process while open. Use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+        self.journal: Journal
+
+    def open(self, campaign: Campaign, *, fresh: bool, part_of_many: bool = False) -> None:
+        """Create the folder, or continue in an existing one.
+
+        With `fresh`, an existing one is first renamed, with a number. Raises InputError if it
+        belongs to another campaign and NotReadyError if another run holds it. With `part_of_many`,
+        the campaign's trials are not all of the folder's, and others may be there.
+        """
+        if fresh and self.path.exists():
+            self._hold()
+            self._refuse_foreign()
+            self.path.rename(_unused(self.path))
+            self._release()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error, "choose another with --out") from error
+        self._hold()
+        self._refuse_foreign()
+        if not part_of_many:
+            self._refuse_other_trials(campaign)
+        self._remove_leftovers()
+        self.journal = Journal(self.path / JOURNAL_FILE)
+        write_whole(self.path / CAMPAIGN_FILE, campaign.source)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(self, "journal"):
+            self.journal.close()
+        self._release()
+
+    def of(self, trial: TrialSpec) -> Path:
+        """Return the folder of a finished trial."""
+        return self.path / trial.id
+
+    def work_of(self, trial: TrialSpec) -> Path:
+        """Return the folder for a running trial's temporary files."""
+        return work_folder(self.path, trial.id)
+
+    def discard(self, trial: str) -> None:
+        """Remove the temporary folders of a trial that is no longer running."""
+        for suffix in (_WORK_SUFFIX, PARTIAL_SUFFIX):
+            shutil.rmtree(self.path / f".{trial}{suffix}", ignore_errors=True)
+
+    def _hold(self) -> None:
+        """Lock the folder itself: this lock leaves no file and ends with its holder."""
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise NotReadyError(
+                f"{self.path} is in use by another run",
+                "wait for it to end, or give this one a folder of its own with --out",
+                Code.IN_USE,
+            ) from error
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _refuse_foreign(self) -> None:
+        if any(self.path.iterdir()) and not (self.path / JOURNAL_FILE).is_file():
+            raise InputError.single(
+                str(self.path),
+                f"is not a run folder: it has files but no {JOURNAL_FILE}",
+                "choose another place with --out",
+            )
+
+    def _refuse_other_trials(self, campaign: Campaign) -> None:
+        """Refuse to mix results of different campaigns; additional repeats are allowed."""
+        known = {trial.id for trial in campaign.trials}
+        other = [folder.name for folder in finished_trials(self.path) if folder.name not in known]
+        if other:
+            before = {drawn_independently(trial).id for trial in campaign.trials}
+            drawn = any(name in before for name in other)
+            former = any(has_former_hpcc(self.path / name) for name in other)
+            mine = campaign.trials[0].backend
+            theirs = read_trial(self.path / other[0]).spec.backend
+
+            def run(backend: str, out: str = "", more: str = "") -> str:
+                words = ("closloop", "run", campaign.path, "--on", backend, "--out")
+                return f"`{shlex.join(map(str, (*words, f'{self.path.parent}{out}')))}{more}`"
+
+            on = "" if theirs == mine else f" on the {theirs} backend, not the {mine} one,"
+            raise InputError.single(
+                str(self.path),
+                f"holds {len(other)} finished trials{on} that {campaign.path} no longer describes "
+                f"(such as {other[0]})",
+                ("give its patterns draw: independent, as theirs were; or " if drawn else "")
+                + (self._go_on_as_before() if former else "")
+                + ("" if theirs == mine else f"go on with theirs, {run(theirs)}; or ")
+                + f"keep both with {run(mine, f'-{mine}')}, or put the old results aside with "
+                f"{run(mine, more=' --fresh')}",
+            )
+
+    def _go_on_as_before(self) -> str:
+        """Return the remedy where a name means something else now, but in the folder's own file."""
+        own = f"closloop run {self.path / CAMPAIGN_FILE} --out {self.path.parent}"
+        return f"go on with the DCQCN set that is {FORMER_HPCC} now: {own}; or "
+
+    def _remove_leftovers(self) -> None:
+        for entry in read_journal(self.path / JOURNAL_FILE):
+            if entry["event"] == TRIAL_STARTED:
+                self.discard(str(entry["trial"]))
+
+
+def work_folder(campaign_folder: Path, trial: str) -> Path:
+    """Return the hidden folder for the trial with this id while it runs."""
+    return campaign_folder / f".{trial}{_WORK_SUFFIX}"
+
+
+def _unused(path: Path) -> Path:
+    number = 1
+    while (candidate := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    return candidate

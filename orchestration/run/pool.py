@@ -1,0 +1,152 @@
+"""Worker processes side by side: started, listened to, stopped, and gone when the pool is closed.
+
+Workers are forked, not spawned, so the modules are loaded only once. The main process must
+therefore have no other threads, and must fork from its main thread: the kernel ends the workers
+when that thread ends. Each worker leads a process group, so that its child processes end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import NoReturn
+
+# NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
+import numpy.ma  # noqa: F401
+
+from orchestration.core import wall
+from orchestration.core.errors import TrialError
+from orchestration.core.ports import Backend
+from orchestration.run.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
+
+# The time that a worker may take to clean up before it is killed.
+STOP_GRACE_S = 10.0
+_CONSOLE_BYTES = 4000
+
+
+# (job, backend, the pipe for messages, the parent's process id) -> None, in the forked process.
+Work = Callable[[Job, Backend, Connection, int], None]
+
+
+@dataclass(frozen=True)
+class _Worker:
+    job: Job
+    pid: int
+    pidfd: int
+    pipe: Connection
+    begin_s: float
+
+
+class Pool:
+    """Worker processes, one per job, that run `do`. Always close it."""
+
+    def __init__(self, backend: Backend, do: Work = work) -> None:
+        self._backend = backend
+        self._do = do
+        self._workers: list[_Worker] = []
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def start(self, job: Job) -> None:
+        """Start a worker on `job`."""
+        receiver, sender = Pipe(duplex=False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _be_worker(self._do, job, self._backend, sender, parent)
+        sender.close()
+        self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, wall.steady_s()))
+
+    def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
+        """Yield the workers' messages within `timeout_s`; a result or a failure ends a worker."""
+        ends = [end for worker in self._workers for end in (worker.pipe, worker.pidfd)]
+        ready = set(wait(ends, timeout_s))
+        for worker in [w for w in self._workers if w.pipe in ready or w.pidfd in ready]:
+            message = self._said(worker)
+            if isinstance(message, Finished | Failed):
+                self._end(worker)
+            yield worker.job, message
+
+    def close(self) -> None:
+        """Stop all workers: ask, wait, kill. When this returns, nothing of them is left."""
+        for worker in self._workers:
+            os.kill(worker.pid, signal.SIGTERM)
+        until_s = time.monotonic() + STOP_GRACE_S
+        for worker in list(self._workers):
+            self._end(worker, max(0.0, until_s - time.monotonic()))
+
+    def kill(self) -> None:
+        """Kill all workers at once; `close` reaps them."""
+        for worker in self._workers:
+            _kill_group(worker.pid)
+
+    def _said(self, worker: _Worker) -> Message:
+        try:
+            if worker.pipe.poll():
+                message: Message = worker.pipe.recv()
+                return message
+        except (EOFError, OSError):
+            pass
+        wait([worker.pidfd])
+        info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        assert info is not None  # only WNOHANG returns None
+        how = f"ended with {info.si_status}"
+        if info.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            how = f"was killed by {signal.Signals(info.si_status).name}"
+        error = TrialError(
+            f"the trial's process {how}",
+            "if memory was short, run fewer trials side by side with --jobs",
+            _end_of_console(worker.job),
+        )
+        return Failed.of(error, wall.steady_s() - worker.begin_s)
+
+    def _end(self, worker: _Worker, patience_s: float = STOP_GRACE_S) -> None:
+        """Wait for a worker's end, then end what it may have left running.
+
+        It is reaped last: until then, its process id and group id cannot be reused.
+        """
+        wait([worker.pidfd], patience_s)
+        _kill_group(worker.pid)
+        os.waitpid(worker.pid, 0)
+        os.close(worker.pidfd)
+        worker.pipe.close()
+        self._workers.remove(worker)
+
+
+def _be_worker(do: Work, job: Job, backend: Backend, pipe: Connection, parent: int) -> NoReturn:
+    """Do the work in the forked process, and never return into the copy of the caller."""
+    code = 1
+    try:
+        do(job, backend, pipe, parent)
+        code = 0
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _kill_group(pid: int) -> None:
+    # Kill the process itself too: it may have been stopped before it led a group.
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+
+
+def _end_of_console(job: Job) -> str:
+    try:
+        return (job.work / CONSOLE_FILE).read_bytes()[-_CONSOLE_BYTES:].decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,316 @@
+"""Runs a campaign's unfinished trials, `jobs` at a time, until done or interrupted."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from collectors.sinks.spooling import SpoolNote
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.campaign.expand import Campaign
+from orchestration.campaign.marks import check_marking
+from orchestration.campaign.places import tuner_places
+from orchestration.core.errors import Interrupted, NotReadyError
+from orchestration.core.ports import Backend
+from orchestration.core.problems import told
+from orchestration.core.repeats import RepeatRule, Standing
+from orchestration.core.trial import TrialSpec
+from orchestration.core.wall import Stopwatch
+from orchestration.results.looks import write_looks
+from orchestration.results.provenance import versions
+from orchestration.results.reader import read_trial
+from orchestration.run import journal as log
+from orchestration.run.adaptive import Rounds, checked_rule, refuse_other_looks
+from orchestration.run.fit import check_fit
+from orchestration.run.folder import RunFolder
+from orchestration.run.own_process import noted_signals
+from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.room import check_disk, check_memory
+from orchestration.run.worker import Failed, Finished, Job, Lost, Progressed, work
+
+# How often to call the listener's `tick` and to look for signals.
+_TICK_S = 0.2
+
+
+class Listener(Protocol):
+    """Receives the events of a run, and shows them to somebody."""
+
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
+        """The run has `trials` trials, of which an earlier run finished `finished`.
+
+        With adaptive repeats these are the trials before the next look.
+        """
+
+    def started(self, trial: TrialSpec) -> None:
+        """A trial has started."""
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """A trial has progressed."""
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """A trial has finished, with its stamp's result."""
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """A trial has failed."""
+
+    def looked(
+        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    ) -> None:
+        """With adaptive repeats, conditions were looked at, and the run has `trials` trials now.
+
+        Earlier runs have finished `finished` of them.
+        """
+
+    def tick(self) -> None:
+        """Time has passed; called several times a second."""
+
+
+@dataclass
+class Summary:
+    """The result of a run. Trials are named by their ids.
+
+    `invalid` and `warned` have the findings of invalid and of valid trials; `wall_s` is wall time.
+    With adaptive repeats, `trials` are those that were needed, and `standings` say why.
+    """
+
+    folder: Path
+    trials: int
+    skipped: int = 0
+    finished: int = 0
+    invalid: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    warned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    failed: dict[str, Failed] = field(default_factory=dict)
+    wall_s: float = 0.0
+    standings: tuple[Standing, ...] = ()
+    rule: RepeatRule | None = None
+
+    def judge(self, trial: str, valid: bool, findings: tuple[str, ...]) -> None:
+        """Take the verdict on a trial, with what its stamp says."""
+        if not valid:
+            self.invalid[trial] = findings
+        elif findings:
+            self.warned[trial] = findings
+
+    @property
+    def repeats_told(self) -> tuple[str, ...]:
+        """With adaptive repeats, a line on each condition: how many, and why."""
+        if self.rule is None:
+            return ()
+        return tuple(standing.in_words(self.rule) for standing in self.standings)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a trial failed or is invalid, else 0."""
+        return 1 if self.failed or self.invalid else 0
+
+
+def default_jobs(campaign: Campaign, backend: Backend, place: Place = THIS_MACHINE) -> int:
+    """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
+
+    A place that is not this machine says it. Raises NotReadyError if not even one can.
+    """
+    if campaign.takes_turns:
+        return 1
+    if slots := place.slots():
+        return slots
+    testbeds = _testbeds(campaign.trials)
+    on = {name: [one for one in campaign.trials if one.testbed == name] for name in testbeds}
+    for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
+        try:
+            for name, testbed in testbeds.items():
+                backend.check(testbed, jobs)
+                check_memory(testbed, jobs, on[name])
+        except NotReadyError:
+            continue
+        return jobs
+    return 1
+
+
+def run_campaign(
+    campaign: Campaign,
+    backend: Backend,
+    out: Path,
+    jobs: int,
+    listener: Listener,
+    *,
+    fresh: bool = False,
+    spool: Callable[[TrialSpec], SpoolNote] | None = None,
+    part_of_many: bool = False,
+    place: Place = THIS_MACHINE,
+) -> Summary:
+    """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
+
+    `spool` says where a trial's records go while it runs, if anywhere. With `part_of_many`, the
+    folder may hold other trials: these are some of those that its owner decides on as it goes.
+    `place` is where they run.
+
+    Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
+    NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
+    workers have ended and the finished trials are kept.
+    """
+    testbeds = _testbeds(campaign.trials)
+    home = out / campaign.name
+    rule = checked_rule(campaign)
+    if rule is not None and not fresh:
+        refuse_other_looks(home, rule)
+    todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
+    check_fit(todo, testbeds, place_of_tuner := tuner_places(campaign))
+    if not part_of_many:
+        check_marking(campaign.trials, testbeds.__getitem__, place_of_tuner)
+    for name in dict.fromkeys(trial.testbed for trial in todo):
+        on_it = [trial for trial in todo if trial.testbed == name]
+        place.check(backend, testbeds[name], jobs, on_it)
+    check_disk(out, todo, testbeds)
+    with RunFolder(home) as folder:
+        folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
+        run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool, place)
+        run.summary.rule = rule
+        return run.run(jobs)
+
+
+class _Run:
+    """One call of `run_campaign`, once it holds the folder."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        backend: Backend,
+        folder: RunFolder,
+        testbeds: Mapping[str, Testbed],
+        listener: Listener,
+        spool: Callable[[TrialSpec], SpoolNote] | None,
+        place: Place,
+    ) -> None:
+        self._folder = folder
+        self._testbeds = testbeds
+        self._listener = listener
+        self._spool = spool
+        self._pool = place.workers(backend, work)
+        self._forks = place.forks
+        self._rounds = rounds
+        self.summary = Summary(folder.path, 0)
+        self._running: set[str] = set()
+        self._taken: set[str] = set()
+        self._todo: deque[TrialSpec] = deque()
+        self._take_due()
+
+    def _take_due(self) -> None:
+        """Take the trials that have become due: those not finished earlier are to be run."""
+        summary = self.summary
+        for trial in self._rounds.due():
+            if trial.id in self._taken:
+                continue
+            self._taken.add(trial.id)
+            summary.trials += 1
+            if self._folder.of(trial).exists():
+                summary.skipped += 1
+                verdict = read_trial(self._folder.of(trial)).stamp
+                reasons = tuple(reason.text for reason in verdict.reasons)
+                summary.judge(trial.id, verdict.valid, reasons)
+            else:
+                self._todo.append(trial)
+
+    def run(self, jobs: int) -> Summary:
+        """Run until all is done; raise Interrupted if a signal comes first."""
+        stopwatch = Stopwatch()
+        summary, journal = self.summary, self._folder.journal
+        about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
+        journal.add(log.RUN_STARTED, **about, versions=versions())
+        self._listener.planned(summary.trials, summary.skipped, jobs)
+        with noted_signals(self._pool.kill) as signals:
+            try:
+                while not signals:
+                    if self._todo or len(self._pool):
+                        self._turn(jobs)
+                    elif self._rounds.open:
+                        self._look(lambda: bool(signals))
+                    else:
+                        break
+            finally:
+                self._pool.close()
+                for trial in self._running:
+                    self._folder.discard(trial)
+        summary.wall_s = stopwatch.took().wall_s
+        counts = {"finished": summary.finished, "failed": len(summary.failed)}
+        if signals:
+            journal.add(log.RUN_INTERRUPTED, signal=signals[0].name, **counts)
+            left = summary.trials - summary.skipped - summary.finished
+            raise Interrupted(
+                f"interrupted: {left} of {summary.trials} trials are not done",
+                "the same command goes on from here",
+            )
+        journal.add(log.RUN_FINISHED, **counts, invalid=len(summary.invalid))
+        return summary
+
+    def _look(self, stop: Callable[[], bool]) -> None:
+        """Look at the results of a round that has ended, and take what is due by what they show."""
+        rule, summary = self.summary.rule, self.summary
+        assert rule is not None
+        tick, forks = self._listener.tick, self._forks
+        found = self._rounds.look(self._folder.path, tick, stop, forks=forks)
+        if not found:
+            return
+        summary.standings = tuple(self._rounds.standings.values())
+        write_looks(self._folder.path, rule, summary.standings)
+        self._take_due()
+        self._folder.journal.add(
+            log.LOOKED,
+            trials=summary.trials,
+            finished=summary.skipped,
+            conditions=[standing.to_json() for standing in found],
+        )
+        self._listener.looked(found, rule, summary.trials, summary.skipped)
+
+    def _turn(self, jobs: int) -> None:
+        while self._todo and len(self._pool) < jobs:
+            self._start(self._todo.popleft())
+        for job, message in self._pool.messages(_TICK_S):
+            if isinstance(message, Progressed):
+                self._listener.progressed(job.trial, message)
+            elif isinstance(message, Finished):
+                self._finished(job.trial, message)
+            elif isinstance(message, Lost):
+                journal = self._folder.journal
+                journal.add(log.TRIAL_LOST, trial=job.trial.id, reason=message.reason)
+            else:
+                self._failed(job.trial, message)
+        self._listener.tick()
+
+    def _start(self, trial: TrialSpec) -> None:
+        folder = self._folder
+        self._running.add(trial.id)
+        folder.journal.add(log.TRIAL_STARTED, trial=trial.id)
+        testbed = self._testbeds[trial.testbed]
+        spool = self._spool(trial) if self._spool else None
+        self._pool.start(Job(trial, testbed, folder.of(trial), folder.work_of(trial), spool))
+        self._listener.started(trial)
+
+    def _finished(self, trial: TrialSpec, result: Finished) -> None:
+        self._clear(trial)
+        self.summary.finished += 1
+        self.summary.judge(trial.id, result.valid, result.reasons)
+        verdict = {"valid": result.valid, "reasons": result.reasons}
+        wall_s = round(result.wall_s, 3)
+        self._folder.journal.add(log.TRIAL_FINISHED, trial=trial.id, wall_s=wall_s, **verdict)
+        self._listener.finished(trial, result)
+
+    def _failed(self, trial: TrialSpec, failure: Failed) -> None:
+        self._clear(trial)
+        self.summary.failed[trial.id] = failure
+        why = {**told(failure.problems), "console": failure.console}
+        wall_s = round(failure.wall_s, 3)
+        self._folder.journal.add(log.TRIAL_FAILED, trial=trial.id, wall_s=wall_s, **why)
+        self._listener.failed(trial, failure)
+
+    def _clear(self, trial: TrialSpec) -> None:
+        self._running.discard(trial.id)
+        self._folder.discard(trial.id)
+
+
+def _testbeds(trials: Iterable[TrialSpec]) -> dict[str, Testbed]:
+    return {name: load_testbed(name) for name in dict.fromkeys(trial.testbed for trial in trials)}

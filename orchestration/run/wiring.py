@@ -1,0 +1,81 @@
+"""The one place that makes backends. Each is loaded on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from orchestration.core.capabilities import backends, capabilities
+from orchestration.core.errors import InputError, check_known, needs
+from orchestration.core.ports import Backend
+from orchestration.device.ssh import Secrets
+
+if TYPE_CHECKING:
+    from orchestration.backends.hardware.backend import HardwareBackend
+    from orchestration.campaign.expand import Campaign
+
+
+@dataclass(frozen=True)
+class RackAccess:
+    """The rack to run on: its inventory, and passwords where keys do not suffice."""
+
+    inventory: Path
+    secrets: Secrets
+
+
+def hardware(rack: RackAccess | None) -> HardwareBackend:
+    """Return the hardware backend on a rack, whose switches can be asked what they offer.
+
+    Raises InputError without one, NotReadyError without the libraries.
+    """
+    return cast("HardwareBackend", backend("hardware", rack))
+
+
+def backend(name: str, rack: RackAccess | None = None) -> Backend:
+    """Return a new backend. Raises InputError, naming the known ones, for any other name.
+
+    Some need a `rack`, which is an InputError without; the others ignore it. Raises NotReadyError
+    without a backend's libraries.
+    """
+    known = [one.name for one in backends()]
+    check_known("backend", "no backend is called {!r}", [name], known)
+    own = capabilities(name)
+    if own.on_rack and rack is None:
+        raise InputError.single(
+            f"--on {name}",
+            "no inventory is given",
+            "name the rack's Ansible inventory with --inventory, or in CLOSLOOP_INVENTORY; "
+            "`closloop rack up` makes a virtual one",
+        )
+    module, _, implementation = own.implementation.partition(":")
+    with needs(f"the {name} backend", own.extra):
+        made = getattr(import_module(module), implementation)
+    found: Backend = made(rack.inventory, rack.secrets) if own.on_rack and rack else made()
+    return found
+
+
+def check_fits(campaign: Campaign) -> None:
+    """Raise InputError if a tuner needs something that its campaign's backend lacks.
+
+    Likewise if the guest's kernel refuses a policy of one's own, or if the repeats depend on a
+    metric that does not exist.
+    """
+    from inventory.files import load_testbed
+    from orchestration.campaign.marks import check_marking
+    from orchestration.campaign.places import tuner_places
+    from orchestration.run.adaptive import checked_rule
+    from orchestration.run.fit import check_fit
+
+    checked_rule(campaign)
+
+    names = dict.fromkeys(trial.testbed for trial in campaign.trials)
+    testbeds = {name: load_testbed(name) for name in names}
+    place = tuner_places(campaign)
+    check_fit(campaign.trials, testbeds, place)
+    check_marking(campaign.trials, testbeds.__getitem__, place)
+    if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
+        from orchestration.backends.emulated.policies import check_policies
+
+        check_policies(campaign.trials)

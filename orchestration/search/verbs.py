@@ -1,0 +1,197 @@
+"""`closloop search`: finds the best static setting of a campaign, and of each of its conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.options import ClusterOption, Jobs, Json, On, Out, verb
+from orchestration.cli.terminal import print_json
+from orchestration.core.errors import InputError
+from orchestration.render.table import table
+from orchestration.render.terminal import show
+from orchestration.run.launcher import executor_named
+from orchestration.run.own_process import spare_threads
+
+if TYPE_CHECKING:
+    from orchestration.campaign.expand import Campaign
+    from orchestration.campaign.found import Found
+    from orchestration.run.place import Place
+    from orchestration.search.run import SearchPlan
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """Options: how much is tried."""
+
+    settings: Annotated[int, typer.Option(min=3, help="Settings to begin with.")] = 27
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds of steps around the winners.")] = 2
+    verify: Annotated[int, typer.Option(min=2, help="Fresh seeds that verify the winners.")] = 8
+
+
+@verb(
+    "Examples:  closloop search examples/papers/graphcc-table1.yml --plan  |  "
+    "closloop search my.yml --metric short_p99 --with-dcqcn --settings 81  |  "
+    "closloop search drlet.yml --over timeouts --metric fct_mean  |  "
+    "closloop search my.yml --cluster 192.0.2.1:6379"
+)
+def search(
+    file: Annotated[Path, "The campaign file; its own tuners are left out."],
+    *,
+    backend: On = None,
+    metric: Annotated[str, "What judges: a metric of the papers, like short_p99."] = (
+        "slowdown_mean"
+    ),
+    over: Annotated[str, "What is searched: thresholds, dcqcn or timeouts."] = "thresholds",
+    with_dcqcn: Annotated[bool, "Search DCQCN's parameters too, beside thresholds."] = False,
+    by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
+    ranges: Annotated[list[str], "--range", "Where to look: NAME=LEAST:MOST."] = [],  # noqa: B006
+    effort: _Effort,
+    output: Annotated[
+        Path | None, "--output", "-o", "The file; default: found/CAMPAIGN.yml beside the campaign."
+    ] = None,
+    out: Out = Path("runs"),
+    jobs: Jobs = 0,
+    cluster: ClusterOption = "",
+    fresh: Annotated[bool, "Put earlier trials aside and start anew."] = False,
+    only_plan: Annotated[bool, "--plan", "Show what it would cost, and start nothing."] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for the best static setting of a campaign, and of each of its conditions.
+
+    Trials are ordinary ones, on seeds of the search's own, in CAMPAIGN-search beneath --out. Given
+    again after Ctrl-C, it goes on where it was; the result is the same to the bit.
+
+    Exit code: 0 found, 1 no figures, 2 bad input, 3 not ready, 130 interrupted.
+    """
+    spare_threads()
+
+    from orchestration.campaign.found import found_yaml
+    from orchestration.core.outputs import check_outputs, write_output
+    from orchestration.search.halving import Effort
+    from orchestration.search.request import SearchRequest
+    from orchestration.search.run import plan_search, run_search
+
+    request = SearchRequest(
+        file=file,
+        backend=backend,
+        over=over,  # type: ignore[arg-type]  # checked with the rest
+        metric=metric,
+        with_dcqcn=with_dcqcn,
+        by=tuple(by),
+        ranges=tuple(ranges),
+        effort=Effort(effort.settings, effort.rounds, effort.verify),
+    )
+    name = request.objective.key
+    made = plan_search(request)
+    _check(made.first)
+    if only_plan:
+        _show_plan(made, out, jobs, as_json=as_json)
+        return
+    path = output or file.parent / "found" / f"{request.scene.campaign_name}.yml"
+    check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
+    typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
+    with executor_named(cluster) as place:
+        found = run_search(request, out, _Runner(out, jobs, place, fresh=fresh).run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_output(path, found_yaml(found))
+    if as_json:
+        print_json(found.model_dump(mode="json", by_alias=True))
+        return
+    _show(found, path, file)
+
+
+class _Runner:
+    """Runs the trials of each stage with the display of `closloop run`."""
+
+    def __init__(self, out: Path, jobs: int, place: Place, *, fresh: bool) -> None:
+        self._out = out
+        self._jobs = jobs
+        self._place = place
+        self._fresh = fresh
+
+    def run(self, stage: str, campaign: Campaign) -> None:
+        from orchestration.cli.display import open_display
+        from orchestration.run import wiring
+        from orchestration.run.runner import default_jobs, run_campaign
+
+        folder = self._out / campaign.name
+        todo = [one for one in campaign.trials if self._fresh or not (folder / one.id).is_dir()]
+        done = len(campaign.trials) - len(todo)
+        typer.echo(f"{stage}: {len(campaign.trials)} trials, {done} finished earlier", err=True)
+        if not todo:
+            return
+        engine = wiring.backend(campaign.trials[0].backend)
+        jobs = self._jobs or default_jobs(campaign, engine, self._place)
+        with open_display(f"{campaign.name}, {stage}") as display:
+            left = replace(campaign, trials=tuple(todo))
+            run_campaign(
+                left,
+                engine,
+                self._out,
+                jobs,
+                display,
+                fresh=self._fresh,
+                part_of_many=True,
+                place=self._place,
+            )
+        self._fresh = False
+
+
+def _check(campaign: Campaign) -> None:
+    from orchestration.core.capabilities import capabilities
+    from orchestration.run import wiring
+
+    if capabilities(campaign.trials[0].backend).on_rack:
+        raise InputError.single(
+            "--on hardware",
+            "a search takes thousands of trials",
+            "search on a twin of the rack: --on emulated",
+        )
+    wiring.check_fits(campaign)
+
+
+def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None:
+    import os
+
+    from orchestration.campaign.plan import make_plan
+    from orchestration.render.numbers import clock_text
+
+    side_by_side = 1 if made.first.takes_turns else jobs or len(os.sched_getaffinity(0))
+    first = make_plan(made.first, side_by_side, out)
+    each_s = sum(one.wall_s for one in first.trials) / len(first.trials)
+    wall_s = each_s * made.trials / side_by_side
+    if as_json:
+        stages = [{"stage": stage, "trials": count} for stage, count in made.stages]
+        print_json({"stages": stages, "trials": made.trials, "wall_s": round(wall_s, 1)})
+        return
+    show(table(("stage",), ("trials, at most",), made.stages))
+    typer.echo(
+        f"at most {made.trials} trials, {side_by_side} side by side: about {clock_text(wall_s)} "
+        "of wall time; more if a winner lies at the edge of a range"
+    )
+
+
+def _show(found: Found, path: Path, campaign: Path) -> None:
+    import os
+
+    from orchestration.search.space import describe
+    from orchestration.search.text import sentences, share, when_text
+
+    rows = [
+        [
+            when_text(one.when) or "the only one",
+            describe(tuple(one.oracle.items())),
+            share(one.headroom),
+        ]
+        for group in found.groups
+        for one in group.conditions
+    ]
+    show(table(("condition", "oracle: the best setting there"), ("best-static loses",), rows))
+    beside = os.path.relpath(path, campaign.parent)
+    for sentence in sentences(found, beside):
+        typer.echo(sentence)
+    typer.echo(f"found: {path}", err=True)

@@ -1,1 +1,0 @@
-"""Studies made with the product: benchmarks, the papers' campaigns, fidelity."""

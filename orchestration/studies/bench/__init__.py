@@ -1,1 +1,0 @@
-"""Benchmarks that check the project's claims: `closloop bench`."""

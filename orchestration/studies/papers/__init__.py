@@ -1,1 +1,0 @@
-"""Compares runs of the papers' campaigns with the numbers that the papers print."""

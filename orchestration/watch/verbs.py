@@ -1,0 +1,102 @@
+"""`closloop watch`: shows a run in progress on the terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.options import verb
+from orchestration.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from orchestration.watch.state import RunReader
+
+
+_LINE_EVERY_S = 5.0
+_ENOUGH = 130
+
+
+@verb("Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json")
+def watch(
+    run_folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A campaign's folder, or one of several: the newest."),
+    ] = Path("runs"),
+    once: Annotated[bool, "Print one picture and end."] = False,
+    as_json: Annotated[bool, "--json", "Print one picture as JSON, for a program."] = False,
+) -> None:
+    """Watch a run: trials, queues and links of the fabric, marks, the tuner's actions, warnings.
+
+    Reads the run's folder, also over SSH and from another machine that shares the files. It writes
+    nothing, and the run takes no notice. Keys: q ends, left and right choose among running trials.
+    Without a terminal a line is printed now and then. Exit code: 0, or 130 after Ctrl-C.
+    """
+    from orchestration.watch.state import RunReader, find_run
+
+    folder = find_run(run_folder)
+    if as_json:
+        from orchestration.watch.ports import state_to_json
+
+        print_json(state_to_json(RunReader(folder).read()), indent=None)
+        return
+    if once:
+        _print_once(RunReader(folder))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        if sys.stdout.isatty():
+            _on_screen(folder)
+        else:
+            _in_lines(RunReader(folder))
+    except KeyboardInterrupt:
+        raise typer.Exit(_ENOUGH) from None
+
+
+def _print_once(reader: RunReader) -> None:
+    from rich.console import Console
+
+    from orchestration.watch.screen import choose
+    from orchestration.watch.view import view
+
+    console = Console()
+    state = reader.read()
+    shown = choose(state, "", None)
+    height = console.height if console.is_terminal else 60
+    ascii_only = console.options.ascii_only
+    for line in view(state, shown, console.width, height - 1, ascii_only=ascii_only):
+        console.print(line, highlight=False, no_wrap=True, crop=True)
+
+
+def _on_screen(folder: Path) -> None:
+    from rich.console import Console
+
+    from orchestration.watch.screen import watch_to_the_end
+    from orchestration.watch.view import view
+
+    console = Console()
+    state = watch_to_the_end(folder, console)
+    if state is not None:
+        for line in view(state, None, console.width, 12):
+            console.print(line, highlight=False)
+
+
+def _in_lines(reader: RunReader) -> None:
+    """Print a status line at every change, for logs and pipes."""
+    from orchestration.run.tally import status_line
+
+    said = ""
+    while True:
+        state = reader.read()
+        counts = (state.tally.done, state.tally.failed, len(state.tally.running), state.ended)
+        if str(counts) != said:
+            said = str(counts)
+            how = f" {state.ended}" if state.ended else ""
+            print(f"{state.name}{how}: {status_line(state.tally, state.now_s)}", flush=True)
+        if state.ended:
+            return
+        time.sleep(_LINE_EVERY_S)

@@ -1,0 +1,297 @@
+"""The live view as lines of text for a screen of any size from 80 by 24.
+
+Heights carry the meaning and colours repeat it, so the view is readable without colours.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rich.text import Text
+
+from collectors.snapshot import Turned
+from inventory.topology import Testbed
+from orchestration.core.knobs import KNOBS
+from orchestration.core.records import Floats
+from orchestration.core.units import format_duration, format_size
+from orchestration.render.numbers import clock_text
+from orchestration.run.tally import status_line
+from orchestration.watch.device_view import aligned, device_lines, device_tables
+from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
+from orchestration.watch.ports import PortFigures, fullest, kmax_bytes, port_figures
+from orchestration.watch.state import RunState, TrialState
+
+_BLOCKS, _ASCII = "·▁▂▃▄▅▆▇█", ".1234567#"
+_BAR, _ASCII_BAR = ("━", "─"), ("#", "-")
+# Okabe and Ito's colours: distinct for colour-blind readers, on dark and light backgrounds.
+_STYLES = ("dim", *["#0072b2"] * 2, *["#56b4e9"] * 3, *["#e69f00"] * 2, "bold #d55e00")
+_MARKS = {"invalid": "bold #d55e00", "failed": "bold #d55e00", "warning": "#e69f00"}
+_MOST_TRIALS, _MOST_PORTS, _MOST_CHANGES, _MOST_REMARKS, _MOST_DEVICES = 4, 6, 3, 3, 5
+# Lines for the fabric from which pauses, buffers and hosts have tables besides their lines.
+_ROOM_FOR_TABLES = 34
+_FULL_LINK = 0.99
+_BAR_WIDTH = 12
+
+
+def view(
+    state: RunState,
+    shown: TrialState | None,
+    width: int,
+    height: int,
+    *,
+    keys: str = "",
+    ascii_only: bool = False,
+) -> list[Text]:
+    """Return at most `height` lines of at most `width` columns that show `state`.
+
+    `shown` is the trial whose fabric is drawn; it may have ended. `keys` is the last line.
+    """
+    drawn = _Drawn(width, ascii_only)
+    head = drawn.head(state)
+    trials = drawn.trials(state, shown)
+    remarks = drawn.remarks(state, shown)
+    foot = [Text(keys, style="dim")] if keys else []
+    fabric: list[Text] = []
+    if shown is not None and shown.snapshot is not None:
+        room = height - len(head) - len(trials) - len(remarks) - len(foot) - 1
+        fabric = drawn.fabric(shown, room)
+    elif not state.ended:
+        fabric = [Text("waiting for the first reading of a trial", style="dim")]
+    lines = [*head, *trials, Text(), *fabric, *remarks]
+    lines = [*lines[: max(0, height - len(foot))], *foot]
+    for line in lines:
+        line.truncate(width, overflow="crop" if ascii_only else "ellipsis")
+    return lines
+
+
+class _Drawn:
+    """Draws the parts of the view for one width and one character set."""
+
+    def __init__(self, width: int, ascii_only: bool) -> None:
+        self._width = width
+        self._levels = _ASCII if ascii_only else _BLOCKS
+        self._bars = _ASCII_BAR if ascii_only else _BAR
+        self._arrow, self._to = (">", "->") if ascii_only else ("▸", "→")
+        self._more = "~" if ascii_only else "…"
+
+    def head(self, state: RunState) -> list[Text]:
+        """The run: its progress, its duration, and how it ended."""
+        line = Text(f"{state.name}: {status_line(state.tally, state.now_s)}", style="bold")
+        if state.ended:
+            line = Text(f"{state.name} {state.ended}: ", style="bold")
+            line.append(_result(state))
+        ended = state.tally.done + state.tally.failed
+        return [line, self._bar(ended, state.tally.trials, self._width)]
+
+    def trials(self, state: RunState, shown: TrialState | None) -> list[Text]:
+        """One line per running trial, including the shown one."""
+        running = list(state.trials)
+        if shown is not None and all(trial.id != shown.id for trial in running):
+            running.append(shown)
+        if len(running) > _MOST_TRIALS:
+            last = running[-_MOST_TRIALS:]
+            if shown is not None and all(trial.id != shown.id for trial in last):
+                last[0] = shown
+            running = last
+        room = max((len(trial.id) for trial in running), default=0)
+        room = min(room, max(10, self._width - 50))
+        return [self._trial(trial, state, trial is shown, room) for trial in running]
+
+    def fabric(self, trial: TrialState, room: int) -> list[Text]:
+        """The heat map, the fullest ports and the tuner, in at most `room` lines."""
+        assert trial.snapshot is not None
+        figures = port_figures(trial.testbed, trial.snapshot)
+        changes = self._tuner(trial, _MOST_CHANGES if room >= 22 else 1)
+        of_devices = (trial.testbed, trial.snapshot, self._width)
+        devices = device_lines(*of_devices, self._to)
+        if room >= _ROOM_FOR_TABLES:
+            devices += device_tables(*of_devices, _MOST_DEVICES, self._to)
+        changes = [*devices, self._marks(trial, figures), *changes]
+        ports = min(_MOST_PORTS, max(0, (room - len(changes)) // 4 - 1))
+        table = self._ports(trial, figures, ports) if ports else []
+        # Three lines: two of legend, and an empty one below the map.
+        left = room - len(changes) - len(table) - 3
+        picture = self._map(trial.testbed, figures, max(2, left))
+        return [*picture, Text(), *table, *changes]
+
+    def remarks(self, state: RunState, shown: TrialState | None) -> list[Text]:
+        """Problems of the shown trial, and of earlier ones."""
+        lines = []
+        if shown is not None and shown.snapshot is not None:
+            snapshot = shown.snapshot
+            dropped = int(snapshot.dropped_packets.clip(min=0).sum())
+            if dropped:
+                lines.append(self._remark("warning", f"{shown.id}: {dropped} packets dropped"))
+            if snapshot.late_samples:
+                what = f"{shown.id}: {snapshot.late_samples} of {snapshot.samples} readings late"
+                lines.append(self._remark("warning", what))
+        last = state.remarks[-_MOST_REMARKS:]
+        lines += [self._remark(word, f"{trial}: {text}") for trial, word, text in last]
+        if len(state.remarks) > len(last):
+            lines.append(Text(f"and {len(state.remarks) - len(last)} earlier ones", style="dim"))
+        return lines
+
+    def _remark(self, word: str, text: str) -> Text:
+        return Text.assemble((word, _MARKS[word]), " ", " ".join(text.split()))
+
+    def _trial(self, trial: TrialState, state: RunState, is_shown: bool, room: int) -> Text:
+        snapshot, end_ns = trial.snapshot, trial.spec.duration_ns
+        name = trial.id if len(trial.id) <= room else trial.id[: room - 1] + self._more
+        line = Text(f"{self._arrow if is_shown else ' '} {name:<{room}} ")
+        line.stylize("bold" if is_shown else "")
+        t_ns = snapshot.t_ns if snapshot else 0
+        line.append_text(self._bar(min(t_ns, end_ns), end_ns, _BAR_WIDTH))
+        over = ", draining" if t_ns >= end_ns else ""
+        line.append(f" {format_duration(t_ns, 1)}/{format_duration(end_ns)}{over}")
+        done = f"{snapshot.flows_done}/" if snapshot and snapshot.flows_done >= 0 else ""
+        line.append(f"  {done}{trial.flows} flows")
+        if all(trial.id != running.id for running in state.trials):
+            line.append("  ended")
+        return line
+
+    def _bar(self, value: float, total: float, width: int) -> Text:
+        full = round(width * value / total) if total else 0
+        done, left = self._bars
+        return Text.assemble((done * full, "#56b4e9"), (left * (width - full), "dim"))
+
+    def _map(self, testbed: Testbed, figures: PortFigures, room: int) -> list[Text]:
+        laid = lay_out(testbed, self._width, room)
+        lines = [line for row in laid.rows for line in self._row(row, laid, figures)]
+        return [*lines, *self._legend(laid, figures)]
+
+    def _row(self, row: MapRow, laid: HeatMap, figures: PortFigures) -> list[Text]:
+        gap = "  "
+        lines = []
+        if any(block.name for block in row.blocks):
+            names = gap.join(f"{block.name:<{block.width}}" for block in row.blocks)
+            lines.append(Text(" " * laid.margin + names, style="dim"))
+        for letter, label, values in (
+            ("q", row.tier, figures.fill),
+            ("u", "", figures.utilisation / _FULL_LINK),
+        ):
+            line = Text(f"{label:<{laid.margin - 2}}{letter} ")
+            for place, block in enumerate(row.blocks):
+                line.append(gap if place else "")
+                for cell in block.cells:
+                    line.append_text(self._cell(level(cell, values)))
+                line.append(" " * (block.width - len(block.cells)))
+            lines.append(line)
+        return lines
+
+    def _cell(self, height: int) -> Text:
+        if height == UNKNOWN:
+            return Text("?", style="dim")
+        return Text(self._levels[height], style=_STYLES[height])
+
+    def _legend(self, laid: HeatMap, figures: PortFigures) -> list[Text]:
+        scale = Text()
+        for height in range(FULL + 1):
+            scale.append_text(self._cell(height))
+        what = "port" if laid.cell_is_port else "device, its highest port"
+        more = f"; {laid.left_out} devices do not fit" if laid.left_out else ""
+        # Rounded because readings begin some ns late: print 1 ms, not 1000 us.
+        window = format_duration(round(figures.window_ns, -4), 1)
+        return [
+            Text.assemble(
+                (f"q mean queue over {window}, of Kmax ", "dim"),
+                scale,
+                (" at Kmax or over", "dim"),
+            ),
+            Text(f"u use of the link, up to its line rate; a cell is a {what}{more}", style="dim"),
+        ]
+
+    def _ports(self, trial: TrialState, figures: PortFigures, count: int) -> list[Text]:
+        testbed, per_port = trial.testbed, trial.testbed.queues_per_port
+        assert trial.snapshot is not None
+        limits = kmax_bytes(trial.snapshot)
+        heads = ("fullest queues", "now", "longest", "Kmax", "link", "marked")
+        rows: list[tuple[str, ...]] = []
+        for number in fullest(figures, count):
+            port = testbed.switch_ports[number]
+            kmax = limits[number * per_port : (number + 1) * per_port].max()
+            rows.append(
+                (
+                    f"{port.device}:{port.name} {self._to} {testbed.peer_device(port).name}",
+                    _size(figures.queue_bytes[number]),
+                    _size(figures.peak_bytes[number]),
+                    format_size(int(kmax), 1) if kmax > 0 else "none",
+                    _percent(figures.utilisation[number]),
+                    _percent(figures.marked_share[number]),
+                )
+            )
+        if not rows:
+            return [Text("all queues are empty", style="dim")]
+        head, *lines = aligned([heads, *rows])
+        return [Text(head, style="dim"), *(Text(line) for line in lines)]
+
+    def _marks(self, trial: TrialState, figures: PortFigures) -> Text:
+        """Marks and drops summed over all ports."""
+        assert trial.snapshot is not None
+        marked, sent = _sum(figures.marked_packets), _sum(figures.sent_packets)
+        share = f", {100 * marked / sent:.1f} % of those sent" if marked and sent else ""
+        text = "marks unknown" if marked is None else f"{marked:.0f} packets marked{share}"
+        dropped = _sum(figures.dropped_packets)
+        text += f", in all {dropped:.0f} dropped" if dropped else ", none dropped"
+        return Text(text if dropped is not None else text.removesuffix(", none dropped"))
+
+    def _tuner(self, trial: TrialState, count: int) -> list[Text]:
+        assert trial.snapshot is not None
+        snapshot, name = trial.snapshot, trial.spec.tuner.name
+        if not snapshot.changes:
+            return [Text(f"{name}: no action so far")]
+        actions = "action" if snapshot.changes == 1 else "actions"
+        lines: list[Text] = []
+        for change in snapshot.recent[-count:][::-1]:
+            start = f"{name}: {snapshot.changes} {actions}; " if not lines else ""
+            lines.append(Text(f"{start}{change_text(change)}"))
+        return lines
+
+
+def change_text(change: Turned) -> str:
+    """Return `4.1ms: 40 queues Kmin 5KB, Kmax 200KB..1MB, Pmax 1 %`."""
+    knob = KNOBS[change.knob]
+    parts = []
+    for column in knob.columns:
+        low, high = (_value(number, column.unit) for number in change.ranges[column.name])
+        percent = " %" if column.unit == "1" else ""
+        parts.append(f"{column.short.capitalize()} {_range(low, high)}{percent}")
+    targets = knob.scope if change.targets == 1 else f"{knob.scope}s"
+    when = format_duration(change.applied_ns, 1) if change.applied_ns > 0 else "start"
+    return f"{when}: {change.targets} {targets} {', '.join(parts)}"
+
+
+def _value(number: float, unit: str) -> str:
+    match unit:
+        case "B":
+            return format_size(number, 0)
+        case "ns":
+            return format_duration(int(number), 1)
+        case "1":
+            return f"{100 * number:.3g}"
+    return f"{number:.6g} {unit}"
+
+
+def _result(state: RunState) -> str:
+    tally = state.tally
+    parts = [f"{tally.done} of {tally.trials} trials done"]
+    parts += [f"{tally.invalid} invalid"] if tally.invalid else []
+    parts += [f"{tally.failed} failed"] if tally.failed else []
+    parts += [f"{clock_text(tally.spent_s)} of trials' wall time"] if tally.spent_s else []
+    return ", ".join(parts)
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low}..{high}"
+
+
+def _size(value: float) -> str:
+    return "?" if math.isnan(value) else format_size(float(value), 1)
+
+
+def _percent(value: float) -> str:
+    return "?" if math.isnan(value) else f"{100 * value:.0f} %"
+
+
+def _sum(values: Floats) -> float | None:
+    known = values[values == values]
+    return float(known.sum()) if len(known) else None

@@ -1,1 +1,0 @@
-"""Counterfactuals: a trial with one decision changed, and what the change did."""

@@ -1,0 +1,1 @@
+"""What tuners that learn share: networks, experience, checkpoints."""

@@ -1,0 +1,279 @@
+"""The protocol of learners, what they share, and networks that torch trains, checked for NaN."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.core.trial import Scalar
+from tuners.learning.experience import Replay
+from tuners.learning.networks import Arrays
+
+State = dict[str, NDArray[Any]]
+_LATE = 3  # of `TrainedNet.mean`
+# Adam divides a step by the root of the mean squared gradient, which is tiny for an action that is
+# seldom tried. With Adam's usual 1e-8, one lucky sample would move the action's value thirty times
+# as far as the learning rate says, and make it look best. 1.5e-4 is from Rainbow (Hessel et al.,
+# 2018).
+_EPSILON = 1.5e-4
+
+
+class NotANumberError(ArithmeticError):
+    """A loss, an observation or a parameter is NaN or infinite: training must stop."""
+
+
+class Learner(Protocol):
+    """Learns from the traces of tuners. The result depends only on the seed and the traces."""
+
+    def parameters(self) -> Arrays:
+        """Return the parameters that a checkpoint holds."""
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what must agree between a checkpoint and the tuner that loads it."""
+
+    def acting(self) -> dict[str, Scalar]:
+        """Return the tuner's parameters for the next episode, such as how much to explore."""
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Learn from one episode; return figures for the curve. Raises NotANumberError."""
+
+    def state(self) -> State:
+        """Return everything that is needed to continue learning."""
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what `state` returned."""
+
+
+def ask_for_same_bits() -> None:
+    """Ask torch for AVX2, and MKL for the branch that runs on every vendor's CPU.
+
+    They choose their kernels by CPU, unless the environment says otherwise, which they read once:
+    at the first tensor, and at the first product of matrices.
+    """
+    if "avx2" in Path("/proc/cpuinfo").read_text():
+        os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+    os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
+
+def load_torch() -> Any:
+    """Import torch, set up to compute the same bits on every CPU with AVX2."""
+    ask_for_same_bits()
+    import torch
+
+    torch.set_num_threads(1)  # more do not help small nets, and make results vary
+    return torch
+
+
+class TrainedNet:
+    """Named parameters as torch tensors, with the Adam optimiser that changes them.
+
+    `weight_decay` is AdamW's (Loshchilov and Hutter, 2019), of matrices and not of biases: what
+    few and noisy samples say of single states counts less, what all states share as much as before.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        learning_rate: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        torch = self._torch = load_torch()
+        self.tensors = {
+            name: torch.tensor(np.asarray(values), requires_grad=True)
+            for name, values in sorted(arrays.items())
+        }
+        matrices = [tensor for name, tensor in self.tensors.items() if name.endswith(".weight")]
+        others = [tensor for name, tensor in self.tensors.items() if not name.endswith(".weight")]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=learning_rate,
+            eps=_EPSILON,
+            fused=True,
+        )
+        self._mean = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
+        self._steps = 0
+
+    def step(self, loss: Any, max_norm: float | None = None) -> float:
+        """Move the parameters down the gradient of `loss`, and return it as a number.
+
+        Raises NotANumberError, and leaves the parameters unchanged, if the loss is not finite.
+        """
+        value = float(loss.detach())
+        if not np.isfinite(value):
+            raise NotANumberError(f"the loss is {value}")
+        self._adam.zero_grad()
+        loss.backward()
+        if max_norm is not None:
+            self._torch.nn.utils.clip_grad_norm_(list(self.tensors.values()), max_norm)
+        self._adam.step()
+        self._steps += 1
+        share = (_LATE + 1) / (_LATE + self._steps)
+        with self._torch.no_grad():
+            for name, tensor in self.tensors.items():
+                self._mean[name].lerp_(tensor, share)
+        return value
+
+    def arrays(self) -> Arrays:
+        """Return copies of the parameters."""
+        return {name: tensor.detach().numpy().copy() for name, tensor in self.tensors.items()}
+
+    def mean(self) -> Arrays:
+        """Return the mean of the parameters over all steps so far, late ones weighted most.
+
+        Single steps of stochastic descent scatter about a good network; their mean is closer to it.
+        The weight of step i of n grows like i^3, so the last quarter has two thirds of the weight
+        (polynomial-decay averaging: Shamir and Zhang, 2013).
+        """
+        return {name: tensor.numpy().copy() for name, tensor in self._mean.items()}
+
+    def state(self) -> State:
+        """Return parameters, their mean, and the optimiser's moments."""
+        result: State = {f"net.{name}": values for name, values in self.arrays().items()}
+        result |= {f"mean.{name}": values for name, values in self.mean().items()}
+        result["steps"] = np.array([self._steps])
+        for name, tensor in self.tensors.items():
+            for key, value in self._adam.state.get(tensor, {}).items():
+                result[f"adam.{key}.{name}"] = np.atleast_1d(value.numpy().copy())
+        return result
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `state`."""
+        torch = self._torch
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(torch.tensor(state[f"net.{name}"]))
+                self._mean[name] = torch.tensor(state[f"mean.{name}"])
+        self._steps = int(state["steps"][0])
+        for name, tensor in self.tensors.items():
+            moments = {
+                key: torch.tensor(state[f"adam.{key}.{name}"])
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"adam.{key}.{name}" in state
+            }
+            if moments:
+                moments["step"] = moments["step"][0]
+                self._adam.state[tensor] = moments
+
+
+class NetworkLearner(ABC):
+    """What learners share: networks, a target, memories and counters, all kept to go on with.
+
+    `nets` and `memories` are by their names in `state`.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        nets: Mapping[str, TrainedNet],
+        memories: Mapping[str, Replay] | None = None,
+    ) -> None:
+        self._seed, self._nets, self._memories = seed, nets, memories or {}
+        self._target: dict[str, Any] = {}
+        self._updates = self._decisions = 0
+
+    @abstractmethod
+    def architecture(self) -> dict[str, Any]:
+        """Return the architecture of this learner's checkpoints."""
+
+    def parameters(self) -> Arrays:
+        """Return the means of the networks over their last updates."""
+        return {name: one for net in self._nets.values() for name, one in net.mean().items()}
+
+    def _tensors(self) -> dict[str, Any]:
+        return {name: one for net in self._nets.values() for name, one in net.tensors.items()}
+
+    def _copy(self) -> dict[str, Any]:
+        """Return the networks as they are now, for a target."""
+        return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+
+    def _kept(self) -> dict[str, TrainedNet | Replay]:
+        return {**self._nets, **self._memories}
+
+    def _counters(self) -> State:
+        return {"counters": np.array([self._updates, self._decisions])}
+
+    def _load_counters(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._updates, self._decisions = (int(number) for number in state["counters"])
+
+    def state(self) -> State:
+        """Return networks, optimisers, target, memories and counters."""
+        target = {name: tensor.numpy().copy() for name, tensor in self._target.items()}
+        result = self._counters() | named("target", target)
+        for name, one in self._kept().items():
+            result |= named(name, one.state())
+        return result
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `state`."""
+        torch = load_torch()
+        self._target = {name: torch.tensor(one) for name, one in part("target", state).items()}
+        for name, one in self._kept().items():
+            one.load(part(name, state))
+        self._load_counters(state)
+
+
+class ReplayLearner(NetworkLearner):
+    """A learner that draws from what it remembers of all episodes."""
+
+    _FIRST_REWARD = 0  # the first decision whose reward counts in the curve
+    _settings: Any
+
+    @abstractmethod
+    def acting(self) -> dict[str, Scalar]:
+        """Return how much to explore next."""
+
+    @abstractmethod
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store transitions (see `transitions`)."""
+
+    @abstractmethod
+    def update(self) -> float:
+        """Draw a batch, move the networks once, and return the loss."""
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Store an episode, and update the networks for each of its decisions."""
+        steps = len(trace["x"]) - 1
+        if steps < 1:
+            return {}
+        explored = float(self.acting()["explore"])
+        self.add(transitions(trace))
+        count = max(1, round(steps * self._settings.updates_per_decision))
+        losses = [self.update() for _ in range(count)]
+        return {
+            "loss": float(np.mean(losses)),
+            "reward": float(trace["reward"][self._FIRST_REWARD :].mean()),
+            "explore": explored,
+        }
+
+
+def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return a trace as (s, a, r, s'), arrays of (decisions - 1, agents, …)."""
+    x = trace["x"].astype(np.float32)
+    reward = trace["reward"][1:].astype(np.float32)
+    return {"x": x[:-1], "action": trace["action"][:-1], "reward": reward, "next_x": x[1:]}
+
+
+def named(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Return `state` with `prefix.` before every name."""
+    return {f"{prefix}.{name}": values for name, values in state.items()}
+
+
+def part(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Undo `named`: the entries of one prefix, without it."""
+    start = prefix + "."
+    return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
+
+
+def part_of(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the parameters of one network, with their full names."""
+    return {key: one for key, one in parameters.items() if key.startswith(f"{name}.")}
