@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from inventory.topology import Testbed
 from orchestration.core.records import Event
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 
 Kind = Literal["deadlock", "storm", "congestion", "restored"]

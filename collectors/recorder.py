@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from collectors.newness import Newness
-from inventory.topology import Testbed
 from orchestration.core.knobs import ECN, KNOBS
 from orchestration.core.records import (
     MISSING,
@@ -17,6 +16,7 @@ from orchestration.core.records import (
     Samples,
 )
 from orchestration.core.signals import OPTIONAL_SCOPES, Scope, recorded, sampled_scopes, targets
+from orchestration.core.topology import Testbed
 
 # Number of readings kept in one block. Arrays of single readings would be scattered in memory, and
 # in a guest each scattered page is a mapping on the host, which allows a process 65,530 of them

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from inventory.topology import Testbed
+from orchestration.core.topology import Testbed
 
 # Set aside for tests of network devices (RFC 2544), so that no office and no provider uses it.
 # Link-local addresses would not do: SONiC's intfmgrd does not pass addresses of 169.254/16 on to

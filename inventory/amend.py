@@ -10,8 +10,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from inventory.files import load_testbed, testbed_text
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, unwritable
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, parse_duration_ns
 
 # Names of the links of a tier in a file; a custom file lists each link instead.

@@ -37,9 +37,9 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from inventory.schema import MAX_CLASSES
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
-from inventory.topology import ETHERNET_HEADER_BYTES, Device, Testbed
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import Code
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, Testbed
 from orchestration.core.units import format_size
 
 __all__ = ["Machines", "load_machines", "load_rack", "write_rack"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from inventory.ansible_schema import DEVICE_NAMES, PASSWORDS, PREFIX, RACK_NAMES, REFUSED
 from inventory.strictyaml import Document, Loc, suggest
-from inventory.topology import reachable
 from orchestration.core.errors import Problem
+from orchestration.core.topology import reachable
 
 ALL = "all"
 _PARTS = ("vars", "hosts", "children")

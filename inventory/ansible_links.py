@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from inventory.ansible_schema import GROUPS, LinkVariable
 from inventory.strictyaml import Document, suggest
-from inventory.topology import LinkSpec, Port, Testbed, reachable
 from orchestration.core.errors import Problem
+from orchestration.core.topology import LinkSpec, Port, Testbed, reachable
 from orchestration.core.units import format_duration, format_rate
 
 # The two ends of a link: device and interface.

@@ -16,8 +16,8 @@ from inventory.ansible_schema import ACCESS, COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
 from inventory.strictyaml import Document
-from inventory.topology import ETHERNET_FRAMING_BYTES, Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.topology import ETHERNET_FRAMING_BYTES, Testbed
 from orchestration.core.units import format_duration, format_rate, format_size
 
 # Enough digits for any whole number of the base unit.

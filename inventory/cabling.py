@@ -12,8 +12,8 @@ from typing import Any
 
 from inventory.rack import Access, Rack
 from inventory.reachability import Reach, Severity, problems
-from inventory.topology import Port
 from orchestration.core.problems import Code, Problem
+from orchestration.core.topology import Port
 from orchestration.core.units import format_rate
 
 # In the order in which they are made and shown: a failed one may leave later ones unknown.

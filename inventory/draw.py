@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from inventory.summary import tier_name
-from inventory.topology import Link, Testbed
+from orchestration.core.topology import Link, Testbed
 from orchestration.core.units import format_rate
 
 _GAP = 2

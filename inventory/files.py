@@ -15,10 +15,10 @@ from inventory.generators import Fabric, GeneratorError
 from inventory.likeness import read_testbed, whole_text
 from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, suggest
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed, reachable
 from orchestration.core import plugins
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import unknown
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed, reachable
 from orchestration.core.units import format_size
 
 GROUP = "closloop.testbeds"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inventory.topology import Device, LinkSpec
 from orchestration.core.problems import WrongValue
+from orchestration.core.topology import Device, LinkSpec
 
 Fabric = tuple[list[Device], list[LinkSpec]]
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from inventory.addressing import DEFAULT_PREFIX, Addresses, rack_addresses
-from inventory.topology import Port, Testbed
+from orchestration.core.topology import Port, Testbed
 
 Platform = Literal["linux", "sonic"]
 NicKind = Literal["plain", "roce"]

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 
-from inventory.topology import Port, Testbed
+from orchestration.core.topology import Port, Testbed
 
 
 def next_hops(

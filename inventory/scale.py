@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inventory.topology import Link, Port, Testbed
+from orchestration.core.topology import Link, Port, Testbed
 
 # A second of a trial is then a day.
 MOST_SCALE = 86_400

@@ -10,7 +10,7 @@ from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_swi
 from inventory.slow_links import SlowLinks
 from inventory.strictyaml import Duration, Rate, Size, StrictModel, matching, must
 from inventory.switch_file import Switch
-from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
+from orchestration.core.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 from orchestration.core.trial import CongestionControl
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216

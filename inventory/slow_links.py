@@ -12,8 +12,8 @@ from pydantic import Field
 
 from inventory.generators import Fabric
 from inventory.strictyaml import Document, StrictModel, must, suggest
-from inventory.topology import LinkSpec
 from orchestration.core.errors import Problem
+from orchestration.core.topology import LinkSpec
 
 _SHARE = must(
     lambda value: 0 < value <= 1, "a share of {:g} of the links is none", "use 0.05 for 5 %"

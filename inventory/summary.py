@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from inventory.routing import PathTable, attachment
-from inventory.topology import Testbed
+from orchestration.core.topology import Testbed
 
 
 def summarise(testbed: Testbed) -> dict[str, Any]:

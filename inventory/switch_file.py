@@ -10,7 +10,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from inventory.strictyaml import Document, Duration, Loc, Size, StrictModel, suggest
-from inventory.switch import (
+from orchestration.core.errors import Problem
+from orchestration.core.switch import (
     DEFAULT_WATCHDOG_NS,
     LEAST_ALPHA,
     MOST_ALPHA,
@@ -20,8 +21,7 @@ from inventory.switch import (
     WatchdogAction,
     quanta_ns,
 )
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.core.errors import Problem
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.core.units import UnitError, format_duration, format_size, parse_size_bytes
 
 

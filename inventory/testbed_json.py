@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from inventory.switch import SwitchSpec
-from inventory.topology import Device, Link, Port, Testbed, TrafficClass
+from orchestration.core.switch import SwitchSpec
+from orchestration.core.topology import Device, Link, Port, Testbed, TrafficClass
 
 
 def testbed_to_json(testbed: Testbed) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from orchestration.core.records import Action, Observation
 from orchestration.core.signals import targets
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
     from orchestration.core.trial import TrialSpec
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from collectors.recorder import Recorder
 from collectors.sinks.spooling import spooled
 from collectors.snapshot import LiveObserver
-from inventory.topology import Testbed
 from orchestration.core.ports import Observer, Progress, Rig, Tuner
 from orchestration.core.records import MISSING, UNMEASURED, Applied, Observation, TrialRecord
 from orchestration.core.signals import DERIVED, FLOW_SCOPE
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.loop import run_loop
 

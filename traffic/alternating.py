@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.records import Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import AlternatingSpec
 
 

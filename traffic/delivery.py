@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.records import Floats, Ints, Schedule
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 
 
 def payload_rates_bps(testbed: Testbed) -> Floats:

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import assert_never
 
-from inventory.topology import Testbed
 from orchestration.core.brought import here
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     AlternatingSpec,

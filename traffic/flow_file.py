@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.csv_columns import CsvColumns, Kind, NameColumn, read_csv
 from orchestration.core.errors import InputError, unreadable
 from orchestration.core.records import Ints
+from orchestration.core.topology import Testbed
 
 COLUMNS: dict[str, Kind] = {
     "start_ns": "integer",

@@ -14,9 +14,9 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.brought import here
 from orchestration.core.records import Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     AlternatingSpec,

@@ -11,7 +11,7 @@ from orchestration.core.knobs import ECN
 from orchestration.core.records import Action, Observation
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 class BaseTuner:

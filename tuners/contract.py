@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.knobs import KNOBS, ImpossibleSetting, Knob
 from orchestration.core.ports import Tuner
 from orchestration.core.records import Action, Observation, Setup
 from orchestration.core.signals import BY_KEY, Signal, targets
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TunerSpec
 from tuners import registry
 

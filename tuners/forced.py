@@ -21,7 +21,7 @@ from tuners.recorded import RecordedTuner
 from tuners.registry import create, inner_spec
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 # Linux' RED has a probability as 32 bits, and reads it back so.
 _ROUNDED = 2.0**-30

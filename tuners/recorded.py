@@ -25,7 +25,7 @@ from orchestration.core.signals import TARGET_COLUMNS, Scope, targets
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from orchestration.core.trial import Scalar, TunerSpec
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 GROUP = "closloop.tuners"
 # This tuner replays the actions of files, which its parameters name: one a knob, called as the

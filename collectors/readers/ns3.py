@@ -9,11 +9,11 @@ import numpy as np
 
 from collectors.readers.flows import FlowReading, per_queue
 from inventory.addressing import attachments
-from inventory.topology import Testbed
 from orchestration.agent.readers.flow_layout import WINDOW_SLOTS
 from orchestration.core import signals
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Floats, Ints
+from orchestration.core.topology import Testbed
 
 _QUEUE_COUNTERS, _HOST_COUNTERS, _TABLE_COLUMNS = 8, 5, 4
 # Columns of a queue's counters: its signals, then its thresholds.

@@ -21,12 +21,12 @@ from collectors.recorder import Recorder
 from collectors.sinks.lines import unique_times
 from collectors.sinks.names import ACTIONS, ROW, SAMPLES, run_tag
 from collectors.sinks.spool import SpoolWriter
-from inventory.topology import Testbed
 from orchestration.core.codec import pack
 from orchestration.core.knobs import KNOBS
 from orchestration.core.ports import Observer
 from orchestration.core.records import MISSING, Applied, HostReading, Ints, Observation
 from orchestration.core.signals import Scope, recorded, sampled_scopes, target_names
+from orchestration.core.topology import Testbed
 
 # What a part has of points besides their fields: the numbers of their targets, and their times in
 # ns since 1970.

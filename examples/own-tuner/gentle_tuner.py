@@ -19,7 +19,7 @@ import numpy as np
 from closloop import ECN, Action, BaseTuner, Observation, Setup
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 @dataclass

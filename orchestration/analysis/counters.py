@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
+from inventory.flows import roce_flows
 from orchestration.core.records import (
     DONE,
     MISSING,
@@ -21,10 +21,10 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration, format_rate, format_size
 from orchestration.results.stamp import Reason
-from traffic.schedule import roce_flows
 
 HEADER_BYTES = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
 DELIVERED_TOLERANCE = 0.01

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.topology import Testbed
+from inventory.flows import roce_flows
 from orchestration.analysis.counters import HEADER_BYTES
 from orchestration.core.capabilities import mode_of
 from orchestration.core.records import DONE, LASTING, MISSING, Floats, Ints, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from traffic.schedule import expected_bytes, roce_flows
+from traffic.schedule import expected_bytes
 
 # An acknowledgement has an extended transport header (AETH) beside the headers that data has.
 _AETH_BYTES = 4

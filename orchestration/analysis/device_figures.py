@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.analysis.sample_parts import (
     after_warm_up,
     arrivals,
@@ -19,6 +18,7 @@ from orchestration.analysis.sample_parts import (
     totals,
 )
 from orchestration.core.records import MISSING, Floats, Ints, Samples
+from orchestration.core.topology import Testbed
 from orchestration.results.reader import TrialResult
 
 

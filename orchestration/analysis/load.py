@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
 from orchestration.analysis.delivered import Ends, measure_delivered
 from orchestration.core.records import (
     LASTING,
@@ -29,6 +28,7 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.signals import FLOW_SCOPE
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.load_fact import AMOUNTS, FACT, is_current
 from orchestration.results.reader import TrialResult

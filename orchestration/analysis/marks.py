@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from inventory.flows import flow_controls, ignores_marks
 from orchestration.core.capabilities import mode_of
 from orchestration.core.knobs import ECN
 from orchestration.core.records import MISSING, ChangeRecords, Floats, TrialRecord
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.stamp import Reason, Stamp
-from traffic.schedule import flow_controls, ignores_marks
 
 UNANSWERED = "marks-unanswered"
 

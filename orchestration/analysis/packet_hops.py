@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.analysis.sample_parts import totals
 from orchestration.core.capabilities import capabilities
 from orchestration.core.errors import InputError
 from orchestration.core.records import Samples, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.results.reader import TrialResult
 
 PACKET_HOP = "a packet sent by a NIC or a switch port"

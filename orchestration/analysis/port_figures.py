@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram
 from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted
 from orchestration.core.records import Floats, Ints, Samples
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.results.reader import TrialResult
 
 # Queue lengths at which the distribution is evaluated: 0, then 40 steps per decade.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.records import Floats
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 
 FACT = "queue_histogram"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.topology import Testbed
+from inventory.flows import ideal_times_ns
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.marks import check_marks
@@ -29,10 +29,10 @@ from orchestration.core.records import (
     Schedule,
     TrialRecord,
 )
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import SOCKETS, TrialSpec
 from orchestration.core.units import format_duration
 from orchestration.results.stamp import Reason, Stamp
-from traffic.schedule import ideal_times_ns
 
 GENERATOR_LATE_NS = 2_000
 # On a rack the senders' clocks differ, and a program starts when its CPU schedules it: so late by

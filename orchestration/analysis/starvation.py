@@ -21,15 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from inventory.flows import base_rtt_ns, window_bytes
 from inventory.routing import attachment, next_hops
-from inventory.topology import Port, Testbed
 from orchestration.analysis.delivered import Ends, measure_delivered
 from orchestration.core.records import DONE, LASTING, Floats, Ints, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
+from orchestration.core.topology import Port, Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration, format_size
 from orchestration.results.stamp import Reason
-from traffic.schedule import base_rtt_ns, window_bytes
 
 # A flow that gets less than this part of its share starves.
 STARVED_BELOW = 0.1

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from inventory.topology import Link, Testbed
+from orchestration.core.topology import Link, Testbed
 from orchestration.core.trial import FaultSpec, TrialSpec
 
 # Separates the choice of links from the other random choices of a trial's seed.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.agent.linux.qdiscs import ALWAYS
 from orchestration.core.errors import InputError
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import HostSpec
 
 _BUCKET_SPARE_BYTES = 100

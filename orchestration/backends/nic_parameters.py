@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.knobs import DCQCN
 from orchestration.core.records import Change, Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import HostSpec
 
 # Sets all parameters of some hosts, and reads them back: (hosts, values) -> values. Values have

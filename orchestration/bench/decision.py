@@ -10,8 +10,8 @@ from pathlib import Path
 
 from inventory.files import load_testbed
 from inventory.generators import Cable, fat_tree
-from inventory.topology import Testbed
 from orchestration.bench.outcome import Figure, Outcome, bench_folder
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TunerSpec
 from tuners import registry
 from tuners.contract import readings

@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
+from inventory.flows import ideal_times_ns
 from orchestration.bench.outcome import Figure, Outcome, bench_folder
+from orchestration.core.provenance import versions
 from orchestration.core.records import DONE, LASTING
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import AlternatingSpec, Scalar, TrialSpec, TunerSpec
 from orchestration.render.csv import write_rows
-from orchestration.results.provenance import versions
 from orchestration.run.wiring import backend
 from orchestration.training.files import Folder
 from orchestration.training.protocol import load_protocol
@@ -40,7 +41,7 @@ from orchestration.training.request import Episodes, TrainRequest, find_scenario
 from orchestration.training.seeds import Listener, train_seeds
 from traffic.alternating import phases
 from traffic.patterns import Streams
-from traffic.schedule import ideal_times_ns, make_schedule
+from traffic.schedule import make_schedule
 
 _ON, _SCENARIO = "emulated", "fan-in"
 _WANTED, _BAR = 0.9, 0.5  # of the training seeds take at least this share of the headroom

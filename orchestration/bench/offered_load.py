@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.analysis.load import load_facts
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.bench.outcome import (
@@ -21,6 +20,7 @@ from orchestration.bench.outcome import (
     bench_trial,
 )
 from orchestration.core.records import Floats, Schedule
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import INDEPENDENT, STRATA, Draw, PoissonSpec, TrialSpec
 from orchestration.results.load_fact import FACT
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
     TCP,

@@ -10,7 +10,6 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.bench.outcome import (
     MILLISECOND,
     SECN1,
@@ -22,6 +21,7 @@ from orchestration.bench.outcome import (
     run_trial,
 )
 from orchestration.core.records import Schedule
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.core.trial import PatternSpec, SingleFlowSpec
 from traffic.schedule import make_schedule
 

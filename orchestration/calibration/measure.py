@@ -12,12 +12,12 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from inventory.routing import PathTable
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
 from orchestration.core.errors import InputError, TrialError, unreadable
 from orchestration.core.knobs import ECN
 from orchestration.core.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.core.red_law import RedLaw
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 
 _BINS = 8
 # A sample in which the queue moved by more than this share of the ramp belongs to no one length.

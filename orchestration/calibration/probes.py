@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inventory.routing import PathTable
-from inventory.topology import Testbed
 from orchestration.core.capabilities import capabilities
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import BackendName, SingleFlowSpec, TrialSpec, TunerSpec
 
 _MS_NS = 1_000_000

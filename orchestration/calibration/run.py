@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inventory.topology import Testbed
+from inventory.flows import ideal_times_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.calibration.measure import (
     Calibration,
@@ -23,9 +23,10 @@ from orchestration.calibration.probes import loop_trial, marking_trial, path_tri
 from orchestration.core.errors import InputError
 from orchestration.core.ports import Backend
 from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import BackendName, TrialSpec
 from orchestration.results.writer import write_trial
-from traffic.schedule import ideal_times_ns, make_schedule
+from traffic.schedule import make_schedule
 
 # (what is being done, the share that is done from 0 to 1)
 Listener = Callable[[str, float], None]

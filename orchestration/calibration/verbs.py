@@ -20,9 +20,9 @@ from orchestration.render.table import Table, table
 from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
     from orchestration.calibration.measure import Calibration
     from orchestration.core.ports import Backend
+    from orchestration.core.topology import Testbed
     from orchestration.core.trial import BackendName
 
 

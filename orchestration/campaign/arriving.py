@@ -16,9 +16,9 @@ from functools import cache
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.core.condition import in_words
 from orchestration.core.records import Floats, Schedule
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import MessageMixSpec, PoissonSpec, TrialSpec
 from orchestration.core.units import format_duration
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes, payload_rates_bps

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inventory.strictyaml import Loc
-from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.capabilities import Capabilities, Mode, capabilities
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, ROCE_CONTROLS
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from inventory.files import load_testbed
 from inventory.routing import PathTable
 from inventory.strictyaml import in_order, read
-from inventory.topology import Testbed
 from orchestration.campaign.expand import Cell, check_cells, first_trial, overridden
 from orchestration.campaign.factors import Factors, Level, read_factors
 from orchestration.campaign.limits import (
@@ -34,6 +33,7 @@ from orchestration.campaign.limits import (
 from orchestration.campaign.plan import Hops, disk_bytes, wall_s
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, Problem
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import AlternatingSpec, IncastSpec, TrialSpec
 from orchestration.core.units import format_size
 from traffic.expected import Expected, expected, phases

@@ -15,7 +15,6 @@ import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from inventory.strictyaml import Loc, suggest
-from inventory.topology import Testbed
 from orchestration.campaign import recordings, rotation, schema
 from orchestration.campaign.backend_checks import check_backend_has, chosen, driver_of
 from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
@@ -31,6 +30,7 @@ from orchestration.campaign.load_balancing import check_load_balancing
 from orchestration.core import plugins
 from orchestration.core.errors import InputError
 from orchestration.core.problems import of_text, of_value
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import CHECKPOINT_PARAM, DriverSpec
 from orchestration.core.units import format_duration
 from traffic.drivers import programs

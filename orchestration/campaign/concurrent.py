@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inventory.strictyaml import Loc
-from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import ROCE_CONTROLS
 from orchestration.core.units import format_duration
 

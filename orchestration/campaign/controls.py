@@ -10,7 +10,6 @@ from pydantic import Field
 
 from collectors.bpf.policy import PolicyError, policy_object, read_policy
 from inventory.strictyaml import StrictModel, suggest
-from inventory.topology import Testbed
 from orchestration.campaign.finding import Finding
 from orchestration.core.congestion import (
     CONTROLS,
@@ -22,6 +21,7 @@ from orchestration.core.congestion import (
 )
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.problems import Code, of_value
+from orchestration.core.topology import Testbed
 from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from orchestration.policies.store import program_path
 

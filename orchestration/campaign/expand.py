@@ -14,7 +14,6 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
-from inventory.topology import Testbed
 from orchestration.campaign import checks, limits, schema
 from orchestration.campaign import found as found_settings
 from orchestration.campaign.factors import Factors, Level, choose, read_factors
@@ -39,6 +38,7 @@ from orchestration.core.files import sha256_of
 from orchestration.core.problems import of_value
 from orchestration.core.repeats import RepeatRule
 from orchestration.core.roce import RoceSpec
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     ACTIONS,
     CHECKPOINT,

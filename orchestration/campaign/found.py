@@ -24,11 +24,11 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from inventory.strictyaml import Document, Loc, StrictModel, read
-from inventory.topology import Testbed
 from orchestration.campaign.fields import beside, file_beside
 from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import Code
+from orchestration.core.topology import Testbed
 
 FOUND_FORMAT: Literal[1] = 1
 # In a campaign file: where a setting comes from, and that it is the one of the trial's condition.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from inventory.strictyaml import Loc, suggest
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host
@@ -18,6 +17,7 @@ from orchestration.core.roce import (
     MOST_PAYLOAD_BYTES,
     RATE_PARAMETERS,
 )
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.core.trial import ROCE_CONTROLS
 from orchestration.core.units import format_rate
 

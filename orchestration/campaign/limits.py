@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inventory.strictyaml import Document, Loc
-from inventory.topology import Testbed
 from orchestration.campaign import schema
 from orchestration.campaign.factors import Factors
 from orchestration.campaign.patterns import flows_spec
 from orchestration.campaign.repeats import Adaptive
 from orchestration.core.errors import InputError, Problem
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 from traffic.expected import Expected, expected
 from traffic.patterns import check_pattern

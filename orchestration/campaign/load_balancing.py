@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field
 
 from inventory.routing import next_hops
 from inventory.strictyaml import Duration, StrictModel, must, one_of
-from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.core.load_balancing import (
     KINDS,
@@ -24,6 +23,7 @@ from orchestration.core.load_balancing import (
     ROUTES,
     LoadBalancingSpec,
 )
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 
 _DEFAULT = LoadBalancingSpec()

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from inventory.topology import Testbed
+from inventory.flows import flow_controls, ignores_marks
 from orchestration.core.condition import factors_of, in_words, settings, tuner_called
 from orchestration.core.errors import Problem, raise_any
 from orchestration.core.knobs import ECN
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import ROCE_CONTROLS, TrialSpec
-from traffic.schedule import flow_controls, ignores_marks
 from tuners.registry import create
 
 # Names to list before the rest is counted.

@@ -17,15 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from inventory.files import load_testbed
+from inventory.flows import roce_flows
 from inventory.routing import PathTable
-from inventory.topology import Testbed
 from orchestration.campaign.arriving import Arriving, arriving
 from orchestration.campaign.expand import Campaign
 from orchestration.core.capabilities import Pace, mode_of
 from orchestration.core.errors import ClosloopError
 from orchestration.core.records import Schedule
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, TrialSpec
-from traffic.schedule import expected_bytes, make_schedule, roce_flows
+from traffic.schedule import expected_bytes, make_schedule
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from inventory.strictyaml import Loc, suggest
-from inventory.topology import Testbed
 from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.core.errors import InputError
 from orchestration.core.problems import Problem
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import REPEAT, Scalar, of_repeat
 from traffic.flow_file import host_numbers, read_flows
 from tuners import registry

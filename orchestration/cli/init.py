@@ -15,8 +15,8 @@ from orchestration.cli.options import verb
 from orchestration.core.errors import InputError, suggest
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
     from orchestration.campaign.starter.write import Answers
+    from orchestration.core.topology import Testbed
     from traffic.workloads import Workload
 
 

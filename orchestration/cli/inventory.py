@@ -16,7 +16,7 @@ from orchestration.render.table import Span, strong, table
 from orchestration.render.terminal import show
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 app = Group("Testbeds, and inventories of racks.")
 

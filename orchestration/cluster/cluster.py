@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from inventory.topology import Testbed
 from orchestration.cluster.authentication import no_cluster
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, NotReadyError, not_installed
 from orchestration.core.ports import Backend
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.own_process import noted_signals
 from orchestration.run.pool import Work

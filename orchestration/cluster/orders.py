@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from inventory.topology import Testbed
 from orchestration.core.files import sha256_of, whole_folder
 from orchestration.core.ports import Luggage
+from orchestration.core.provenance import versions
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import ACTIONS, CHECKPOINT, TrialSpec, of_repeat
-from orchestration.results.provenance import versions
 from tuners.registry import checkpoint_of
 
 _EXECUTABLE = 0o700

@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from inventory.topology import Testbed
 from orchestration.cluster.host import Said
 from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, put
 from orchestration.core.errors import NotReadyError
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.pool import STOP_GRACE_S
 from orchestration.run.worker import Failed, Progressed

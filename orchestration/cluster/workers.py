@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inventory.topology import Testbed
 from orchestration.backends.emulated.launcher import OTHER_CPU
 from orchestration.cluster.orders import (
     Duty,
@@ -30,6 +29,7 @@ from orchestration.cluster.orders import (
 from orchestration.cluster.task import carry_out
 from orchestration.core.errors import TrialError
 from orchestration.core.ports import Backend, Luggage, Travels
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.pool import STOP_GRACE_S, Work
 from orchestration.run.worker import Failed, Finished, Job, Lost, Message

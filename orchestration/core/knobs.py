@@ -25,7 +25,7 @@ from orchestration.core.roce import DCQCN_PARAMETERS
 from orchestration.core.signals import Scope, targets
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 Array = NDArray[Any]
 

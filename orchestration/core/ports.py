@@ -25,7 +25,7 @@ from orchestration.core.records import (
 from orchestration.core.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 # (virtual time reached, end of the trial) in ns. Called now and then while a trial runs.
 Progress = Callable[[int, int], None]

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 # The kind of target at which a signal is measured or a knob is set.
 # A "priority" is a lossless traffic class at a switch port, a "pair" an edge switch and another

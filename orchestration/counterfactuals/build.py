@@ -13,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core import plugins
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.signals import TARGET_COLUMNS
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.counterfactuals.decisions import Decision, Decisions, Setting
 from orchestration.replay.build import Replay, write_replay

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, suggest
 from orchestration.core.knobs import KNOBS, ImpossibleSetting, Knob
 from orchestration.core.records import Ints
 from orchestration.core.signals import TARGET_COLUMNS, target_names, targets
+from orchestration.core.topology import Testbed
 from orchestration.core.units import (
     UnitError,
     format_duration,

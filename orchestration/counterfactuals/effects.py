@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.routing import attachment, next_hops
-from inventory.topology import Testbed
 from orchestration.core.records import DONE, MISSING, STATUS_NAMES, Floats, Ints
+from orchestration.core.topology import Testbed
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES
 

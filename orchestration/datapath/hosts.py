@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.records import MISSING, HostReading, Ints, Samples
 from orchestration.core.signals import names
+from orchestration.core.topology import Testbed
 from orchestration.datapath.flows import MOST_PARAMETERS, PARAMETER_ORDER
 
 HOSTS = "/proc/closloop/hosts"

@@ -14,7 +14,6 @@ import numpy as np
 
 from inventory.addressing import attachments
 from inventory.routing import next_hops
-from inventory.topology import Port, Testbed
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import (
     DRE_SHIFT,
@@ -25,6 +24,7 @@ from orchestration.core.load_balancing import (
     stream_of,
 )
 from orchestration.core.records import Change, Ints
+from orchestration.core.topology import Port, Testbed
 from orchestration.core.trial import TrialSpec
 
 PATHS = "/proc/closloop/paths"

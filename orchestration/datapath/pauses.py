@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from collectors.incidents import KINDS, Incident, incident, pfc_outcome
-from inventory.topology import Testbed
 from orchestration.core.records import Event, Ints
+from orchestration.core.topology import Testbed
 
 BUFFERS = "/proc/closloop/buffers"
 INCIDENTS = "/proc/closloop/incidents"

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from collectors.readers.tc import QueueReading
-from inventory.switch import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
 from orchestration.core.records import Floats, Ints
+from orchestration.core.switch import WATCHDOG_ACTIONS, SwitchSpec
 
 QUEUES = "/proc/closloop/queues"
 KIND, HOST_KIND = "closloop", "closloop_host"

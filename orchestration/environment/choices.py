@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.knobs import KNOBS, Column, Knob
 from orchestration.core.records import Change, Ints
 from orchestration.core.signals import Scope
+from orchestration.core.topology import Testbed
 
 LEVELS = 8
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, TrialError
 from orchestration.core.knobs import ECN, KNOBS, Knob
 from orchestration.core.records import (
@@ -23,6 +22,7 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.signals import targets
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import BackendName, TrialSpec, TunerSpec
 from orchestration.environment.choices import Agents, Choices, grid, knob_named
 from orchestration.environment.episode import Ended, Episode

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from inventory.topology import Testbed
 from orchestration.core.ports import Backend
 from orchestration.core.records import Action, Observation, Schedule, Setup, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from tuners.base import BaseTuner
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import factors_of
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import BackendName, Scalar, TrialSpec
 
 

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from inventory.topology import TCP_IP_HEADER_BYTES
 from orchestration.core.csv_columns import numbered_lines, opened_csv, refuse, shown
 from orchestration.core.errors import InputError
+from orchestration.core.topology import TCP_IP_HEADER_BYTES
 from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
 from orchestration.exchange.records import (
     OTHER,

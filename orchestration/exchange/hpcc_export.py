@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.backends.faults import fault_plan
 from orchestration.core.errors import InputError
 from orchestration.core.import_facts import (
@@ -21,6 +20,7 @@ from orchestration.core.import_facts import (
     UNKNOWN_CONTROL,
 )
 from orchestration.core.records import Schedule
+from orchestration.core.topology import Testbed
 from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thresholds_of
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES

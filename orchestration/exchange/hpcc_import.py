@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from inventory.parts import Device, LinkSpec
 from inventory.routing import PathTable
-from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.errors import InputError
 from orchestration.core.import_facts import HPCC_FORMAT
 from orchestration.core.knobs import ECN
+from orchestration.core.parts import Device, LinkSpec
 from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
+from orchestration.core.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import FaultSpec
 from orchestration.core.units import format_duration, format_rate
 from orchestration.exchange.hpcc_config import window_note

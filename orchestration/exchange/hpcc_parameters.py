@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inventory.routing import PathTable
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, parse_rate_bps
 
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.csv_columns import numbered_lines, refuse, shown
 from orchestration.core.errors import InputError
 from orchestration.core.records import Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows

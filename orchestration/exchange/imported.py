@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from inventory.flows import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
-from inventory.topology import Testbed
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
@@ -38,10 +38,10 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.signals import Scope, targets
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.results.stamp import Reason, Stamp
 from orchestration.results.writer import write_trial
-from traffic.schedule import ideal_times_ns
 
 # The default of a campaign.
 _DRAIN_NS = 200_000_000

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import Field
 
 from inventory.files import load_testbed
-from inventory.parts import Device, LinkSpec
 from inventory.strictyaml import (
     Document,
     Duration,
@@ -28,9 +27,10 @@ from inventory.strictyaml import (
     suggest,
 )
 from inventory.testbed_json import testbed_from_json
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.parts import Device, LinkSpec
 from orchestration.core.records import Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.units import DURATIONS, SIZES
 from orchestration.results.reader import read_json
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from inventory.strictyaml import Document, suggest
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
 from orchestration.core.signals import names
+from orchestration.core.topology import Testbed
 from orchestration.exchange.csv_flows import ALL
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import (

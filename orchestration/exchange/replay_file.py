@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inventory.strictyaml import in_order, read, suggest
-from inventory.topology import Testbed
 from orchestration.core.csv_columns import opened, write_csv
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.files import whole_file
+from orchestration.core.topology import Testbed
 from orchestration.core.units import parse_duration_ns
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import read_csv_records

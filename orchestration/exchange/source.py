@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.core.condition import factors_of, settings
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import whole_folder
 from orchestration.core.records import Floats, Ints, Schedule
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.found import trial_folders
 from orchestration.results.reader import TrialResult, read_trial

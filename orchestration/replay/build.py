@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
+from orchestration.core.topology import Testbed
 from orchestration.replay.campaign_file import campaign_text
 from orchestration.replay.drafts import Draft, ReplayRequest, drafts
 from orchestration.replay.testbed_file import with_rates, write_testbed

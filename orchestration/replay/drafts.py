@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inventory.topology import Testbed
 from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.schema import check_backend
 from orchestration.core.capabilities import capabilities
@@ -17,6 +16,7 @@ from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.files import sha256_of
 from orchestration.core.load_balancing import ECMP
 from orchestration.core.problems import of_value
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN, KNOBS, Knob
 from orchestration.core.records import Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import of_repeat
 from orchestration.replay.parents import Group, Recording
 from orchestration.results.reader import TrialResult

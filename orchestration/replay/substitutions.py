@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from inventory.topology import Testbed
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.congestion import ACK_EVERY, PROGRAM
 from orchestration.core.errors import InputError, check_known
@@ -25,6 +24,7 @@ from orchestration.core.import_facts import (
 )
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import RoceSpec
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,

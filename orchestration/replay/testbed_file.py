@@ -11,11 +11,11 @@ from typing import Any
 
 from inventory.files import load_testbed
 from inventory.strictyaml import suggest
-from inventory.switch import SwitchSpec
 from inventory.testbed_json import testbed_to_json
-from inventory.topology import Link, Port, Testbed
 from orchestration.core.errors import InputError
 from orchestration.core.problems import of_value
+from orchestration.core.switch import SwitchSpec
+from orchestration.core.topology import Link, Port, Testbed
 from orchestration.core.units import UnitError, parse_rate_bps, whole_duration, whole_rate
 from orchestration.replay.campaign_file import mapping, quoted
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from inventory.testbed_json import testbed_from_json
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, reason_of
 from orchestration.core.records import Samples
 from orchestration.core.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, target_names
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES, Columns, damaged, read_table

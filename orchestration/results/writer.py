@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from inventory.flows import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
-from inventory.topology import Testbed
 from orchestration.core.errors import TrialError
 from orchestration.core.files import whole_folder
 from orchestration.core.knobs import KNOBS, Knob
+from orchestration.core.provenance import versions
 from orchestration.core.records import (
     DONE,
     STATUS_NAMES,
@@ -34,11 +35,10 @@ from orchestration.core.signals import (
     target_names,
     targets,
 )
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.provenance import versions
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import OPTIONAL, TABLES, Names, write_table
-from traffic.schedule import ideal_times_ns
 
 TRIAL_FILE, TESTBED_FILE = "trial.json", "testbed.json"
 TRIAL_FORMAT = 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from inventory.topology import Testbed
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.errors import Problem, raise_any
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import ECMP
 from orchestration.core.signals import BY_KEY, Need
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from tuners.registry import create
 

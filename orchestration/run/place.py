@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from inventory.topology import Testbed
 from orchestration.core.ports import Backend
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.pool import Pool, Work
 from orchestration.run.room import check_memory

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from inventory.topology import Testbed
 from orchestration.campaign.limits import FLOW_BYTES, READING_BYTES
 from orchestration.core.errors import NotReadyError
 from orchestration.core.memory import available_memory_bytes
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size
 from traffic.expected import expected

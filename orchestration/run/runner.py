@@ -11,18 +11,18 @@ from typing import Protocol
 
 from collectors.sinks.spooling import SpoolNote
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.marks import check_marking
 from orchestration.campaign.places import tuner_places
 from orchestration.core.errors import Interrupted, NotReadyError
 from orchestration.core.ports import Backend
 from orchestration.core.problems import told
+from orchestration.core.provenance import versions
 from orchestration.core.repeats import RepeatRule, Standing
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.wall import Stopwatch
 from orchestration.results.looks import write_looks
-from orchestration.results.provenance import versions
 from orchestration.results.reader import read_trial
 from orchestration.run import journal as log
 from orchestration.run.adaptive import Rounds, checked_rule, refuse_other_looks

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
 from collectors.snapshot import ABOUT_FILE
+from inventory.flows import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
-from inventory.topology import Testbed
 from orchestration.analysis.load import load_facts
 from orchestration.analysis.packet_hops import hop_facts
 from orchestration.analysis.stamp import stamp
@@ -25,10 +25,11 @@ from orchestration.core.errors import ClosloopError, Problem
 from orchestration.core.files import write_whole
 from orchestration.core.ports import Backend
 from orchestration.core.problems import unexpected
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.wall import Stopwatch
 from orchestration.results.writer import write_trial
-from traffic.schedule import ideal_times_ns, make_schedule
+from traffic.schedule import make_schedule
 
 CONSOLE_FILE = "worker.log"
 _PR_SET_PDEATHSIG = 1

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.campaign.expand import expand, read_cells
 from orchestration.core.condition import TUNER
 from orchestration.core.errors import InputError, check_known
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import REPEAT, ReplaySpec, Scalar
 from orchestration.search.halving import Effort
 from orchestration.search.space import Space

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from inventory.topology import Testbed
 from orchestration.campaign.fields import read_param
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.load_balancing import LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS
 from orchestration.core.roce import DCQCN_PARAMETERS, DCQCN_SETS, RoceSpec
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
 from orchestration.search.space import Dimension, Space
 from tuners.ecn.static import REFERENCE_RATE_BPS

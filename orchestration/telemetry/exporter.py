@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from collectors.snapshot import Snapshot
-from inventory.topology import Testbed
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.trial_figures import measure
 from orchestration.core.errors import InputError, NotReadyError, needs
 from orchestration.core.knobs import KNOBS
 from orchestration.core.signals import recorded
+from orchestration.core.topology import Testbed
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
-from orchestration.watch.state import RunReader, RunState, TrialState, find_run
+from orchestration.run.state import RunReader, RunState, TrialState, find_run
 
 _QUANTILES = (0.5, 0.99)
 _QUEUE_LABELS = ("trial", "device", "port", "queue")

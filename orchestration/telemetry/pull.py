@@ -16,11 +16,11 @@ from collectors.sinks.influx import InfluxConnection, Server
 from collectors.sinks.lines import Column
 from collectors.sinks.names import COMMON_TAGS, FILE, FLOW, OF_TABLES, ROW, TRIAL, Kind, Measurement
 from inventory.testbed_json import testbed_from_json
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, TrialError, unwritable
 from orchestration.core.files import whole_folder
 from orchestration.core.problems import Code, Problem
 from orchestration.core.signals import TABLE_OF, target_names
+from orchestration.core.topology import Testbed
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.tables import OPTIONAL, TABLES, write_table
 from orchestration.results.writer import TESTBED_FILE

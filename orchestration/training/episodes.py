@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
 from orchestration.core.errors import TrialError
 from orchestration.core.ports import Backend
 from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.place import THIS_MACHINE, Place
 from orchestration.run.worker import Failed, Finished, Job, enter_worker

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from orchestration.core.errors import InputError
 from orchestration.core.files import whole_file
 from orchestration.core.outputs import check_outputs
+from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
-from orchestration.results.provenance import versions
 from orchestration.training.request import Episodes, TrainRequest, digest
 from orchestration.training.selection import COLUMNS as EVALUATED
 from orchestration.training.selection import Selection

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
+from inventory.flows import ideal_times_ns
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.condition import TUNER, factors_of
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, LASTING, Floats, Schedule, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Job
 from orchestration.training.episodes import Trace, episode_job
 from orchestration.training.protocol import Rule
 from orchestration.training.request import TrainRequest
-from traffic.schedule import ideal_times_ns
 
 _FIGURE = "log_slowdown"
 # The seed of the stream `held-out`. The same for all trainings, which are compared.

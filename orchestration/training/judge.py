@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.core.files import write_whole
+from orchestration.core.provenance import versions
 from orchestration.core.records import Floats
 from orchestration.core.trial import TunerSpec
-from orchestration.results.provenance import versions
 from orchestration.run.worker import Job
 from orchestration.training.episodes import Players, Trace
 from orchestration.training.files import Round

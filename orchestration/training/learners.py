@@ -9,8 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
 from tuners.learning.learner import Learner
 

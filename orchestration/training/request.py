@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
+from inventory.flows import flow_controls, ignores_marks
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.training.protocol import Rule
-from traffic.schedule import flow_controls, ignores_marks
 from tuners.registry import names as tuner_names
 from tuners.registry import tuner_class
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from inventory.scale import scaled
-from inventory.topology import Testbed
 from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.core import wall
 from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci

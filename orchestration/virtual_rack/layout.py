@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Platform, Rack
 from inventory.testbed_json import testbed_from_json, testbed_to_json
-from inventory.topology import Port, Testbed
 from orchestration.core.errors import check_known
+from orchestration.core.topology import Port, Testbed
 
 CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"

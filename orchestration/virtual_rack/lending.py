@@ -23,12 +23,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from inventory.topology import Testbed
 from orchestration.agent.deadman_process import Process
 from orchestration.agent.place import this_boot
 from orchestration.backends.emulated.system import bind, unmount
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import whole_folder
+from orchestration.core.topology import Testbed
 from orchestration.virtual_rack import interfaces
 from orchestration.virtual_rack.interfaces import Machine, State
 from orchestration.virtual_rack.layout import Layout

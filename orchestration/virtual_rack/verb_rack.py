@@ -14,8 +14,8 @@ from orchestration.core.errors import InputError
 from orchestration.virtual_rack.layout import Clock
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
     from orchestration.cli.terminal import Phases
+    from orchestration.core.topology import Testbed
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "

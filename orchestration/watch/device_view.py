@@ -9,8 +9,8 @@ import numpy as np
 from rich.text import Text
 
 from collectors.snapshot import Snapshot
-from inventory.topology import Testbed
 from orchestration.core.records import Floats
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_rate, format_size
 from orchestration.watch.devices import (
     BufferFigures,

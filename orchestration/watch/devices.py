@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from collectors.snapshot import Snapshot
-from inventory.topology import Testbed
 from orchestration.core.records import Floats, Ints
+from orchestration.core.topology import Testbed
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inventory.summary import tier_name
-from inventory.topology import Testbed
 from orchestration.core.records import Floats
+from orchestration.core.topology import Testbed
 
 FULL = 8
 UNKNOWN = -1

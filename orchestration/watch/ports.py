@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from collectors.snapshot import Snapshot
-from inventory.topology import Testbed
 from orchestration.core.knobs import ECN, KNOBS
 from orchestration.core.records import Floats, Ints
+from orchestration.core.topology import Testbed
+from orchestration.run.state import RunState, TrialState
 from orchestration.watch.devices import devices_to_json, grown, known, plain_rows
-from orchestration.watch.state import RunState, TrialState
 
 
 @dataclass(frozen=True)

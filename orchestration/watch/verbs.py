@@ -14,7 +14,7 @@ from orchestration.cli.options import verb
 from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from orchestration.watch.state import RunReader
+    from orchestration.run.state import RunReader
 
 
 _LINE_EVERY_S = 5.0
@@ -36,7 +36,7 @@ def watch(
     nothing, and the run takes no notice. Keys: q ends, left and right choose among running trials.
     Without a terminal a line is printed now and then. Exit code: 0, or 130 after Ctrl-C.
     """
-    from orchestration.watch.state import RunReader, find_run
+    from orchestration.run.state import RunReader, find_run
 
     folder = find_run(run_folder)
     if as_json:

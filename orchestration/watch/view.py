@@ -10,16 +10,16 @@ import math
 from rich.text import Text
 
 from collectors.snapshot import Turned
-from inventory.topology import Testbed
 from orchestration.core.knobs import KNOBS
 from orchestration.core.records import Floats
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 from orchestration.render.numbers import clock_text
+from orchestration.run.state import RunState, TrialState
 from orchestration.run.tally import status_line
 from orchestration.watch.device_view import aligned, device_lines, device_tables
 from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
 from orchestration.watch.ports import PortFigures, fullest, kmax_bytes, port_figures
-from orchestration.watch.state import RunState, TrialState
 
 _BLOCKS, _ASCII = "·▁▂▃▄▅▆▇█", ".1234567#"
 _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")

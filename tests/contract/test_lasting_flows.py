@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from inventory.flows import base_rtt_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.core.records import DONE, LASTING
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
@@ -16,7 +17,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.run import wiring
-from traffic.schedule import base_rtt_ns, make_schedule
+from traffic.schedule import make_schedule
 
 US, MS = 1_000, 1_000_000
 TESTBED = load_testbed("rlcc-7")

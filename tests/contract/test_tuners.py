@@ -3,7 +3,7 @@
 import pytest
 
 from inventory.files import load_testbed
-from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from tuners import registry
 from tuners.contract import check_tuner
 from tuners.flowlet.drlet import DrletLearner

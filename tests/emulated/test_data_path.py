@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.switch import SwitchSpec
+from inventory.flows import ideal_times_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import SECN1, run_trial
@@ -14,6 +14,7 @@ from orchestration.bench.repeatable import differing_values, faulty_trial
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.records import DONE
 from orchestration.core.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
+from orchestration.core.switch import SwitchSpec
 from orchestration.core.trial import (
     TCP,
     FabricSpec,
@@ -24,7 +25,7 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
-from traffic.schedule import ideal_times_ns, make_schedule
+from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1
 

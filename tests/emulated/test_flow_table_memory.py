@@ -5,12 +5,12 @@ import pytest
 
 from collectors.bpf.compile import flow_table_object
 from inventory.files import load_testbed
-from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.backends.emulated import backend as emulated
 from orchestration.bench.outcome import run_trial
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import FLOW_TABLE
+from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import run_trial
 from orchestration.core.knobs import ECN
 from orchestration.core.records import DONE, Setup
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.core.trial import SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.run.wiring import backend
 from traffic.schedule import make_schedule

@@ -12,10 +12,10 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from inventory.topology import TrafficClass
 from orchestration.core.errors import InputError
 from orchestration.core.records import FlowRecords
 from orchestration.core.status import DONE, FAILED, UNFINISHED
+from orchestration.core.topology import TrafficClass
 from orchestration.core.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from inventory.ansible import write_rack
 from inventory.cabling import Neighbour, Survey
 from inventory.rack import Access, Rack
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.agent import reach
 from orchestration.agent import survey as agent
 from orchestration.agent.linux import ethtool
@@ -31,6 +30,7 @@ from orchestration.backends.hardware.survey import (
 from orchestration.cli import inventory as cli
 from orchestration.cli import inventory_check
 from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from inventory.flows import ideal_times_ns
 from orchestration.analysis.load import load_facts
 from orchestration.backends.simulated.program import POLICIES
 from orchestration.core.codec import flattened, record_tables
@@ -26,7 +27,7 @@ from orchestration.core.trial import (
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.results.load_fact import FACT
 from orchestration.run import wiring
-from traffic.schedule import ideal_times_ns, make_schedule
+from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3
 

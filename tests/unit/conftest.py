@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from inventory.routing import PathTable
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import Summary, summarise
 from orchestration.core.knobs import ECN
@@ -27,6 +26,7 @@ from orchestration.core.records import (
     Schedule,
     TrialRecord,
 )
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import PoissonSpec, TrialSpec, TunerSpec
 from orchestration.results.writer import write_trial
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.delivered import Ends, measure_delivered
 from orchestration.core.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.roce import RoceSpec
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     ConcurrentSpec,
     FabricSpec,

@@ -12,7 +12,6 @@ import pytest
 
 from inventory.cabling import InterfaceState, Survey, judge
 from inventory.rack import Access, Rack
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.agent import survey
 from orchestration.agent.dcqcn import lockdown
 from orchestration.agent.linux import vrf
@@ -20,6 +19,7 @@ from orchestration.agent.main import OperationError
 from orchestration.agent.sonic import asics
 from orchestration.agent.sonic.places import capabilities
 from orchestration.cli.inventory_check import Checked, print_checked
+from orchestration.core.topology import Device, LinkSpec, Testbed
 
 ROOT = Path(__file__).resolve().parents[2]
 # The folder of a line card in sonic-buildimage, device/nokia.

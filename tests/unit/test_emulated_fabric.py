@@ -10,7 +10,6 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated import backend, link_requests
 from orchestration.backends.emulated.backend import EmulatedBackend, fault_steps
@@ -24,6 +23,7 @@ from orchestration.backends.emulated.job import Job, read_job, write_job
 from orchestration.backends.emulated.numbering import ifindex
 from orchestration.core.errors import InputError
 from orchestration.core.records import Schedule
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 
 TESTBEDS = ("graphcc", "acc", "drlet-k4", "rlcc-7", "rlcc-64")

@@ -15,9 +15,9 @@ from inventory.addressing import DEFAULT_PREFIX
 from inventory.ansible import load_rack
 from inventory.files import load_testbed
 from inventory.generators import Cable, leaf_spine, single_switch
-from inventory.topology import Testbed
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.topology import Testbed
 from orchestration.exchange.containerlab.lab import (
     MANAGEMENT_PREFIX,
     SWITCH_KINDS,

@@ -229,8 +229,8 @@ def changed(item, **fields):
 
 
 def test_what_the_formats_cannot_hold_is_refused_and_leaves_nothing(trial, place):
-    from inventory.parts import LinkSpec, TrafficClass
-    from inventory.topology import Testbed
+    from orchestration.core.parts import LinkSpec, TrafficClass
+    from orchestration.core.topology import Testbed
     from orchestration.core.trial import FaultSpec
 
     (item,) = read_source(trial)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     IncastSpec,

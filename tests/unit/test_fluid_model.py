@@ -7,13 +7,13 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.backends.fluid.network import Paths
 from orchestration.core.codec import flattened
 from orchestration.core.errors import TrialError
 from orchestration.core.records import DONE, UNFINISHED
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     FaultSpec,
     HostSpec,

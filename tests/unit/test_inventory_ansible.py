@@ -13,8 +13,8 @@ from inventory.ansible_schema import DEVICE_NAMES, RACK_NAMES
 from inventory.ansible_text import is_example, skeleton
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Corridor, Rack, Safety
-from inventory.topology import Testbed, TrafficClass
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed, TrafficClass
 
 RACK = """\
 all:

@@ -12,7 +12,7 @@ from inventory.cabling import (
 )
 from inventory.rack import Access, Rack
 from inventory.reachability import Reach, fabric_addresses, is_provisioned
-from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.core.topology import Device, LinkSpec, Testbed
 
 RATE = 25 * 10**9
 TOOLS = dict.fromkeys(("tc", "ip", "rdma", "ib_write_bw"), "6.1")

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from inventory.draw import picture
 from inventory.files import known_testbeds, load_testbed
 from inventory.generators import Cable, leaf_spine
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.cli.inventory import app
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Device, LinkSpec, Testbed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "testbeds" / "show"
 

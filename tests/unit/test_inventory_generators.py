@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from inventory.generators import Cable, GeneratorError, fat_tree, leaf_spine, single_switch
-from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.core.topology import Device, LinkSpec, Testbed
 
 HOST = Cable(rate_bps=25_000_000_000, delay_ns=500)
 UP = Cable(rate_bps=100_000_000_000, delay_ns=900)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inventory.files import load_testbed
 from inventory.generators import Cable, leaf_spine, single_switch
 from inventory.routing import PathTable, attachment, next_hops
-from inventory.topology import Testbed
+from orchestration.core.topology import Testbed
 
 CABLE = Cable(rate_bps=25_000_000_000, delay_ns=1_000)
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.load import load_facts, measure_load, to_json
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
@@ -18,6 +17,7 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
 from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     STRATA,
     ConcurrentSpec,

@@ -10,7 +10,6 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.analysis.flow_figures import DoneFlows, done_flows, flow_figure
 from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import METRICS
@@ -20,6 +19,7 @@ from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError
 from orchestration.core.records import Samples
+from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.papers.catalogue import load_campaigns, put_aside
 from orchestration.papers.claims import Section, load_claims
 from orchestration.papers.figure_texts import amount

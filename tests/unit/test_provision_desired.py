@@ -7,8 +7,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.trial import HostSpec
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from inventory.parts import TrafficClass
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.parts import TrafficClass
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import CLOSLOOP, DriverSpec, HostSpec
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc

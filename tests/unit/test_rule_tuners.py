@@ -6,10 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
-from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Observation
 from orchestration.core.roce import DCQCN_PARAMETERS
+from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.trial import TunerSpec
 from tuners import registry
 from tuners.ecn import acc, graphcc, pet

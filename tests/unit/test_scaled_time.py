@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from inventory.ansible import load_rack, write_rack
 from inventory.files import load_testbed
+from inventory.flows import ideal_times_ns
 from inventory.rack import Access, Rack
 from inventory.scale import MOST_SCALE, scaled
 from orchestration.backends.dilation import (
@@ -43,7 +44,7 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
-from traffic.schedule import ideal_times_ns, make_schedule
+from traffic.schedule import make_schedule
 
 GRAPHCC = load_testbed("graphcc")
 FACTORS = st.integers(1, MOST_SCALE)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventory.files import load_testbed
-from inventory.switch import SwitchSpec
 from orchestration.core.knobs import ECN, KNOBS, Bounds, Column, ImpossibleSetting, Knob
 from orchestration.core.ports import Offer
 from orchestration.core.records import Change
@@ -28,6 +27,7 @@ from orchestration.core.signals import (
     targets,
     wants_flow_table,
 )
+from orchestration.core.switch import SwitchSpec
 from orchestration.results.tables import TABLES
 from tuners.base import BaseTuner
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.backends.linux import switch_sysctls
 from orchestration.backends.simulated.job import (
     build_arrays,
@@ -14,6 +13,7 @@ from orchestration.backends.simulated.job import (
     route_rows,
 )
 from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.analysis.delivered import Ends
 from orchestration.analysis.starvation import check_starvation, measure_shares
 from orchestration.core.records import DONE, LASTING, Samples, Schedule
 from orchestration.core.roce import RoceSpec
+from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.trial import (
     ConcurrentSpec,
     FabricSpec,

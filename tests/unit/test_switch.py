@@ -6,10 +6,10 @@ import pytest
 
 from inventory import testbed_json
 from inventory.files import load_testbed
-from inventory.switch import headroom_bytes, response_bytes
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.signals import targets
+from orchestration.core.switch import headroom_bytes, response_bytes
 from orchestration.replay.testbed_file import write_testbed
 
 BASE = """

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.topology import TrafficClass
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.senders.flows import Service
 from orchestration.analysis.counters import check_rates
@@ -24,6 +23,7 @@ from orchestration.core.records import (
     Samples,
     TrialRecord,
 )
+from orchestration.core.topology import TrafficClass
 from orchestration.core.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.results.reader import read_trial
 from orchestration.results.stamp import Stamp

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventory.files import load_testbed
-from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     AlternatingSpec,

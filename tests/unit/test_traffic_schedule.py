@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     IncastSpec,

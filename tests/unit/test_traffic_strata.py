@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     INDEPENDENT,
     STRATA,

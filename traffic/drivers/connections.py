@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from inventory.flows import own_control
 from inventory.rack import Rack
-from inventory.topology import Testbed
 from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.agent.senders.flows import Service
 from orchestration.agent.senders.sockets import Board
 from orchestration.core.records import FlowRecords
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import PatternSpec
-from traffic.schedule import own_control
 
 
 def host_addresses(rack: Rack) -> list[tuple[str, ...]]:

@@ -38,7 +38,7 @@ from traffic.drivers.programs import (
 )
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 _NAME = "perftest"
 # perftest refuses fewer iterations.

@@ -26,7 +26,7 @@ from orchestration.core.trial import SOCKETS, DriverSpec, Scalar
 from traffic.drivers.output import OutputError, excerpt
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 Options = Mapping[str, Scalar]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
-from inventory.topology import Testbed
 from orchestration.agent.senders.flows import Service
 from orchestration.core.errors import NotReadyError, TrialError, raise_any
 from orchestration.core.problems import of_text
 from orchestration.core.records import FlowRecords, Schedule
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import SOCKETS, TrialSpec
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet, answered, gather

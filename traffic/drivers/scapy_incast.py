@@ -38,7 +38,7 @@ from traffic.drivers.programs import (
 if TYPE_CHECKING:
     from scapy.packet import Packet
 
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 _NAME = "scapy"
 _LEAST_PAYLOAD = 8

@@ -52,7 +52,7 @@ from tuners.learning.networks import Arrays, init_mlp, mlp, mlp_by_group
 from tuners.learning.q_learning import QLearner, QSettings, at_work, held_returns
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 FEATURES = (*ACC_FEATURES, RATE)
 PARTS = acc_templates().parts()

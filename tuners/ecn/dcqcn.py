@@ -14,7 +14,7 @@ from orchestration.core.roce import DCQCN_PARAMETERS
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 # A parameter for each that NICs have; None where it is left out.

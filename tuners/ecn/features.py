@@ -21,7 +21,7 @@ from tuners.ecn.templates import KB
 from tuners.learning.exact import log2
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 # u, q and ECN of GraphCC (section 3.3).
 PORT_FEATURES = ("utilisation", "queue", "marked")

@@ -42,7 +42,7 @@ from tuners.learning.networks import Arrays, amax, amin, beside, concatenate, in
 from tuners.learning.q_learning import QLearner, QSettings, at_work, multi_step_returns
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 HIDDEN = 24
 ROUNDS = 2  # K

@@ -21,7 +21,7 @@ from tuners.learning.networks import Arrays, ready
 from tuners.learning.q_learning import Explorer
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 HISTORY = 3  # readings that a network sees: ACC's (section 4.1), GraphCC's, and here PET's
 

@@ -51,7 +51,7 @@ from tuners.learning.networks import Arrays, init_mlp, mlp, mlp_by_group, ready,
 from tuners.learning.q_learning import at_work
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 HEADS = (LEVELS, LEVELS, len(PMAX))  # n of kmin, n of kmax, pmax
 _TINY = 1e-30  # no logarithm of 0

@@ -18,7 +18,7 @@ from orchestration.core.records import Action, Observation, Setup
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
     from tuners.ecn.learned import Actions
 
 OF = ("acc", "graphcc", "pet")

@@ -28,7 +28,7 @@ from tuners.base import BaseTuner, not_a_share
 from tuners.ecn.scale import Bounds, marking_at, wrong_limits
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 @dataclass(eq=False)

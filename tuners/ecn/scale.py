@@ -13,7 +13,7 @@ from tuners.base import negative
 from tuners.ecn.static import REFERENCE_RATE_BPS
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 class Bounds:

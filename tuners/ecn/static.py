@@ -14,7 +14,7 @@ from tuners.base import BaseTuner, impossible_thresholds
 from tuners.ecn.dcqcn import WithDcqcn
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 REFERENCE_RATE_BPS = 25_000_000_000
 

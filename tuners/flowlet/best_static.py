@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from orchestration.core.records import Ints
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 LOADS = (0.2, 0.4, 0.6, 0.8)
 # By the hosts' rate, for each of LOADS.

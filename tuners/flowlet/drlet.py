@@ -24,7 +24,7 @@ from tuners.learning.checkpoint import CheckpointError, load_for
 from tuners.learning.checkpoint import load as load_checkpoint
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 NAME = "drlet"
 

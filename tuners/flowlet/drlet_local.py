@@ -24,7 +24,7 @@ from tuners.flowlet.settings import PACKET_BYTES, action_of
 from tuners.learning.checkpoint import load_for
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 NAME = "drlet-local"
 FEATURES = (

@@ -20,7 +20,7 @@ from tuners.flowlet.settings import FlowletTuner, changed_only, outside
 from tuners.flowlet.uplinks import Uplinks
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ from tuners.learning.learner import part_of
 from tuners.learning.networks import ready
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 class LearnedTimeouts(FlowletTuner):

@@ -17,7 +17,7 @@ from tuners.base import BaseTuner
 from tuners.learning.exact import exp, log
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 # "the packet size of 1400 bytes, the RED queue with the minimal threshold of 65 packets and the
 # maximal threshold of 250 packets". A packet in a queue has headers of 66 bytes too.

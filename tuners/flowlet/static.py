@@ -15,7 +15,7 @@ from tuners.flowlet.settings import FlowletTuner, outside, timeout_of, timeouts
 from tuners.flowlet.uplinks import Uplinks
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 LETFLOW_NS = 200_000
 

@@ -13,7 +13,7 @@ import numpy as np
 from orchestration.core.records import Floats, Ints, Observation
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 class Uplinks:

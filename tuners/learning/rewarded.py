@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from orchestration.core.records import Floats, Observation
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 
 @runtime_checkable

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.runs import fresh
@@ -24,6 +23,7 @@ from orchestration.analysis.summary import tuner_label
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import SCHEDULE
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration, format_rate, format_size
 from orchestration.results.reader import TrialResult

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples
+from orchestration.core.topology import Testbed
 from orchestration.results.reader import TrialResult
 
 

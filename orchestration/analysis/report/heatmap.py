@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.analysis.counters import per_port
 from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, texts_of
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.records import MISSING, Floats, Ints
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_size
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity

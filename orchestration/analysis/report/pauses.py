@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from inventory.topology import Testbed
 from orchestration.analysis.figure_parts import Cells, cell_panels
 from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.core.topology import Testbed
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
 from orchestration.render.picture import Picture, rows_of

@@ -15,7 +15,6 @@ from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
 from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
 from inventory.scale import scaled
-from inventory.topology import Testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched
@@ -44,6 +43,7 @@ from orchestration.core.red_law import RedLaw
 from orchestration.core.signals import (
     wants_flow_table,
 )
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import require_kernel

@@ -25,7 +25,6 @@ from collections.abc import Collection
 
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
-from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated import link_requests
 from orchestration.backends.emulated.job import FabricPlan, NamespacePlan
@@ -38,6 +37,7 @@ from orchestration.backends.linux import (
     switch_sysctls,
 )
 from orchestration.core.errors import InputError
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import LINUX, FabricSpec, HostSpec
 from orchestration.datapath import flows as own_nics
 from orchestration.datapath import ports as own_ports

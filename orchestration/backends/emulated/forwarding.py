@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from collectors.bpf.compile import RED_LAW, compiled
 from inventory.scale import MOST_SCALE, scaled
-from inventory.topology import Testbed
 from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
@@ -36,6 +35,7 @@ from orchestration.backends.emulated.system import run_batch, unshare_network
 from orchestration.backends.realtime import rounded_up
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import write_whole
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_rate
 from orchestration.core.user_folders import state_folder
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inventory.topology import Testbed
 from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 
 # The file in a job's folder that names a policy to load, in place of a trial.

@@ -6,11 +6,11 @@ import socket
 from collections.abc import Sequence
 
 from collectors.readers.tc import QueueReading, RedReader
-from inventory.topology import Testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated.namespaces import NetlinkError, send_requests
 from orchestration.core.records import Floats, Ints
 from orchestration.core.red_law import read_back_pmax, red_max_ps
+from orchestration.core.topology import Testbed
 
 
 class LinuxQueues:

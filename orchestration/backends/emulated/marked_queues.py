@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from collectors.readers.tc import PlainReader, QueueReading
-from inventory.topology import Testbed
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
 from orchestration.agent.linux import qdiscs
@@ -20,6 +19,7 @@ from orchestration.agent.readers.marks import Marker, offsets
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.core.records import Floats, Ints
 from orchestration.core.red_law import line_max_ps, line_pmax
+from orchestration.core.topology import Testbed
 
 _MOST = 2**32 - 1
 

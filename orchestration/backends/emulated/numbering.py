@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inventory.topology import Port
+    from orchestration.core.topology import Port
 
 # Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.capture_probe import frames, hops, pauses
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric
@@ -27,6 +26,7 @@ from orchestration.backends.emulated.rig import EmulatedRig
 from orchestration.backends.emulated.traffic import NoTraffic, Traffic
 from orchestration.backends.ticker import Ticker
 from orchestration.core.knobs import ECN
+from orchestration.core.topology import ETHERNET_HEADER_BYTES
 
 _UDP_IP_BYTES = 8 + 20
 _ECT0 = 2

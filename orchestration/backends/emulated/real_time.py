@@ -7,7 +7,6 @@ from typing import Any
 
 from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS
-from inventory.topology import Testbed
 from orchestration.agent.bpf.btf import VMLINUX
 from orchestration.agent.bpf.congestion import OLDEST
 from orchestration.agent.bpf.load import kernel_release
@@ -16,6 +15,7 @@ from orchestration.backends.emulated.machine import missing_parts
 from orchestration.backends.linux import delays
 from orchestration.core.errors import NotReadyError
 from orchestration.core.records import SHAPERS_LATE
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 
 _VIRTUAL = "run it in virtual time: leave the clock out"

@@ -31,7 +31,7 @@ from orchestration.core.records import Action, Observation, Setup, TrialRecord
 from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
-    from inventory.topology import Testbed
+    from orchestration.core.topology import Testbed
 
 # The key of a question in the guest's message; the value is the kind of question.
 ASKS = "asks"

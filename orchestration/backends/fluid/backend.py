@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from inventory.topology import Testbed
 from orchestration.backends.fluid.rig import FluidRig
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.ports import Progress, Tuner
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.signals import wants_flow_table
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry

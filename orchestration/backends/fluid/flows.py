@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.readers.flows import FlowReading, per_queue
-from inventory.topology import Testbed
 from orchestration.agent.readers.flow_layout import WINDOW_SLOTS
 from orchestration.core.records import Floats, Ints, Schedule
+from orchestration.core.topology import Testbed
 
 INITIAL_WINDOW_SEGMENTS = 10
 MIN_WINDOW_SEGMENTS = 2

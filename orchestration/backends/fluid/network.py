@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.routing import next_hops
-from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Change, Floats, Ints
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 
 # Keeps 0 / 0 at 0 without a mask; far below any byte count.
 _TINY = 1e-300

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.fluid.flows import FlowWindow
 from orchestration.backends.fluid.network import FluidNetwork, Paths
@@ -31,6 +30,7 @@ from orchestration.core.records import (
     Samples,
     Schedule,
 )
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 
 # The model's longest step: a few round trips of an idle leaf-spine fabric.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.routing import PathTable
-from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.backends.fluid.flows import FlowWindow, Windows
 from orchestration.backends.fluid.network import FluidNetwork, Paths
 from orchestration.core.records import DONE, UNFINISHED, Floats, FlowRecords, Ints, Schedule
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 
 _NEVER_NS = np.iinfo(np.int64).max
 _FREE = -1

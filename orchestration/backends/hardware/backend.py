@@ -14,7 +14,6 @@ import numpy as np
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.scale import shapers_late_ns
-from inventory.topology import Testbed
 from orchestration.backends.dilation import (
     dilated,
     stretched,
@@ -59,6 +58,7 @@ from orchestration.core.knobs import ECN
 from orchestration.core.ports import Progress, Tuner
 from orchestration.core.records import SHAPERS_LATE, Event, Schedule, TrialRecord
 from orchestration.core.signals import wants_flow_table
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused

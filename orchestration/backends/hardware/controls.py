@@ -12,12 +12,12 @@ from typing import Any
 from collectors.bpf.compile import DCTCP as SOURCE
 from collectors.bpf.compile import compiled
 from inventory.rack import Rack
-from inventory.topology import Testbed
 from orchestration.agent.bpf.congestion import read_control
 from orchestration.backends import dctcp_program
 from orchestration.backends.dctcp_program import DCTCP, new_name
 from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.linux import host_sysctls
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather

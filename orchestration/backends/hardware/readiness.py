@@ -7,11 +7,11 @@ from typing import Any
 
 from inventory.rack import Rack
 from inventory.scale import scaled
-from inventory.topology import Testbed
 from orchestration.backends.hardware.switches import Switch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.ports import Tuner
 from orchestration.core.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Fleet, gather

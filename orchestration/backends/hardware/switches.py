@@ -16,10 +16,10 @@ import numpy as np
 from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS, Unwrapped
 from inventory.rack import Rack
-from inventory.topology import Queue
 from orchestration.agent.linux import qdiscs
 from orchestration.core.records import Floats, Ints
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
+from orchestration.core.topology import Queue
 from orchestration.device.errors import DeviceError
 
 Request = tuple[str, dict[str, Any]]

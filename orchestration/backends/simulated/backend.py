@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inventory.topology import Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
@@ -26,6 +25,7 @@ from orchestration.core.signals import (
     PAIRS,
     wants_flow_table,
 )
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry

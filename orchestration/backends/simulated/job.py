@@ -8,9 +8,8 @@ from ipaddress import IPv4Address
 import numpy as np
 
 from inventory.addressing import attachments, emulated_addresses
+from inventory.flows import base_rtt_ns, window_bytes
 from inventory.routing import next_hops
-from inventory.switch import WATCHDOG_ACTIONS
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.agent.senders.flows import Endpoints, Flows
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.paths import partner_rows, rules
@@ -19,9 +18,10 @@ from orchestration.core.congestion import HEARS_MARKS, with_base_rtt
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.records import Ints, Schedule
 from orchestration.core.roce import DECISIONS, UDP_PORT, udp_source
+from orchestration.core.switch import WATCHDOG_ACTIONS
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.drivers.connections import services
-from traffic.schedule import base_rtt_ns, window_bytes
 
 # Numbered as in `ns3/traffic.h`.
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}

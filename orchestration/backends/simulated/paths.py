@@ -9,7 +9,6 @@ import numpy as np
 
 from inventory.addressing import attachments
 from inventory.routing import next_hops
-from inventory.topology import Port, Testbed
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import (
     KINDS,
@@ -19,6 +18,7 @@ from orchestration.core.load_balancing import (
 )
 from orchestration.core.records import Change, Ints
 from orchestration.core.signals import BALANCING_KEYS
+from orchestration.core.topology import Port, Testbed
 
 # Of a switch: its timeout, then its signals.
 _COLUMNS = 1 + len(BALANCING_KEYS)

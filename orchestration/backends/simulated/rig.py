@@ -20,7 +20,6 @@ from collectors.readers.ns3 import (
     queues_and_hosts,
     thresholds,
 )
-from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.flow_samples import FlowReadings
 from orchestration.backends.nic_parameters import NicParameters
@@ -50,6 +49,7 @@ from orchestration.core.records import (
 )
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
 from orchestration.core.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.schedule import lasting_flows
 

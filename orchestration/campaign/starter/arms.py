@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError, suggest
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import CHECKPOINT_PARAM
 from tuners import registry
 from tuners.learning.checkpoint import PRETRAINED, pretrained

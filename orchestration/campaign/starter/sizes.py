@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed
 from traffic.workloads import load_workload
 
 MS = 1_000_000

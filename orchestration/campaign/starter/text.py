@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventory.topology import Testbed
 from orchestration.campaign.starter.arms import DCQCN, DCTCP, Arm, Chosen, Comparison
 from orchestration.campaign.starter.sizes import Incast
+from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 
 REPEATS = 6

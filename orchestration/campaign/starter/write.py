@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.campaign.arriving import arriving
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.starter import sizes
@@ -19,6 +18,7 @@ from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, 
 from orchestration.campaign.starter.text import Draft, campaign_text, lossless_text
 from orchestration.core.errors import InputError, Problem, check_known, unwritable
 from orchestration.core.files import write_whole
+from orchestration.core.topology import Testbed
 from traffic.schedule import make_schedule
 from traffic.workloads import load_workload
 

@@ -24,8 +24,8 @@ from inventory.ansible_schema import GROUPS
 from inventory.ansible_text import flow
 from inventory.files import known_testbeds, testbed_text
 from inventory.rack import SONIC_QUEUE, Access, Rack
-from inventory.topology import Device, Port, Testbed
 from orchestration.core.errors import NotReadyError, Problem, raise_any
+from orchestration.core.topology import Device, Port, Testbed
 from orchestration.core.units import format_duration, format_rate
 from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.exchange.source import new_folder

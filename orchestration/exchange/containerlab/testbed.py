@@ -14,9 +14,9 @@ from inventory.ansible_text import flow
 from inventory.files import load_testbed
 from inventory.schema import MAX_MTU_BYTES, MIN_MTU_BYTES
 from inventory.strictyaml import in_order
-from inventory.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed
 from inventory.yamltree import MAX_FAULTS
 from orchestration.core.errors import InputError, Problem
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed
 from orchestration.core.units import format_duration, format_rate, format_size
 from orchestration.exchange.containerlab.read import Cable, LabFile
 from orchestration.exchange.mapping import tiers

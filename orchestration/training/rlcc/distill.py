@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
 from orchestration.backends.simulated.program import Program, require_program
+from orchestration.core.topology import Testbed
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import render_policy
 from orchestration.policies.trees import IntegerTrees

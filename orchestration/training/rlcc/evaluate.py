@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inventory.topology import Testbed
 from orchestration.backends.simulated.program import Program
+from orchestration.core.topology import Testbed
 from orchestration.training.rlcc.rollout import Rollout, play
 from orchestration.training.rlcc.scenarios import Scenario
 from tuners.nic.observation import expected_inflation

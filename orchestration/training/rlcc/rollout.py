@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.topology import Testbed
+from inventory.flows import base_rtt_ns
 from orchestration import datapath
 from orchestration.backends.simulated.job import build_arrays
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import Program
 from orchestration.core.errors import NotReadyError
+from orchestration.core.topology import Testbed
 from orchestration.training.rlcc.scenarios import Scenario, first_shares, schedule, trial
-from traffic.schedule import base_rtt_ns
 from tuners.nic.observation import ONE
 
 _RECORD = np.dtype(

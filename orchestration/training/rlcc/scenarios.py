@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.files import load_testbed
-from inventory.topology import Testbed
 from orchestration.core.records import Schedule
 from orchestration.core.roce import RoceSpec
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
     BackendName,

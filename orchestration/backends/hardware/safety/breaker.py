@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.rack import Corridor
-from inventory.topology import Testbed
 from orchestration.core.errors import TrialError
 from orchestration.core.records import Ints, Observation
+from orchestration.core.topology import Testbed
 
 # One drop among three packets proves nothing: a port's window with fewer packets is not judged.
 LEAST_PACKETS = 100

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from inventory.parts import Device, Link, LinkSpec, Port, Queue, TrafficClass
-from inventory.switch import SwitchSpec
+from orchestration.core.parts import Device, Link, LinkSpec, Port, Queue, TrafficClass
+from orchestration.core.switch import SwitchSpec
 
 __all__ = ["Device", "Link", "LinkSpec", "Port", "Queue", "Testbed", "TrafficClass"]
 

@@ -19,8 +19,8 @@ from collectors.snapshot import (
     decode_snapshot,
 )
 from inventory.testbed_json import testbed_from_json
-from inventory.topology import Testbed
 from orchestration.core.errors import InputError
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run import journal as log
 from orchestration.run.folder import work_folder
