@@ -27,9 +27,10 @@ commands, remedies = beside("commands"), beside("remedies")
 
 FORMATTER = "orchestration/core/problems.py"
 # What runs on devices or in a rack's guest stands alone, and sends its errors as two texts.
-ON_DEVICES = ("orchestration/agent/", "orchestration/agent/policies/", "collectors/readers/")
+ON_DEVICES = "orchestration/agent/"
 ARROW = re.compile(r"\n\s*-> |^ {2,}-> ")
 # Help, and pages that are written: what they name exists, but they are no remedies.
+VERBS = re.compile(r"/verbs?(_\w+)?\.py:")
 NO_REMEDIES = (
     "orchestration/analysis/index/page.py",
     "orchestration/analysis/report/report_page.py",
@@ -41,7 +42,8 @@ NO_REMEDIES = (
     "orchestration/replay/campaign_file.py",
     "orchestration/replay/testbed_file.py",
     "orchestration/search/text.py",
-    "orchestration/studies/",
+    "orchestration/bench/",
+    "orchestration/papers/",
     "orchestration/counterfactuals/credit_printed.py",
 )
 # A command that is to be given: behind a colon or a backtick, or a text of its own.
@@ -64,6 +66,11 @@ def taken_apart(tree: ast.AST) -> list[int]:
         ):
             lines.append(node.lineno)
     return lines
+
+
+def no_remedies(where):
+    """Return whether a place holds help or a written page: a package's verbs are such, too."""
+    return where.startswith(NO_REMEDIES) or VERBS.search(where)
 
 
 def test_one_module_formats_problems():
@@ -112,7 +119,7 @@ def test_a_command_that_does_not_exist_is_found(text):
 def test_a_command_that_is_to_be_given_is_whole():
     lacking = []
     for where, text in commands.texts():
-        if where.startswith(NO_REMEDIES):
+        if no_remedies(where):
             continue
         for match in INSTRUCTION.finditer(text):
             for one in commands.commands(where, match[2]):
@@ -130,7 +137,7 @@ def test_each_remedy_has_a_test_that_runs_it():
     named = {
         one.form: where
         for where, text in commands.texts()
-        if not where.startswith(NO_REMEDIES)
+        if not no_remedies(where)
         for one in commands.commands(where, text)
     }
     known = {**remedies.TESTS, **remedies.NOT_RUN}

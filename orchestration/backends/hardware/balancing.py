@@ -1,6 +1,6 @@
 """Load balancing on a rack: its Linux switches choose paths while a trial runs.
 
-The agents' part is collectors/readers/path_agent.py. Only switches with several ports towards a
+The agents' part is orchestration/agent/readers/paths.py. Only switches with several ports towards a
 destination are asked for anything; all others have no flowlets.
 """
 
