@@ -51,8 +51,7 @@ def calibrate(
     """
     from inventory.amend import amended, check_new, write_new
     from inventory.files import load_testbed
-    from orchestration.calibration.measure import read_calibration, to_json
-    from orchestration.calibration.run import correction
+    from orchestration.calibration.measure import correction, read_calibration, to_json
     from orchestration.cli.run import backend_named
     from orchestration.core.capabilities import capabilities
     from orchestration.run import wiring
@@ -90,7 +89,7 @@ def calibrate(
 def _measure(
     engine: Backend, name: BackendName, fabric: Testbed, testbed: str, out: Path
 ) -> Calibration:
-    from orchestration.calibration.run import calibrate as measure
+    from orchestration.calibration.measure import calibrate as measure
 
     with Phases() as phases:
         last = ""

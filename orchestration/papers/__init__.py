@@ -18,7 +18,7 @@ VERBS = (
     Verb(
         "headroom",
         "Show what any tuner could win: the loss of the best static setting, by condition.",
-        "orchestration.papers.verb_headroom:headroom",
+        "orchestration.papers.verbs:headroom",
         STUDIES,
     ),
 )

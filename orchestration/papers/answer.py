@@ -11,8 +11,15 @@ from orchestration.analysis.statistics import PairedDifference
 from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.papers.causes import likely_cause
 from orchestration.papers.condition import base_of, in_order
-from orchestration.papers.figure_texts import amount, difference_text, estimate_text
-from orchestration.papers.page_data import Arm, Cell, Headline, Yardstick
+from orchestration.papers.page_data import (
+    Arm,
+    Cell,
+    Headline,
+    Yardstick,
+    amount,
+    difference_text,
+    estimate_text,
+)
 from orchestration.papers.results import (
     BEST_DCQCN,
     RULES,

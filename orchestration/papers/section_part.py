@@ -18,11 +18,7 @@ from orchestration.papers.answer import (
 from orchestration.papers.causes import likely_cause
 from orchestration.papers.claims import Section
 from orchestration.papers.condition import Condition, in_order
-from orchestration.papers.figure_texts import (
-    amount,
-    difference_text,
-    estimate_text,
-)
+from orchestration.papers.page_data import amount, difference_text, estimate_text
 from orchestration.papers.results import SectionResult
 from orchestration.papers.verdicts import ClaimResult
 from orchestration.render.markdown import rows_table

@@ -1,4 +1,4 @@
-"""`closloop papers` and `fidelity`: the studies, whose campaigns are examples."""
+"""`closloop papers`, `headroom` and `fidelity`: studies, whose campaigns are examples."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.analysis.metrics import HEADROOM
 from orchestration.cli.options import (
     Campaigns,
     ClusterOption,
     Group,
     Jobs,
+    Json,
     Page,
     Repeats,
     Runs,
     verb,
 )
 from orchestration.cli.run import Running, backend_named
-from orchestration.cli.terminal import Phases, write_page
+from orchestration.cli.terminal import Phases, print_json, write_page
+from orchestration.render.json import json_text
 from orchestration.render.table import table
 from orchestration.render.terminal import show
 from orchestration.run.launcher import executor_named
@@ -31,6 +34,7 @@ from orchestration.run.own_process import spare_threads
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.core.trial import BackendName
+    from orchestration.papers.headroom_map import HeadroomMap
 
 _PAPERS_EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
@@ -114,9 +118,8 @@ def write_results(
     """
     from orchestration.core.outputs import check_outputs
     from orchestration.papers.claims import load_claims, of_paper
-    from orchestration.papers.headroom_picture import picture
-    from orchestration.papers.page_data import read_data, to_json
-    from orchestration.papers.page_parts import renewed
+    from orchestration.papers.page_data import read_data, renewed, to_json
+    from orchestration.papers.pictures import headroom_picture
     from orchestration.papers.results_page import ResultsPage, results_page
     from orchestration.results.found import recorded_files
 
@@ -131,7 +134,7 @@ def write_results(
         page = results_page(file, runs, phases.phase, phases.step)
     if kept is not None:
         page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
-    drawn = picture(page.data.headroom)
+    drawn = headroom_picture(page.data.headroom)
     text = page.text(picture_file.name)
     write_page(renewed(former, text, paper) if paper else text, output)
     write_page(to_json(page.data), data_file, "data")
@@ -219,3 +222,74 @@ def run_all(
         took = clock_text(time.monotonic() - begin_s)
         typer.echo(f"all {len(campaigns)} campaigns: {finished} trials in {took}", err=True)
     return code
+
+
+@verb(
+    "Examples:  closloop headroom runs/headroom --by nics --metric mice_p95  |  "
+    "closloop headroom runs/headroom --setting nics -o headroom.md"
+)
+def headroom(
+    run: Annotated[Path, "A run folder whose tuners are static settings."],
+    *,
+    metric: Annotated[
+        list[str],
+        "--metric",
+        "An objective, of the papers' metrics; each chooses its own settings.",
+    ] = [*HEADROOM],  # noqa: B006
+    by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
+    setting: Annotated[
+        list[str], "--setting", "A factor whose levels are part of the setting."
+    ] = [],  # noqa: B006
+    folds: Annotated[int, typer.Option(min=2, help="Parts of the seeds; 2 are halves.")] = 2,
+    output: Annotated[
+        Path | None, "--output", "-o", "A page to write the map into; beside it .json and .svg."
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what any tuner could win: the loss of the best static setting, by condition.
+
+    It is judged against the best setting of each condition, on other seeds than those that choose
+    (docs/headroom.md). A page that is there keeps what stands above the map.
+
+    Exit code: 0 done, 2 bad input.
+    """
+    from orchestration.core.outputs import check_outputs
+    from orchestration.papers.headroom_map import make_map, to_json
+    from orchestration.papers.map_conditions import check_metrics, scene_of
+    from orchestration.papers.map_page import page, with_former
+    from orchestration.papers.pictures import map_picture
+    from orchestration.papers.results import measure_campaign
+    from orchestration.results.found import recorded_files
+
+    check_metrics(metric)
+    beside = [] if output is None else [output.with_suffix(end) for end in (".json", ".svg")]
+    if output is not None:
+        check_outputs([output, *beside], recorded_files([run]))
+    with Phases() as phases:
+        phases.phase("Reading trials")
+        trials = measure_campaign(run, phases.step)
+        phases.phase("Choosing and judging")
+        scene = scene_of(str(run), trials, by, setting)
+        found = make_map(scene, list(dict.fromkeys(metric)), folds)
+    for arm in scene.left_out:
+        typer.echo(f"left out, since it is no static setting: {arm}", err=True)
+    if as_json:
+        print_json(to_json(found))
+    else:
+        _show(found)
+    if output is not None:
+        data, drawn = beside
+        former = output.read_text(encoding="utf-8") if output.exists() else ""
+        write_page(with_former(page(found, drawn.name), former), output)
+        text = json_text(to_json(found)) + "\n"
+        write_page(text, data, "data")
+        write_page(map_picture(found), drawn, "picture")
+
+
+def _show(found: HeadroomMap) -> None:
+    from orchestration.papers.map_page import group_table, summary
+
+    for group in found.groups:
+        show(group_table(found, group), "")
+    for sentence in summary(found):
+        typer.echo(sentence)

@@ -6,13 +6,13 @@ VERBS = (
     Verb(
         "clean",
         "Remove what a killed rack left on this machine, and give lent interfaces back.",
-        "orchestration.virtual_rack.verb_clean:clean",
+        "orchestration.virtual_rack.verbs:clean",
         RACKS,
     ),
     Verb(
         "rack",
         "Start and use a virtual rack: devices in virtual time, reachable only by SSH.",
-        "orchestration.virtual_rack.verb_rack:app",
+        "orchestration.virtual_rack.verbs:app",
         RACKS,
     ),
 )

@@ -10,9 +10,14 @@ from typer.testing import CliRunner
 from inventory.amend import amended
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.calibration.measure import marking, read_calibration, to_json
+from orchestration.calibration.measure import (
+    calibrate,
+    correction,
+    marking,
+    read_calibration,
+    to_json,
+)
 from orchestration.calibration.probes import path_kinds
-from orchestration.calibration.run import calibrate, correction
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError
 from orchestration.core.records import Samples

@@ -15,7 +15,7 @@ from orchestration.core.trial import Scalar
 from orchestration.papers.headroom_map import HeadroomMap, make_map, to_json
 from orchestration.papers.map_conditions import check_metrics, scene_of
 from orchestration.papers.map_page import MARK, page, with_former
-from orchestration.papers.map_picture import picture
+from orchestration.papers.pictures import map_picture
 from orchestration.papers.results import Measured
 
 MEAN, TAIL = "slowdown_mean", "mice_p95"
@@ -184,8 +184,8 @@ def test_page_picture_and_json_say_the_same() -> None:
     assert "| elephants | **+20.0% [+20.0% to +20.0%]** | too few flows |" in text
     assert "| – | elephants | deep (20.0%) | – |" in text
     assert "in the mean; above 10% under 1 of 2 conditions (beyond chance under 1)" in text
-    ElementTree.fromstring(picture(found))
-    assert "+20%" in picture(found)
+    ElementTree.fromstring(map_picture(found))
+    assert "+20%" in map_picture(found)
     data = json.loads(json.dumps(to_json(found), allow_nan=False))
     whole = next(one for one in data["places"] if one["condition"] is None)
     assert whole["headroom"] == pytest.approx(0.15)

@@ -13,10 +13,10 @@ from orchestration.analysis.flow_figures import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.papers.claims import Section
 from orchestration.papers.headroom import Headroom, headroom_of, verdict_on
-from orchestration.papers.headroom_page import headroom_part
-from orchestration.papers.headroom_picture import picture
 from orchestration.papers.page_data import Cell, Headline, PageData, read_data, to_json
+from orchestration.papers.pictures import headroom_picture
 from orchestration.papers.results import Measured
+from orchestration.papers.results_page import headroom_part
 
 SECTION = Section(
     id="s",
@@ -125,10 +125,10 @@ def test_what_headroom_comes_to(headroom: tuple[float, float, float], text: str)
 
 def test_the_picture_is_svg_with_every_condition_and_arm() -> None:
     rows = headroom_of("P", [([SECTION], trials(0.3, best_static=2.4, oracle=2, acc=9, amt=2.2))])
-    text = picture(rows)
+    text = headroom_picture(rows)
     ElementTree.fromstring(text)
     assert all(word in text for word in (">c, load 0.3<", ">acc<", ">amt<", ">best-static<"))
-    assert picture([]) == ""
+    assert headroom_picture([]) == ""
 
 
 HEADLINE = Headline("A", "text", "says", {"dctcp": Cell("partly", "less", "sample")})
