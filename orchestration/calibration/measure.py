@@ -1,4 +1,4 @@
-"""Runs the probes of a backend, and takes figures from their records: RTT, goodput, marking, delay."""
+"""Runs a backend's probes, and takes figures from their records: RTT, goodput, marks, delays."""
 
 from __future__ import annotations
 
