@@ -113,10 +113,9 @@ def _imports(name: str) -> tuple[str, ...]:
 def _imported(name: str, source: str) -> Iterator[str]:
     # only imports at the top level of a module: others are for type checkers or the controller
     for statement in ast.parse(source).body:
-        if isinstance(statement, ast.ImportFrom) and statement.module:
-            module = statement.module
-            if statement.level:
-                module = f"{name.rsplit('.', statement.level)[0]}.{module}"
+        if isinstance(statement, ast.ImportFrom):
+            above = name.rsplit(".", statement.level)[:1] if statement.level else []
+            module = ".".join([*above, *filter(None, [statement.module])])
             if module.partition(".")[0] not in _OURS:
                 continue
             for alias in statement.names:

@@ -5,6 +5,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.testbeds import single_switch
+
 PATIENCE_S = 240.0
 # How long things took, which no two runs have in common.
 OF_THE_CLOCK = {"wall_s", "started_ns", "stages_s"}
@@ -25,16 +27,9 @@ class Slow(BaseTuner):
         time.sleep(self.nap_s)
         return Secn1().reset(testbed, seed)
 """
-TESTBED = """\
-kind: single-switch
-name: five
-description: 5 hosts, one switch
-source: none
-mtu: 1500B
-buffer: 4MB
-hosts: 5
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+TESTBED = single_switch(
+    "five", 5, "25Gbps", description="5 hosts, one switch", source="none", buffer="4MB"
+)
 WORKLOAD = "bytes,cdf\n1000,0\n20000,0.6\n100000,1\n"
 CAMPAIGN = """\
 campaign: tiny

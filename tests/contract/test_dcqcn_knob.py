@@ -17,20 +17,14 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.run import wiring
+from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 
 MS = 1_000_000
 # its `rpg_byte_reset` is out of an mlx5 NIC's bounds, and a change of others leaves it so
 HOST = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS["paper"].items())))
-STAR = """
-kind: single-switch
-name: star
-mtu: 1500B
-buffer: 64MB
-hosts: 5
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+STAR = single_switch("star", 5, "25Gbps", buffer="64MB")
 
 
 class Plan(BaseTuner):

@@ -21,22 +21,13 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.run import wiring
+from tests.testbeds import leaf_spine
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 
 MS, US = 1_000_000, 1_000
 ROCE = HostSpec("dcqcn", roce=RoceSpec(recovery="selective-repeat"))
-TESTBED = """
-kind: leaf-spine
-name: four-spines
-mtu: 1500B
-buffer: 4MB
-leaves: 3
-spines: 4
-hosts_per_leaf: 4
-host_link: {rate: 10Gbps, delay: 1us}
-uplink: {rate: 10Gbps, delay: 1us}
-"""
+TESTBED = leaf_spine("four-spines", 3, 4, 4, "10Gbps", "10Gbps", buffer="4MB")
 LEAVES, UPLINKS = 3, 4
 
 

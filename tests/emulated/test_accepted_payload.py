@@ -18,17 +18,11 @@ from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
 from orchestration.results.load_fact import FACT
 from orchestration.results.writer import write_trial
+from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
 
 MS = 1_000_000
-TESTBED = """
-kind: single-switch
-name: lossy
-mtu: 1500B
-buffer: BUFFER
-hosts: 9
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+TESTBED = single_switch("lossy", 9, "25Gbps", buffer="BUFFER")
 NEVER_MARKS = TunerSpec(
     "static", {"kmin_bytes": 64_000_000, "kmax_bytes": 64_000_000, "pmax": 0.01}
 )

@@ -25,20 +25,14 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1
 
 MS = 1_000_000
 OURS = FabricSpec("closloop")
-SIXTEEN = """
-kind: single-switch
-name: sixteen
-mtu: 1500B
-buffer: BUFFER
-hosts: 17
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+SIXTEEN = single_switch("sixteen", 17, "25Gbps", buffer="BUFFER")
 
 
 def roce(name="mlx5", **more):

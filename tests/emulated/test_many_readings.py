@@ -4,19 +4,10 @@ import pytest
 
 from orchestration.bench.outcome import run_trial
 from orchestration.core.trial import SingleFlowSpec, TunerSpec
+from tests.testbeds import leaf_spine
 
 PERIOD_NS = 20_000
-FABRIC = """
-kind: leaf-spine
-name: thousand-ports
-mtu: 1500B
-buffer: 1MB
-leaves: 20
-spines: 10
-hosts_per_leaf: 30
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 100Gbps, delay: 1us}
-"""
+FABRIC = leaf_spine("thousand-ports", 20, 10, 30, "25Gbps", "100Gbps", buffer="1MB")
 
 
 @pytest.mark.slow

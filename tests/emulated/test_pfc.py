@@ -17,6 +17,7 @@ from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
+from tests.testbeds import leaf_spine, single_switch
 
 MS = 1_000_000
 OURS = FabricSpec("closloop")
@@ -25,13 +26,7 @@ DEAF = HostSpec(
     "dcqcn", roce=RoceSpec(dcqcn=(("min_time_between_cnps", MS),), timeout_ns=1_000 * MS)
 )
 ROCE = HostSpec("dcqcn", roce=RoceSpec())
-ONE_SWITCH = """
-kind: single-switch
-name: one
-mtu: 1500B
-hosts: 22
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+ONE_SWITCH = single_switch("one", 22, "25Gbps")
 CLASSES = """
 classes:
   - {name: rdma, weight: 50}
@@ -181,16 +176,7 @@ def test_too_little_headroom_drops_and_says_so(folder):
     )
 
 
-LEAF_SPINE = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-leaves: 3
-spines: 2
-hosts_per_leaf: 4
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 25Gbps, delay: 1us}
-"""
+LEAF_SPINE = leaf_spine("small", 3, 2, 4, "25Gbps", "25Gbps")
 
 
 def test_a_link_that_was_stopped_is_not_called_slow(folder):

@@ -16,17 +16,11 @@ from orchestration.core.roce import DCQCN_SETS, RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, SingleFlowSpec
 from orchestration.datapath import __file__ as data_path
 from orchestration.datapath.flows import PARAMETER_ORDER
+from tests.testbeds import single_switch
 
 MS = 1_000_000
 GOODPUT = 1024 / (1024 + 58 + 24)
-SWITCH = """
-kind: single-switch
-name: seventeen
-mtu: 1500B
-buffer: 64MB
-hosts: 17
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+SWITCH = single_switch("seventeen", 17, "25Gbps", buffer="64MB")
 
 
 def under(control, **more):

@@ -10,6 +10,7 @@ import pytest
 
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.tables import TABLES
+from tests.testbeds import leaf_spine
 
 CAMPAIGN = """campaign: old
 testbed: rlcc-7
@@ -49,18 +50,7 @@ def test_a_replay_repeats_flows_and_actions_on_linux(tmp_path):
     assert before.table("ports")["marked_packets"].sum() > 0
 
 
-BED = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-buffer: 400KB
-leaves: 2
-spines: 3
-hosts_per_leaf: 3
-uplinks_per_spine: 1
-host_link: {rate: 10Gbps, delay: 1us}
-uplink: {rate: 5Gbps, delay: 1us}
-"""
+BED = leaf_spine("small", 2, 3, 3, "10Gbps", "5Gbps", buffer="400KB", uplinks_per_spine="1")
 # Turns several knobs, each at times of its own, by what it sees and by chance.
 TUNER = """
 import numpy as np

@@ -23,18 +23,12 @@ from orchestration.core.trial import (
     PoissonSpec,
     SingleFlowSpec,
 )
+from tests.testbeds import single_switch
 
 MS = 1_000_000
 ECT0, CE = 2, 3
 OURS = FabricSpec("closloop")
-SWITCH = """
-kind: single-switch
-name: one-switch
-mtu: 1500B
-buffer: BUFFER
-hosts: 17
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+SWITCH = single_switch("one-switch", 17, "25Gbps", buffer="BUFFER")
 MIXED = """
 kind: leaf-spine
 name: mixed

@@ -13,17 +13,9 @@ from rack_lab import bare, lab, unchanged  # noqa: F401 (fixtures)
 from real_rack import four_devices, machine_before  # noqa: F401 (fixtures)
 from sonic_rig import provisioned, rig, server, streaming  # noqa: F401 (fixtures)
 
-EIGHT = """
-name: lab
-kind: leaf-spine
-leaves: 2
-spines: 2
-hosts_per_leaf: 2
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 100Gbps, delay: 1us}
-mtu: 1500B
-buffer: 16MB
-"""
+from tests.testbeds import leaf_spine
+
+EIGHT = leaf_spine("lab", 2, 2, 2, "25Gbps", "100Gbps", buffer="16MB")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
 """A provisioned virtual rack, and campaigns to run on it."""
 
 import json
+import re
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -35,6 +37,20 @@ BUSY = (
     "{kind: incast, fan_in: 3, size: 128KB, period: 1ms, start: 1ms}"
 )
 CALM = "{kind: poisson, workload: WebSearch, load: 0.01}"
+
+
+@contextmanager
+def provisioned_rack(folder, testbed, **how):
+    """Bring up and provision a virtual rack of a testbed's text, in `folder`; end it afterwards."""
+    file = folder / f"{re.search('name: (.+)', testbed)[1]}.yml"
+    file.write_text(testbed)
+    rack, _ = up(load_testbed(str(file)), folder=folder / "rack", **how)
+    try:
+        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+        assert code == 0, text
+        yield rack, folder
+    finally:
+        rack.down()
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,9 @@ from machine_state import family, gone, machine
 from inventory.files import load_testbed
 from orchestration.bench.rack import closloop
 from orchestration.virtual_rack.control import up
+from tests.testbeds import leaf_spine
 
-FOUR = """
-name: four
-kind: leaf-spine
-leaves: 2
-spines: 1
-hosts_per_leaf: 1
-host_link: {rate: 20Mbps, delay: 1us}
-uplink: {rate: 10Mbps, delay: 1us}
-mtu: 1500B
-buffer: 1MB
-"""
+FOUR = leaf_spine("four", 2, 1, 1, "20Mbps", "10Mbps", buffer="1MB")
 CAMPAIGN = """
 campaign: {control}
 testbed: {testbed}

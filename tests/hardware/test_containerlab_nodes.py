@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from machine_state import machine, nothing_stays
 
+from tests.testbeds import leaf_spine
+
 pytestmark = [
     pytest.mark.root,
     pytest.mark.containers,
@@ -35,17 +37,7 @@ pytestmark = [
 ]
 
 NODES = Path(__file__).with_name("clab_nodes.py")
-FIVE = """
-name: five
-kind: leaf-spine
-leaves: 2
-spines: 1
-hosts_per_leaf: 1
-host_link: {rate: 20Mbps, delay: 1us}
-uplink: {rate: 10Mbps, delay: 1us}
-mtu: 1500B
-buffer: 1MB
-"""
+FIVE = leaf_spine("five", 2, 1, 1, "20Mbps", "10Mbps", buffer="1MB")
 CAMPAIGN = """
 campaign: one-flow
 testbed: {testbed}

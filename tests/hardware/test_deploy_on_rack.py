@@ -7,11 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from inventory.files import load_testbed
 from orchestration.bench.rack import closloop, dumps, program
 from orchestration.policies.catboost_model import read_model
 from orchestration.virtual_rack.bluefield import STATE
-from orchestration.virtual_rack.control import up
+from tests.hardware.rack_lab import provisioned_rack
 from tuners.pretrained import __path__ as pretrained
 
 pytestmark = [
@@ -57,18 +56,11 @@ sample_period: 100us
 def lab(tmp_path_factory):
     """The rack, and a folder with the model and another one."""
     folder = tmp_path_factory.mktemp("deploy")
-    (folder / "four.yml").write_text(FOUR)
     other = json.loads(MODEL.read_text())
     other["oblivious_trees"][0]["leaf_values"][0] += 0.01
     (folder / "other.json").write_text(json.dumps(other))
-    testbed = load_testbed(str(folder / "four.yml"))
-    rack, _ = up(testbed, bluefield=("h1",), folder=folder / "four")
-    try:
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
-        yield rack, folder
-    finally:
-        rack.down()
+    with provisioned_rack(folder, FOUR, bluefield=("h1",)) as rack:
+        yield rack
 
 
 def deploy(lab, *words, code=0):

@@ -6,9 +6,8 @@ from itertools import groupby
 
 import pytest
 
-from inventory.files import load_testbed
 from orchestration.bench.rack import closloop, program
-from orchestration.virtual_rack.control import up
+from tests.hardware.rack_lab import provisioned_rack
 from tests.hardware.test_rack_in_real_time import FOUR
 from tests.hardware.watched_flows import FLOWS, WATCHER, seen_in
 
@@ -23,15 +22,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flows")
-    (folder / "four.yml").write_text(FOUR)
     (folder / "watcher.py").write_text(WATCHER)
-    rack, _ = up(load_testbed(str(folder / "four.yml")), sonic=(), folder=folder / "rack")
-    try:
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
-        yield rack, folder
-    finally:
-        rack.down()
+    with provisioned_rack(folder, FOUR, sonic=()) as rack:
+        yield rack
 
 
 def values_in_turn(seen, name, number):

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from collectors.bpf.compile import path_choice_object
-from inventory.files import load_testbed
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.readers.paths import HEAD, ROUTE_BY
 from orchestration.analysis.device_figures import measure_paths
 from orchestration.bench.rack import ROOT, closloop, dumps, program
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.results.reader import read_trial
-from orchestration.virtual_rack.control import up
 from tests.emulated.paths_by_the_book import Chance, Packet, Switch
 from tests.hardware import everything
 from tests.hardware.paths_by_hand import DATAGRAMS, LINKED
+from tests.hardware.rack_lab import provisioned_rack
+from tests.testbeds import leaf_spine
 
 pytestmark = [
     pytest.mark.kernel,
@@ -37,17 +37,7 @@ pytestmark = [
 
 MAPS = ("prefixes",)
 # Spines have one port to each host, and nothing to choose: leaf1's and leaf2's uplinks matter.
-TESTBED = """
-name: paths
-kind: leaf-spine
-leaves: 2
-spines: 2
-hosts_per_leaf: 2
-host_link: {rate: 10Gbps, delay: 1us}
-uplink: {rate: 10Gbps, delay: 1us}
-mtu: 1500B
-buffer: 4MB
-"""
+TESTBED = leaf_spine("paths", 2, 2, 2, "10Gbps", "10Gbps", buffer="4MB")
 CAMPAIGN = """
 campaign: {name}
 testbed: {folder}/paths.yml
@@ -104,14 +94,8 @@ load_balancing: $balancing
 def lab(tmp_path_factory):
     """The rack, provisioned, with its folder."""
     folder = tmp_path_factory.mktemp("paths")
-    (folder / "paths.yml").write_text(TESTBED)
-    rack, _ = up(load_testbed(str(folder / "paths.yml")), folder=folder / "rack")
-    try:
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
-        yield rack, folder
-    finally:
-        rack.down()
+    with provisioned_rack(folder, TESTBED) as rack:
+        yield rack
 
 
 def run(lab, name, more, code=0, tuner="secn1"):

@@ -6,9 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from inventory.ansible import load_rack
-from inventory.files import load_testbed
 from orchestration.bench.rack import closloop
-from orchestration.virtual_rack.control import up
+from tests.hardware.rack_lab import provisioned_rack
 
 pytestmark = [
     pytest.mark.kernel,
@@ -54,15 +53,8 @@ DRIVER = "{name: perftest, verb: send, events: true, size: 4KB, mtu: 1024}"
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rails")
-    testbed = folder / "rails.yml"
-    testbed.write_text(RAILS)
-    rack, _ = up(load_testbed(str(testbed)), roce=["all"], folder=folder / "rails")
-    try:
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
-        yield rack, folder
-    finally:
-        rack.down()
+    with provisioned_rack(folder, RAILS, roce=["all"]) as rack:
+        yield rack
 
 
 def test_roce_takes_each_nics_own_device_and_its_packets_are_marked(lab):

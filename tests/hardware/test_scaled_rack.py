@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from inventory.ansible import load_rack
-from inventory.files import load_testbed
 from orchestration.bench.rack import EIGHT_DEVICES, closloop
 from orchestration.results.reader import read_trial
-from orchestration.virtual_rack.control import up
+from tests.hardware.rack_lab import provisioned_rack
 
 pytestmark = [pytest.mark.root, pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -34,15 +33,8 @@ drain: 20ms
 @pytest.fixture(scope="module")
 def scaled_rack(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scaled")
-    (folder / "eight.yml").write_text(EIGHT_DEVICES)
-    testbed = load_testbed(str(folder / "eight.yml"))
-    rack, _ = up(testbed, clock="real", scale=SCALE, folder=folder / "rack")
-    try:
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
-        yield rack, folder
-    finally:
-        rack.down()
+    with provisioned_rack(folder, EIGHT_DEVICES, clock="real", scale=SCALE) as rack:
+        yield rack
 
 
 def trials_of(rack, folder, name, repeats):

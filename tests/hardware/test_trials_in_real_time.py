@@ -30,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import everything
 from machine_state import family, gone, machine, nothing_stays
 
+from tests.testbeds import leaf_spine
+
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(300),
@@ -37,17 +39,7 @@ pytestmark = [
 ]
 
 # The uplinks are slower than the hosts: the queues are theirs.
-TESTBED = """
-name: slow-uplink
-kind: leaf-spine
-leaves: 2
-spines: 1
-hosts_per_leaf: 2
-host_link: {rate: 50Mbps, delay: 1us}
-uplink: {rate: 20Mbps, delay: 1us}
-mtu: 1500B
-buffer: 200KB
-"""
+TESTBED = leaf_spine("slow-uplink", 2, 1, 2, "50Mbps", "20Mbps", buffer="200KB")
 CAMPAIGN = """
 campaign: real
 testbed: slow-uplink.yml

@@ -5,18 +5,12 @@ import sys
 
 import pytest
 
+from tests.testbeds import leaf_spine
+
 pytestmark = [pytest.mark.browser, pytest.mark.kernel, pytest.mark.slow]
-TESTBED = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-switch: {buffer: 2MB, alpha: 1/8, pfc: [3]}
-leaves: 2
-spines: 1
-hosts_per_leaf: 12
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 100Gbps, delay: 1us}
-"""
+TESTBED = leaf_spine(
+    "small", 2, 1, 12, "25Gbps", "100Gbps", switch="{buffer: 2MB, alpha: 1/8, pfc: [3]}"
+)
 CAMPAIGN = """
 campaign: stopped
 testbed: TESTBED

@@ -13,6 +13,7 @@ from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
 from orchestration.session import Observers
+from tests.testbeds import leaf_spine, single_switch
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3
@@ -22,13 +23,7 @@ OURS = FabricSpec("closloop")
 # Flows at line rate that hear no mark: no number is drawn for them.
 FIXED = HostSpec("fixed", roce=RoceSpec(control="fixed"))
 PATIENT = HostSpec("fixed", roce=RoceSpec(control="fixed", timeout_ns=1_000 * MS))
-ONE_SWITCH = """
-kind: single-switch
-name: one
-mtu: 1500B
-hosts: 22
-host_link: {rate: RATE, delay: 1us}
-"""
+ONE_SWITCH = single_switch("one", 22, "RATE")
 CLASSES = """
 classes:
   - {name: rdma, weight: 50}
@@ -217,16 +212,7 @@ def test_the_watchdog_ends_a_storm_of_pauses_and_restores_the_queue(rig, action)
     assert sent > 0
 
 
-LEAF_SPINE = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-leaves: 3
-spines: 2
-hosts_per_leaf: 4
-host_link: {rate: RATE, delay: 1us}
-uplink: {rate: RATE, delay: 1us}
-"""
+LEAF_SPINE = leaf_spine("small", 3, 2, 4, "RATE", "RATE")
 
 
 def test_the_same_seed_gives_the_same_tables_to_the_bit(run):

@@ -21,6 +21,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.run import wiring
+from tests.testbeds import leaf_spine
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 
@@ -29,18 +30,7 @@ pytestmark = pytest.mark.ns3
 US, MS = 1_000, 1_000_000
 SEED = 7
 FRAME_BYTES = 1024 + HEADER_BYTES
-CLOS = """
-kind: leaf-spine
-name: clos
-mtu: 1500B
-buffer: 4MB
-leaves: 3
-spines: 4
-hosts_per_leaf: 4
-uplinks_per_spine: 1
-host_link: {rate: HOST, delay: 1us}
-uplink: {rate: UP, delay: 1us}
-"""
+CLOS = leaf_spine("clos", 3, 4, 4, "HOST", "UP", buffer="4MB", uplinks_per_spine="1")
 
 
 def paced(mbps, **more):

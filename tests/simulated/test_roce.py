@@ -27,6 +27,7 @@ from orchestration.core.trial import (
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.results.load_fact import FACT
 from orchestration.run import wiring
+from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3
@@ -34,14 +35,7 @@ pytestmark = pytest.mark.ns3
 MS = 1_000_000
 # A full packet of 1024 B on a wire of 25 Gbit/s, with 24 bytes of framing.
 PACKET_NS = (1024 + HEADER_BYTES + 24) * 8 / 25
-STAR = """
-kind: single-switch
-name: star
-mtu: 1500B
-buffer: BUFFER
-hosts: 17
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+STAR = single_switch("star", 17, "25Gbps", buffer="BUFFER")
 ALWAYS = TunerSpec("static", {"kmin_bytes": 0, "kmax_bytes": 0, "pmax": 1.0})
 STEP = TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 50_000, "pmax": 1.0})
 

@@ -14,19 +14,11 @@ from orchestration.virtual_rack.control import up
 sys.path.insert(0, str(Path(__file__).parent))
 from agreement import agree
 
+from tests.testbeds import leaf_spine
+
 pytestmark = [pytest.mark.kernel, pytest.mark.ssh, pytest.mark.influx, pytest.mark.slow]
 
-FIVE_DEVICES = """
-name: five
-kind: leaf-spine
-leaves: 2
-spines: 1
-hosts_per_leaf: 1
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 100Gbps, delay: 1us}
-mtu: 1500B
-buffer: 16MB
-"""
+FIVE_DEVICES = leaf_spine("five", 2, 1, 1, "25Gbps", "100Gbps", buffer="16MB")
 # Readings and flows are milliseconds apart: the server keeps milliseconds.
 CAMPAIGN = """
 campaign: tele

@@ -7,7 +7,6 @@ from orchestration.analysis.delivered import Ends, measure_delivered
 from orchestration.core.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.roce import RoceSpec
-from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     ConcurrentSpec,
     FabricSpec,
@@ -16,16 +15,10 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from tests.testbeds import star
 
 MS = 10**6
-HOSTS = [Device(f"h{i}", "host", 0) for i in range(3)]
-STAR = Testbed.build(
-    "star",
-    [*HOSTS, Device("s", "switch", 1)],
-    [LinkSpec(host.name, "s", 10 * 10**9, 1000) for host in HOSTS],
-    mtu_bytes=1500,
-    buffer_bytes=1_000_000,
-)
+STAR = star(*[10] * 3)
 TCP_HEADER_BYTES = 66
 FULL = 1024
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError
-from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     IncastSpec,
@@ -19,18 +18,12 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from tests.testbeds import star
 from traffic.flow_file import HEADER, host_numbers, read_flows
 from traffic.schedule import make_schedule
 
 MS = 10**6
-HOSTS = [Device(f"h{i}", "host", 0) for i in range(5)]
-TESTBED = Testbed.build(
-    "star",
-    [*HOSTS, Device("s", "switch", 1)],
-    [LinkSpec(host.name, "s", 25 * 10**9, 1000) for host in HOSTS],
-    mtu_bytes=1500,
-    buffer_bytes=1_000_000,
-)
+TESTBED = star(*[25] * 5)
 COLUMNS = ("start_ns", "src", "dst", "size_bytes", "klass")
 
 

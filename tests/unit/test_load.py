@@ -17,7 +17,6 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
 from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
-from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     STRATA,
     ConcurrentSpec,
@@ -29,21 +28,12 @@ from orchestration.core.trial import (
 from orchestration.results.load_fact import FACT, written_shares
 from orchestration.results.reader import read_trial
 from orchestration.results.writer import write_trial
+from tests.testbeds import star
 from traffic.delivery import arriving_bytes, offered_bytes, payload_rates_bps
 from traffic.schedule import make_schedule
 
 MS = 10**6
-HOSTS = [Device(f"h{i}", "host", 0) for i in range(4)]
-STAR = Testbed.build(
-    "star",
-    [*HOSTS, Device("s", "switch", 1)],
-    [
-        LinkSpec(host.name, "s", rate * 10**9, 1000)
-        for host, rate in zip(HOSTS, (25, 25, 50, 10), strict=True)
-    ],
-    mtu_bytes=1500,
-    buffer_bytes=1_000_000,
-)
+STAR = star(25, 25, 50, 10)
 
 
 def schedule_of(*flows):

@@ -14,17 +14,9 @@ from orchestration.analysis.report.nics_over_time import nic_timelines, nics_ove
 from orchestration.core.records import MISSING, Samples
 from orchestration.core.signals import names, targets
 from orchestration.render.figure_style import colours_of
+from tests.testbeds import leaf_spine
 
-TESTBED = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-leaves: 2
-spines: 1
-hosts_per_leaf: 2
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 25Gbps, delay: 1us}
-"""
+TESTBED = leaf_spine("small", 2, 1, 2, "25Gbps", "25Gbps")
 MS, GBPS = 1_000_000, 10**9
 
 

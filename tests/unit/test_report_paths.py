@@ -10,18 +10,9 @@ from orchestration.analysis.device_figures import measure_paths, packets_by_upli
 from orchestration.analysis.report.paths import uplink_packets, uplink_picture
 from orchestration.core.records import MISSING, Samples
 from orchestration.render.figure_style import colours_of
+from tests.testbeds import leaf_spine
 
-TESTBED = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-buffer: 1MB
-leaves: 2
-spines: 2
-hosts_per_leaf: 1
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 25Gbps, delay: 1us}
-"""
+TESTBED = leaf_spine("small", 2, 2, 1, "25Gbps", "25Gbps", buffer="1MB")
 # leaf1: h1, spine1, spine2; leaf2: h2, spine1, spine2; then the spines' two ports each
 SENT = [7, 30, 10, 9, 20, 20, 5, 5, 5, 5]
 

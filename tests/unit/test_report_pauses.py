@@ -7,19 +7,11 @@ import numpy as np
 from inventory.files import load_testbed
 from orchestration.analysis.report.pauses import pause_picture, paused_pairs
 from orchestration.render.figure_style import colours_of
+from tests.testbeds import leaf_spine
 
-TESTBED = """
-kind: leaf-spine
-name: small
-mtu: 1500B
-leaves: 2
-spines: 1
-hosts_per_leaf: 2
-uplinks_per_spine: 2
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 25Gbps, delay: 1us}
-switch: {buffer: 1MB, pfc: [3]}
-"""
+TESTBED = leaf_spine(
+    "small", 2, 1, 2, "25Gbps", "25Gbps", uplinks_per_spine="2", switch="{buffer: 1MB, pfc: [3]}"
+)
 
 
 def shown(tmp_path, **rows):

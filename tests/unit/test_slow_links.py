@@ -7,19 +7,9 @@ import pytest
 from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.core.errors import InputError
+from tests.testbeds import leaf_spine
 
-TESTBED = """
-kind: leaf-spine
-name: slowed
-mtu: 1500B
-buffer: 4MB
-leaves: 4
-spines: 5
-hosts_per_leaf: 2
-host_link: {rate: 10Gbps, delay: 1us}
-uplink: {rate: 10Gbps, delay: 1us}
-slow_links: SLOW
-"""
+TESTBED = leaf_spine("slowed", 4, 5, 2, "10Gbps", "10Gbps", buffer="4MB", slow_links="SLOW")
 
 
 def load(tmp_path, slow):

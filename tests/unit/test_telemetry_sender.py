@@ -34,6 +34,7 @@ from orchestration.results.stamp import Stamp
 from orchestration.results.writer import write_trial
 from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
 from orchestration.telemetry.sender import Sender
+from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -144,14 +145,7 @@ def test_an_archive_alone_gives_the_same_points_as_a_live_run(campaign, store):
     assert store.of("closloop_action", trial=trial.id)
 
 
-LOSSLESS = """
-kind: single-switch
-name: one
-mtu: 1500B
-switch: {buffer: 1MB, pfc: [3]}
-hosts: 3
-host_link: {rate: 25Gbps, delay: 1us}
-"""
+LOSSLESS = single_switch("one", 3, "25Gbps", switch="{buffer: 1MB, pfc: [3]}")
 
 
 def test_pauses_buffers_and_hosts_are_sent_while_the_trial_runs(campaign, store, tmp_path):

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestration.core.errors import InputError
-from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     AllToAllSpec,
     IncastSpec,
@@ -19,6 +18,7 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from tests.testbeds import star
 from traffic.schedule import make_schedule
 
 MS = 10**6
@@ -26,14 +26,7 @@ GOLDEN_FLOWS = 83
 GOLDEN_DIGEST = "52bb2223a8b7ac2b"
 COLUMNS = ("start_ns", "src", "dst", "size_bytes", "klass")
 
-HOSTS = [Device(f"h{i}", "host", 0) for i in range(6)]
-TESTBED = Testbed.build(
-    "star",
-    [*HOSTS, Device("s", "switch", 1)],
-    [LinkSpec(host.name, "s", 25 * 10**9, 1000) for host in HOSTS],
-    mtu_bytes=1500,
-    buffer_bytes=1_000_000,
-)
+TESTBED = star(*[25] * 6)
 POISSON = PoissonSpec("WebSearch", 0.5, 0, 4 * MS)
 INCAST = IncastSpec(3, 64_000, MS, 0, 4 * MS)
 TRIAL = TrialSpec(

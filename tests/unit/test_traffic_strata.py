@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
     INDEPENDENT,
     STRATA,
@@ -18,6 +17,7 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from tests.testbeds import star
 from traffic.arrivals import cut_at, strata
 from traffic.schedule import make_schedule
 from traffic.workloads import load_workload
@@ -25,14 +25,7 @@ from traffic.workloads import load_workload
 MS = 10**6
 GOLDEN = (323, "0357296dd56ca490")
 COLUMNS = ("start_ns", "src", "dst", "size_bytes")
-HOSTS = [Device(f"h{i}", "host", 0) for i in range(24)]
-TESTBED = Testbed.build(
-    "star",
-    [*HOSTS, Device("s", "switch", 1)],
-    [LinkSpec(host.name, "s", 25 * 10**9, 1000) for host in HOSTS],
-    mtu_bytes=1500,
-    buffer_bytes=1_000_000,
-)
+TESTBED = star(*[25] * 24)
 CAPACITY_BYTES = 24 * 25e9 / 8 * 10e-3  # of all hosts in 10 ms
 TRIAL = TrialSpec(
     campaign="c",

@@ -27,6 +27,7 @@ from orchestration.run.tally import RunningTrial, Tally
 from orchestration.watch.ports import state_to_json
 from orchestration.watch.screen import choose, meanings
 from orchestration.watch.view import view
+from tests.testbeds import leaf_spine
 
 CAMPAIGN = """\
 campaign: watched
@@ -120,17 +121,7 @@ def test_the_picture_says_what_the_snapshot_has():
     assert "amt: 39 actions; 3.9ms: 3 queues Kmin 5KB..50KB, Kmax 200KB..400KB, Pmax 1..10" in text
 
 
-LOSSLESS = """
-kind: leaf-spine
-name: lossless
-mtu: 1500B
-switch: {buffer: 4MB, pfc: [3]}
-leaves: 4
-spines: 2
-hosts_per_leaf: 6
-host_link: {rate: 25Gbps, delay: 1us}
-uplink: {rate: 100Gbps, delay: 1us}
-"""
+LOSSLESS = leaf_spine("lossless", 4, 2, 6, "25Gbps", "100Gbps", switch="{buffer: 4MB, pfc: [3]}")
 
 
 def stopped(tmp_path):
