@@ -23,7 +23,7 @@ SEND = (
     "[(s.sendto(bytes(64), ('{}', 9)), time.sleep({})) for _ in range({})]"
 )
 LINKED = (
-    "import sys; sys.path.insert(0, '{}'); import socket; from collectors.bpf import tcx;"
+    "import sys; sys.path.insert(0, '{}'); import socket; from orchestration.agent.bpf import tcx;"
     "print([len(tcx.linked(socket.if_nametoindex(name))) for name in ('eth2', 'eth3')])"
 )
 

@@ -15,7 +15,7 @@ pytestmark = [
 
 TRIED = """
 import os, socket
-from collectors.bpf import tcx
+from orchestration.agent.bpf import tcx
 from collectors.bpf.compile import rack_flow_table_object
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import data_map, load

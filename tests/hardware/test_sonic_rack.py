@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.ansible import load_rack
-from orchestration.device import qdiscs
+from orchestration.agent.linux import qdiscs
 from orchestration.device.client import AgentClient
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.core.red_law import red_max_p
