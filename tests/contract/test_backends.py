@@ -19,6 +19,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.run import wiring
+from tests.trials import trial_spec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import StaticEcn
@@ -47,14 +48,12 @@ def backend(request):
 @pytest.fixture
 def run(backend, tmp_path):
     def run_trial(**changes):
-        trial = TrialSpec(
+        trial = trial_spec(
             campaign="contract",
             testbed="rlcc-7",
             backend=backend.name,
-            tuner=TunerSpec("secn1"),
             traffic=(INCAST,),
             seed=3,
-            repeat=1,
             duration_ns=2 * MS,
             drain_ns=20 * MS,
         )

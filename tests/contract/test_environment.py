@@ -10,18 +10,16 @@ from gymnasium.utils.env_checker import check_env
 from pettingzoo.test import parallel_api_test
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import IncastSpec
 from orchestration.environment import FabricEnv, FabricParallelEnv
+from tests.trials import trial_spec
 
 MS = 1_000_000
-TRIAL = TrialSpec(
+TRIAL = trial_spec(
     campaign="environment",
     testbed="rlcc-7",
-    backend="fluid",
-    tuner=TunerSpec("secn1"),
     traffic=(IncastSpec(6, 500_000, MS, 0, MS, receiver="h1"),),
     seed=3,
-    repeat=1,
     duration_ns=MS // 2,
     drain_ns=20 * MS,
     decision_latency_ns=50_000,

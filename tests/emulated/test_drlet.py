@@ -5,8 +5,9 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.load_balancing import LoadBalancingSpec
-from orchestration.core.trial import CLOSLOOP, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import CLOSLOOP, PoissonSpec, TunerSpec
 from orchestration.run import wiring
+from tests.trials import trial_spec
 from traffic.schedule import make_schedule
 from tuners.flowlet.drlet import DrletLearner
 from tuners.flowlet.drlet_local import DrletLocalLearner
@@ -26,14 +27,12 @@ def test_switches_have_the_timeouts_that_it_chose(name, learner, shape, tmp_path
     untrained = learner(1, TESTBED)
     card = {"tuner": name, "architecture": untrained.architecture()}
     checkpoint.save(path, untrained.parameters(), card)
-    trial = TrialSpec(
+    trial = trial_spec(
         campaign="drlet",
         testbed="drlet-k4",
         backend="emulated",
         tuner=TunerSpec(name, {"checkpoint": str(path), "explore": 0.3, "collect": True}),
         traffic=(PoissonSpec("WebSearch", 0.6, 0, 4 * MS),),
-        seed=1,
-        repeat=1,
         duration_ns=4 * MS,
         drain_ns=MS,
         sample_period_ns=500_000,

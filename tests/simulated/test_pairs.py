@@ -18,10 +18,10 @@ from orchestration.core.trial import (
     HostSpec,
     PoissonSpec,
     SingleFlowSpec,
-    TrialSpec,
     TunerSpec,
 )
 from orchestration.run import wiring
+from tests.trials import trial_spec
 from traffic.schedule import make_schedule
 from tuners.ecn.static import Secn1
 from tuners.flowlet.drlet import DrletLearner
@@ -60,14 +60,12 @@ class Watching(Secn1):
 
 def run(folder, traffic, host, backend="simulated", testbed="drlet-k4", balancing=None):
     """Return the bytes of every pair at each reading, shape (readings, pairs), and the record."""
-    trial = TrialSpec(
+    trial = trial_spec(
         campaign="pairs",
         testbed=testbed,
         backend=backend,
-        tuner=TunerSpec("secn1"),
         traffic=traffic,
         seed=5,
-        repeat=1,
         duration_ns=3 * MS,
         drain_ns=20 * MS,
         host=host,
@@ -178,14 +176,12 @@ def test_drlet_decides_from_the_pairs(tmp_path):
     untrained = DrletLearner(1, TESTBED)
     card = {"tuner": "drlet", "architecture": untrained.architecture()}
     checkpoint.save(path, untrained.parameters(), card)
-    trial = TrialSpec(
+    trial = trial_spec(
         campaign="drlet",
         testbed="drlet-k4",
         backend="simulated",
         tuner=TunerSpec("drlet", {"checkpoint": str(path), "explore": 0.3, "collect": True}),
         traffic=(PoissonSpec("WebSearch", 0.6, 0, 4 * MS),),
-        seed=1,
-        repeat=1,
         duration_ns=4 * MS,
         drain_ns=MS,
         sample_period_ns=500_000,

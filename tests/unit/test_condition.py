@@ -18,20 +18,16 @@ from orchestration.core.trial import (
     HostSpec,
     IncastSpec,
     ReplaySpec,
-    TrialSpec,
     TunerSpec,
 )
 from orchestration.environment.source import EpisodeSource
 from orchestration.exchange.source import read_source
+from tests.trials import trial_spec
 
-SPEC = TrialSpec(
+SPEC = trial_spec(
     campaign="first",
     testbed="graphcc",
-    backend="fluid",
-    tuner=TunerSpec("secn1"),
     traffic=(IncastSpec(4, 1_000, 1_000, 0, 9_000),),
-    seed=1,
-    repeat=1,
     duration_ns=9_000,
     drain_ns=1_000,
     cell={"tuner": "secn1", "tuner_gain": 0.5, "load": 0.6},

@@ -12,10 +12,9 @@ from orchestration.core.trial import (
     FabricSpec,
     HostSpec,
     IncastSpec,
-    TrialSpec,
-    TunerSpec,
 )
 from tests.testbeds import star
+from tests.trials import trial_spec
 
 MS = 10**6
 STAR = star(*[10] * 3)
@@ -25,14 +24,10 @@ FULL = 1024
 
 def trial_of(*, roce=True, lasting=False, backend="emulated", warm_up_ns=0):
     pattern = ConcurrentSpec(2, 0, 0, "h2") if lasting else IncastSpec(2, 10**5, MS, 0, MS, "h2")
-    return TrialSpec(
-        campaign="c",
+    return trial_spec(
         testbed="star",
         backend=backend,
-        tuner=TunerSpec("secn1"),
         traffic=(pattern,),
-        seed=1,
-        repeat=1,
         duration_ns=2 * MS,
         drain_ns=8 * MS,
         sample_period_ns=MS,

@@ -17,9 +17,10 @@ from orchestration.core.knobs import ECN
 from orchestration.core.records import Applied, Observation, Schedule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import names
-from orchestration.core.trial import HostSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import HostSpec
 from orchestration.kernel import boot
 from orchestration.kernel.cache import Kernel
+from tests.trials import trial_spec
 
 MS = 1_000_000
 READINGS = 640
@@ -27,14 +28,11 @@ TESTBED = load_testbed("graphcc")
 
 
 def trial(duration_ns, sample_period_ns):
-    return TrialSpec(
+    return trial_spec(
         campaign="memory",
         testbed="graphcc",
         backend="emulated",
-        tuner=TunerSpec("secn1"),
         traffic=(),
-        seed=1,
-        repeat=1,
         duration_ns=duration_ns,
         drain_ns=200 * MS,
         sample_period_ns=sample_period_ns,

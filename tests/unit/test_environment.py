@@ -17,22 +17,20 @@ from pettingzoo.test import parallel_seed_test
 
 from orchestration.campaign.expand import trial_seed
 from orchestration.core.errors import InputError, TrialError
-from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec
 from orchestration.environment import FabricEnv, FabricParallelEnv, Settings
 from orchestration.environment.source import EpisodeSource
+from tests.trials import trial_spec
 from tuners.ecn.features import PORT_FEATURES
 from tuners.ecn.templates import product
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000
-TRIAL = TrialSpec(
+TRIAL = trial_spec(
     campaign="environment",
     testbed="rlcc-7",
-    backend="fluid",
-    tuner=TunerSpec("secn1"),
     traffic=(PoissonSpec("WebSearch", 0.5, 0, MS), IncastSpec(6, 500_000, MS, 0, MS)),
     seed=3,
-    repeat=1,
     duration_ns=MS,
     drain_ns=20 * MS,
 )

@@ -22,13 +22,12 @@ from orchestration.core.trial import (
     ConcurrentSpec,
     IncastSpec,
     PoissonSpec,
-    TrialSpec,
-    TunerSpec,
 )
 from orchestration.results.load_fact import FACT, written_shares
 from orchestration.results.reader import read_trial
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
+from tests.trials import trial_spec
 from traffic.delivery import arriving_bytes, offered_bytes, payload_rates_bps
 from traffic.schedule import make_schedule
 
@@ -88,17 +87,13 @@ def test_one_long_flow_arrives_as_far_as_its_slower_link_carries():
     )
 
 
-TRIAL = TrialSpec(
-    campaign="c",
+TRIAL = trial_spec(
     testbed="star",
-    backend="fluid",
-    tuner=TunerSpec("secn1"),
     traffic=(
         PoissonSpec("WebSearch", 0.6, 0, 3 * MS, draw=STRATA),
         IncastSpec(3, 64_000, MS, 0, 3 * MS),
     ),
     seed=7,
-    repeat=1,
     duration_ns=3 * MS,
     drain_ns=300 * MS,
     sample_period_ns=100_000,

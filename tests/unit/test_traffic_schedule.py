@@ -15,10 +15,10 @@ from orchestration.core.trial import (
     MessageMixSpec,
     PoissonSpec,
     SingleFlowSpec,
-    TrialSpec,
     TunerSpec,
 )
 from tests.testbeds import star
+from tests.trials import trial_spec
 from traffic.schedule import make_schedule
 
 MS = 10**6
@@ -29,11 +29,8 @@ COLUMNS = ("start_ns", "src", "dst", "size_bytes", "klass")
 TESTBED = star(*[25] * 6)
 POISSON = PoissonSpec("WebSearch", 0.5, 0, 4 * MS)
 INCAST = IncastSpec(3, 64_000, MS, 0, 4 * MS)
-TRIAL = TrialSpec(
-    campaign="c",
+TRIAL = trial_spec(
     testbed="star",
-    backend="fluid",
-    tuner=TunerSpec("secn1"),
     traffic=(
         POISSON,
         INCAST,

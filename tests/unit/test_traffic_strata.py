@@ -18,6 +18,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from tests.testbeds import star
+from tests.trials import trial_spec
 from traffic.arrivals import cut_at, strata
 from traffic.schedule import make_schedule
 from traffic.workloads import load_workload
@@ -27,11 +28,8 @@ GOLDEN = (323, "0357296dd56ca490")
 COLUMNS = ("start_ns", "src", "dst", "size_bytes")
 TESTBED = star(*[25] * 24)
 CAPACITY_BYTES = 24 * 25e9 / 8 * 10e-3  # of all hosts in 10 ms
-TRIAL = TrialSpec(
-    campaign="c",
+TRIAL = trial_spec(
     testbed="star",
-    backend="fluid",
-    tuner=TunerSpec("secn1"),
     traffic=(PoissonSpec("WebSearch", 0.6, 0, 10 * MS, draw=STRATA),),
     seed=7,
     repeat=0,
