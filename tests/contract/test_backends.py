@@ -34,15 +34,9 @@ def static(kmin_bytes: int, kmax_bytes: int, pmax: float) -> TunerSpec:
     return TunerSpec("static", {"kmin_bytes": kmin_bytes, "kmax_bytes": kmax_bytes, "pmax": pmax})
 
 
-@pytest.fixture(
-    params=[
-        "fluid",
-        pytest.param("emulated", marks=pytest.mark.kernel),
-        pytest.param("simulated", marks=pytest.mark.ns3),
-    ]
-)
-def backend(request):
-    return wiring.backend(request.param)
+@pytest.fixture
+def backend(backend_name):
+    return wiring.backend(backend_name)
 
 
 @pytest.fixture

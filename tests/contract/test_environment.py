@@ -27,15 +27,9 @@ TRIAL = trial_spec(
 QUEUE = "switch1:eth0"
 
 
-@pytest.fixture(
-    params=[
-        "fluid",
-        pytest.param("emulated", marks=pytest.mark.kernel),
-        pytest.param("simulated", marks=pytest.mark.ns3),
-    ]
-)
-def backend(request):
-    return request.param
+@pytest.fixture
+def backend(backend_name):
+    return backend_name
 
 
 @pytest.fixture(autouse=True)

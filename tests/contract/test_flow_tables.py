@@ -39,18 +39,12 @@ class Watcher(BaseTuner):
         return ()
 
 
-@pytest.fixture(
-    params=[
-        "fluid",
-        pytest.param("emulated", marks=pytest.mark.kernel),
-        pytest.param("simulated", marks=pytest.mark.ns3),
-    ]
-)
-def watch(request, tmp_path):
+@pytest.fixture
+def watch(backend_name, tmp_path):
     def run(traffic, duration_ns=2 * MS, *, observes_flows=True):
-        backend = wiring.backend(request.param)
+        backend = wiring.backend(backend_name)
         spec = TunerSpec("secn1")
-        trial = TrialSpec("c", "graphcc", request.param, spec, traffic, 1, 1, duration_ns, 20 * MS)
+        trial = TrialSpec("c", "graphcc", backend_name, spec, traffic, 1, 1, duration_ns, 20 * MS)
         schedule, watcher = make_schedule(trial, TESTBED), Watcher(observes_flows)
         record = backend.run(trial, TESTBED, schedule, tmp_path, lambda *_: None, watcher)
         assert (record.flows.status == DONE).all()

@@ -46,21 +46,15 @@ class Watched(BaseTuner):
         return {"t_ns": np.array([reading.t_ns for reading in self.seen])}
 
 
-@pytest.fixture(
-    params=[
-        "fluid",
-        pytest.param("emulated", marks=pytest.mark.kernel),
-        pytest.param("simulated", marks=pytest.mark.ns3),
-    ]
-)
-def run(request, tmp_path):
-    backend = wiring.backend(request.param)
+@pytest.fixture
+def run(backend_name, tmp_path):
+    backend = wiring.backend(backend_name)
 
     def run_trial(tuner, name="secn1"):
         trial = TrialSpec(
             campaign="contract",
             testbed="rlcc-7",
-            backend=request.param,
+            backend=backend_name,
             tuner=TunerSpec(name),
             traffic=(IncastSpec(6, 2_000_000, MS, 0, MS, receiver="h1"),),
             seed=3,

@@ -14,15 +14,9 @@ MS = 1_000_000
 TESTBED = load_testbed("rlcc-7")
 
 
-@pytest.fixture(
-    params=[
-        "fluid",
-        pytest.param("emulated", marks=pytest.mark.kernel),
-        pytest.param("simulated", marks=pytest.mark.ns3),
-    ]
-)
-def backend(request):
-    return wiring.backend(request.param)
+@pytest.fixture
+def backend(backend_name):
+    return wiring.backend(backend_name)
 
 
 def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):

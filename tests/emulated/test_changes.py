@@ -1,14 +1,9 @@
 """Changes of thresholds in the guest, all switches at once: what is set, skipped and refused."""
 
-import shlex
-import sys
-
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.emulated import launcher
-from orchestration.bench.physics import run_probe
-from orchestration.core.errors import TrialError
+from tests.programs import in_a_guest
 
 QUEUES = len(load_testbed("graphcc").queues)
 
@@ -105,22 +100,7 @@ def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("changes")
     script = folder / "program.py"
     script.write_text(PROGRAM)
-    messages = []
-    original = launcher.init_script
-
-    def init_script(job):
-        usual = original(job).rsplit("exec ", 1)[0]
-        return f"{usual}exec {shlex.quote(sys.executable)} -P {shlex.quote(str(script))}\n"
-
-    launcher.init_script = init_script
-    try:
-        with pytest.raises(FileNotFoundError):  # the program is no probe, and leaves no result
-            run_probe("graphcc", {"kind": "none"}, messages.append)
-    except TrialError as error:
-        pytest.fail(error.console)
-    finally:
-        launcher.init_script = original
-    return messages
+    return in_a_guest(script)
 
 
 def of(said, test):

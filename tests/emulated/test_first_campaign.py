@@ -1,21 +1,10 @@
 """What `closloop init` writes runs as it is, in the kernel, and every trial is valid."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-
-def closloop(*arguments: str, cwd: Path) -> str:
-    program = "from orchestration.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
+from tests.programs import closloop
 
 # secn1, secn2, amt, qaecn, acc and its placebo: ACC has packaged networks of either transport
 ARMS = 6

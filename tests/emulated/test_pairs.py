@@ -9,8 +9,8 @@ from inventory.files import load_testbed
 from orchestration.core.signals import PAIRS, targets
 from orchestration.core.trial import CLOSLOOP, SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from tests.trials import Watching
 from traffic.schedule import make_schedule
-from tuners.ecn.static import Secn1
 
 MS = 1_000_000
 TESTBED = load_testbed("drlet-k4")
@@ -22,18 +22,6 @@ HEADERS = 52  # of IP and of TCP with time stamps
 def on_the_way(payload: int) -> int:
     """Return the bytes of a flow's packets, as large as the MTU allows, and of its FIN."""
     return payload + HEADERS * (1 + math.ceil(payload / (TESTBED.mtu_bytes - HEADERS)))
-
-
-class Watching(Secn1):
-    observes = (PAIRS,)
-
-    def reset(self, testbed, seed):
-        self.seen = []
-        return super().reset(testbed, seed)
-
-    def act(self, observation):
-        self.seen.append(observation)
-        return ()
 
 
 def test_each_pair_has_the_bytes_of_its_hosts(tmp_path):
@@ -54,7 +42,7 @@ def test_each_pair_has_the_bytes_of_its_hosts(tmp_path):
         drain_ns=5 * MS,
         fabric=CLOSLOOP,
     )
-    tuner = Watching()
+    tuner = Watching(PAIRS)
     schedule = make_schedule(trial, TESTBED)
     wiring.backend("emulated").run(trial, TESTBED, schedule, tmp_path, lambda *_: None, tuner)
     seen = [one[PAIRS] for one in tuner.seen]

@@ -1,15 +1,13 @@
 """A replay of an emulated run has its parent's tables, to the bit."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.tables import TABLES
+from tests.programs import closloop
 from tests.testbeds import leaf_spine
 
 CAMPAIGN = """campaign: old
@@ -20,15 +18,6 @@ repeats: 1
 duration: 2ms
 drain: 50ms
 """
-
-
-def closloop(*arguments: str, cwd: Path) -> str:
-    program = "from orchestration.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_replay_repeats_flows_and_actions_on_linux(tmp_path):

@@ -1,13 +1,8 @@
 """Restoring real RED queues, in the virtual-time kernel: what is put back, and what stays."""
 
-import shlex
-import sys
-
 import pytest
 
-from orchestration.backends.emulated import launcher
-from orchestration.bench.physics import run_probe
-from orchestration.core.errors import TrialError
+from tests.programs import in_a_guest
 
 pytestmark = pytest.mark.kernel
 
@@ -201,22 +196,7 @@ def said(tmp_path_factory):
     """What the program says, by test."""
     script = tmp_path_factory.mktemp("safety") / "program.py"
     script.write_text(PROGRAM)
-    messages = []
-    original = launcher.init_script
-
-    def init_script(job):
-        usual = original(job).rsplit("exec ", 1)[0]
-        return f"{usual}exec {shlex.quote(sys.executable)} -P {shlex.quote(str(script))}\n"
-
-    launcher.init_script = init_script
-    try:
-        with pytest.raises(FileNotFoundError):  # the program is no probe, and leaves no result
-            run_probe("graphcc", {"kind": "none"}, messages.append)
-    except TrialError as error:
-        pytest.fail(error.console)
-    finally:
-        launcher.init_script = original
-    return {message["test"]: message for message in messages if "test" in message}
+    return {message["test"]: message for message in in_a_guest(script) if "test" in message}
 
 
 def test_changed_queues_and_sysctls_are_exactly_as_before_afterwards(said):

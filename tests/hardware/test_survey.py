@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import os
-import shutil
 import socket
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,6 +31,7 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
+from tests.programs import start_redis
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -170,11 +169,7 @@ def test_neighbours_and_rates_of_a_sonic_switch(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     fake_program(tmp_path, "docker", "echo 'No such container: lldp' >&2; exit 1")
     path = tmp_path / "redis.sock"
-    server = subprocess.Popen(
-        [shutil.which("redis-server", path="/usr/bin:/usr/sbin"), "--port", "0", "--unixsocket",
-         str(path), "--save", "", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    server = start_redis(path)
     try:
         redis = Redis(str(path), patience_s=20.0)
         row = ("h1", "02:00:00:00:00:01", "02:00:00:00:00:02", "eth0\nnext line")

@@ -21,9 +21,8 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.run import wiring
-from tests.trials import trial_spec
+from tests.trials import Watching, trial_spec
 from traffic.schedule import make_schedule
-from tuners.ecn.static import Secn1
 from tuners.flowlet.drlet import DrletLearner
 from tuners.flowlet.settings import timeout_of
 from tuners.learning import checkpoint
@@ -46,18 +45,6 @@ core_link: {rate: 8Gbps, delay: 1us}
 """
 
 
-class Watching(Secn1):
-    observes = (PAIRS,)
-
-    def reset(self, testbed, seed):
-        self.seen = []
-        return super().reset(testbed, seed)
-
-    def act(self, observation):
-        self.seen.append(observation[PAIRS])
-        return ()
-
-
 def run(folder, traffic, host, backend="simulated", testbed="drlet-k4", balancing=None):
     """Return the bytes of every pair at each reading, shape (readings, pairs), and the record."""
     trial = trial_spec(
@@ -72,14 +59,14 @@ def run(folder, traffic, host, backend="simulated", testbed="drlet-k4", balancin
         fabric=LINUX if host.roce is None and backend == "simulated" else CLOSLOOP,
         load_balancing=balancing or LoadBalancingSpec(),
     )
-    tuner, loaded = Watching(), load_testbed(testbed)
+    tuner, loaded = Watching(PAIRS), load_testbed(testbed)
     schedule = make_schedule(trial, loaded)
     folder.mkdir()
     record = wiring.backend(backend).run(
         trial, loaded, schedule, folder, lambda *_: None, tuner=tuner
     )
     assert (record.flows.status == DONE).all()
-    return np.array(tuner.seen), record
+    return np.array([one[PAIRS] for one in tuner.seen]), record
 
 
 def by_name(testbed, numbers):

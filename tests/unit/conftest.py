@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,3 +240,21 @@ def write_campaign(folder: Path, duration_ns: int = 3_000_000, load: float = 0.6
                 {"wall_s": 1.5},
             )
     return folder
+
+
+@pytest.fixture
+def run_report(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run `closloop report` with arguments, 80 columns wide; return typer's result."""
+    import typer
+    from typer.testing import CliRunner
+
+    from orchestration.cli.report import report
+
+    monkeypatch.setenv("COLUMNS", "80")
+    app = typer.Typer()
+    app.command()(report)
+
+    def invoke(*arguments: object) -> Any:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return invoke

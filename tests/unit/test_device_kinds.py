@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from orchestration.agent.sonic import asics
 from orchestration.agent.sonic.places import capabilities
 from orchestration.cli.inventory_check import Checked, print_checked
 from orchestration.core.topology import Device, LinkSpec, Testbed
+from tests.programs import start_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 # The folder of a line card in sonic-buildimage, device/nokia.
@@ -110,11 +110,7 @@ def test_a_run_refuses_it_before_it_looks_for_queues():
 def test_provisioning_refuses_it(tmp_path):
     """The module as Ansible runs it, beside a Redis with a VOQ switch's metadata."""
     path = tmp_path / "redis.sock"
-    server = subprocess.Popen(
-        [shutil.which("redis-server", path="/usr/bin:/usr/sbin"), "--port", "0", "--unixsocket",
-         str(path), "--save", "", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    server = start_redis(path)
     try:
         from orchestration.agent.sonic.resp import CONFIG_DB
         from orchestration.agent.sonic.resp import Redis as Client

@@ -18,18 +18,9 @@ from orchestration.run.runner import run_campaign
 from orchestration.run.state import RunReader, find_run
 from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
 from orchestration.watch.ports import fullest, port_figures, state_to_json
+from tests.trials import incast_campaign
 
-CAMPAIGN = """\
-campaign: tiny
-testbed: rlcc-7
-backend: fluid
-tuners: [secn1, amt]
-traffic:
-  - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
-repeats: 1
-duration: 1ms
-drain: 20ms
-"""
+CAMPAIGN = incast_campaign("tiny", "secn1, amt", 1)
 
 
 class Looking:

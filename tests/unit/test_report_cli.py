@@ -7,13 +7,10 @@ import sys
 import time
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from orchestration.analysis.report.report_page import build_page
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
-from orchestration.cli.report import report
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import TunerSpec
 from orchestration.render.html import replace_file
@@ -28,15 +25,8 @@ def folder(campaign, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    app = typer.Typer()
-    app.command()(report)
-
-    def invoke(*arguments):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    return invoke
+def run(run_report):
+    return run_report
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,8 @@ import re
 import shutil
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from orchestration.analysis.index.entries import History, entry_of, unread_entry
-from orchestration.cli.report import report
 from orchestration.core.errors import InputError
 from orchestration.run.journal import read_history
 
@@ -43,15 +40,8 @@ def runs(campaign, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    app = typer.Typer()
-    app.command()(report)
-
-    def invoke(*arguments):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    return invoke
+def run(run_report):
+    return run_report
 
 
 @pytest.mark.slow

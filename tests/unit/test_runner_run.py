@@ -14,18 +14,9 @@ from orchestration.run import room
 from orchestration.run.folder import RunFolder
 from orchestration.run.journal import read_journal
 from orchestration.run.runner import default_jobs, run_campaign
+from tests.trials import incast_campaign
 
-CAMPAIGN = """\
-campaign: tiny
-testbed: rlcc-7
-backend: fluid
-tuners: [secn1, secn2]
-traffic:
-  - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
-repeats: 2
-duration: 1ms
-drain: 20ms
-"""
+CAMPAIGN = incast_campaign("tiny", "secn1, secn2", 2)
 
 
 class Listener:

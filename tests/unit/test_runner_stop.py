@@ -13,21 +13,12 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.run.journal import read_journal
 from orchestration.run.runner import run_campaign
+from tests.trials import incast_campaign
 
 SCRIPT = Path(__file__).parent / "scripts" / "run_slowly.py"
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
-CAMPAIGN = """\
-campaign: slow
-testbed: rlcc-7
-backend: fluid
-tuners: [secn1, secn2]
-traffic:
-  - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
-repeats: 2
-duration: 1ms
-drain: 20ms
-"""
+CAMPAIGN = incast_campaign("slow", "secn1, secn2", 2)
 
 
 class Silent:

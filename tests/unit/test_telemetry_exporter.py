@@ -13,17 +13,9 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.run.runner import run_campaign
 from orchestration.telemetry.exporter import metrics_text, serve
+from tests.trials import incast_campaign
 
-CAMPAIGN = """\
-campaign: scraped
-testbed: rlcc-7
-backend: fluid
-tuners: [secn1, amt]
-traffic:
-  - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
-repeats: 1
-duration: 1ms
-"""
+CAMPAIGN = incast_campaign("scraped", "secn1, amt", 1, more="")
 
 
 class Silent:

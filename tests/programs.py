@@ -1,0 +1,49 @@
+"""Programs that tests start: closloop itself, a Redis server, and what a guest runs."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from orchestration.backends.emulated import launcher
+from orchestration.bench.physics import run_probe
+from orchestration.core.errors import TrialError
+
+
+def closloop(*arguments, cwd):
+    """Run `closloop ARGUMENTS` in a process of its own; return what it prints."""
+    program = "from orchestration.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def start_redis(path):
+    """Start a Redis server at a socket."""
+    program = shutil.which("redis-server", path="/usr/bin:/usr/sbin")
+    words = ["--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(path.parent)]
+    return subprocess.Popen([program, *words], stdout=subprocess.DEVNULL)
+
+
+def in_a_guest(script):
+    """Run a Python script as a guest's only program; return its messages."""
+    messages = []
+    original = launcher.init_script
+
+    def init_script(job):
+        usual = original(job).rsplit("exec ", 1)[0]
+        return f"{usual}exec {shlex.quote(sys.executable)} -P {shlex.quote(str(script))}\n"
+
+    launcher.init_script = init_script
+    try:
+        with pytest.raises(FileNotFoundError):  # the program is no probe, and leaves no result
+            run_probe("graphcc", {"kind": "none"}, messages.append)
+    except TrialError as error:
+        pytest.fail(error.console)
+    finally:
+        launcher.init_script = original
+    return messages
