@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.blocks import verdict_table
 from orchestration.analysis.comparison.causes import ORDER
-from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.result import ComparedCell, RunComparison, compare_runs
 from orchestration.render.markdown import markdown_table, rows_table
 from orchestration.render.numbers import percents
 from orchestration.render.table import strong
@@ -111,7 +113,25 @@ _TITLES = {
 }
 
 
-def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
+def fidelity_page(
+    folders: Mapping[str, Sequence[Path]],
+    notes: Path,
+    phase: Callable[[str], None],
+    step: Callable[[int, int], None],
+) -> str:
+    """Return the page in Markdown of each scenario's two run folders.
+
+    `notes` is a file of hand-written text on causes, which need not be there.
+    """
+    margins = Margins(of={"slowdown_mean": SLOWDOWN_SHARE})
+    found = {}
+    for name, both in folders.items():
+        phase(f"Comparing {name}")
+        (found[name],) = compare_runs(list(both), margins, step)
+    return page_of(found, notes.read_text(encoding="utf-8") if notes.is_file() else "")
+
+
+def page_of(found: Mapping[str, RunComparison], notes: str) -> str:
     """Return the page in Markdown. `notes` is hand-written text on causes, or ""."""
     first = next(iter(found.values()))
     pairs = max(len(cell.pairs) for comparison in found.values() for cell in comparison.cells)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from orchestration.analysis.metrics import METRICS
 from orchestration.papers.condition import Condition
 from orchestration.papers.cross_fit import CrossFitted, choose, cross_fit, seeds_of
 from orchestration.papers.headroom import UNKNOWN, Interval, rows_of, verdict_on
-from orchestration.papers.map_conditions import Group, Scene
+from orchestration.papers.map_conditions import Group, Scene, check_metrics, scene_of
+from orchestration.papers.results import measure_campaign
 
 FOLDS = 2
 # Headroom that is worth a tuner's training.
 WORTH = 0.10
+ALL = "all together"
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,28 @@ class HeadroomMap:
         """The labels of the conditions within groups."""
         labels = (place for group in self.scene.groups for place, _ in group.conditions)
         return tuple(dict.fromkeys(labels))
+
+
+def made_of(
+    run: Path,
+    metrics: Sequence[str],
+    by: Sequence[str],
+    setting: Sequence[str],
+    folds: int,
+    phase: Callable[[str], None],
+    step: Callable[[int, int], None],
+) -> tuple[HeadroomMap, tuple[str, ...]]:
+    """Return the map of a run folder, and the arms that are left out: no static settings.
+
+    `by` are factors whose levels get a best setting each, `setting` those that are part of the
+    setting. Raises InputError for metrics, factors or a folder that do not serve.
+    """
+    check_metrics(metrics)
+    phase("Reading trials")
+    trials = measure_campaign(run, step)
+    phase("Choosing and judging")
+    scene = scene_of(str(run), trials, by, setting)
+    return make_map(scene, list(dict.fromkeys(metrics)), folds), scene.left_out
 
 
 def make_map(scene: Scene, metrics: Sequence[str], folds: int = FOLDS) -> HeadroomMap:
@@ -173,3 +198,8 @@ def to_json(found: HeadroomMap) -> dict[str, Any]:
 
 def _known(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
+
+
+def metric_label(metric: str) -> str:
+    """Return a metric in words."""
+    return METRICS[metric].label

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
-from orchestration.analysis.metrics import METRICS
-from orchestration.papers.headroom_map import WORTH, HeadroomMap, Place
+from orchestration.papers.headroom_map import ALL, WORTH, HeadroomMap, Place, metric_label, to_json
+from orchestration.papers.pictures import map_picture
+from orchestration.render.json import json_text
 from orchestration.render.markdown import markdown_table
 from orchestration.render.numbers import NOTHING, percent_span
 from orchestration.render.table import Span, Table, Text, table
 
 # All of a page above this line is its author's, and is kept; below it, it is written anew.
 MARK = "<!-- Below: written by closloop headroom -->"
-ALL = "all together"
 
 
 def with_former(text: str, former: str) -> str:
@@ -26,11 +27,6 @@ def with_former(text: str, former: str) -> str:
 def page(found: HeadroomMap, picture: str) -> str:
     """Return the map's part of a page; `picture` is the name of its file, beside the page."""
     return "\n".join(_lines(found, picture)) + "\n"
-
-
-def metric_label(metric: str) -> str:
-    """Return a metric in words."""
-    return METRICS[metric].label
 
 
 def summary(found: HeadroomMap) -> list[str]:
@@ -125,3 +121,14 @@ def _chosen(one: Place | None) -> str:
 
 def _is_known(one: Place) -> bool:
     return math.isfinite(one.headroom[0])
+
+
+def map_files(found: HeadroomMap, output: Path) -> dict[Path, tuple[str, str]]:
+    """Return what is written of a map, with what it is: the page, its data, its picture."""
+    data, drawn = output.with_suffix(".json"), output.with_suffix(".svg")
+    former = output.read_text(encoding="utf-8") if output.exists() else ""
+    return {
+        output: ("page", with_former(page(found, drawn.name), former)),
+        data: ("data", json_text(to_json(found)) + "\n"),
+        drawn: ("picture", map_picture(found)),
+    }

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from orchestration.analysis.metrics import HEADROOM
 from orchestration.papers.condition import in_order
 from orchestration.papers.headroom import LEAST, Headroom
-from orchestration.papers.headroom_map import WORTH, HeadroomMap, Place
-from orchestration.papers.map_page import ALL, metric_label
+from orchestration.papers.headroom_map import ALL, WORTH, HeadroomMap, Place, metric_label
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.render.numbers import NOTHING, percent
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.analysis.tails import LEAST_BEYOND
+from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
 from orchestration.papers.answer import (
     arms_of,
@@ -20,10 +21,11 @@ from orchestration.papers.answer import (
     yardsticks,
 )
 from orchestration.papers.causes import CAUSES
-from orchestration.papers.claims import ClaimsFile
+from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
 from orchestration.papers.condition import in_order
 from orchestration.papers.headroom import LEAST, Headroom, headroom_of, verdict_on
-from orchestration.papers.page_data import Caution, PageData
+from orchestration.papers.page_data import Caution, PageData, read_data, renewed, to_json
+from orchestration.papers.pictures import headroom_picture
 from orchestration.papers.results import (
     Measured,
     SectionResult,
@@ -34,6 +36,7 @@ from orchestration.papers.section_part import section_part
 from orchestration.papers.verdicts import ClaimResult, evaluate_claim
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent_span
+from orchestration.results.found import recorded_files
 
 INTRODUCTION = f"""\
 Headroom is what any tuner can win: by how much the single best static setting (`best-static`) is
@@ -312,3 +315,35 @@ def _data(
             ),
         )
     return found
+
+
+def page_files(
+    runs: Path,
+    output: Path,
+    claims: Path | None,
+    paper: str,
+    phase: Callable[[str], None],
+    step: Callable[[int, int], None],
+) -> dict[Path, tuple[str, str]]:
+    """Return what is written of the runs, with what it is: the page, its data, its picture.
+
+    With `paper`, the parts of the page `output` that are of other papers stay. Raises InputError
+    for claims or a former page that cannot be read, and for a page that is one of the inputs.
+    """
+    data_file = output.with_suffix(".json")
+    picture_file = output.with_name(f"{output.stem}-headroom.svg")
+    reads = [*([claims] if claims else []), *recorded_files([runs])]
+    check_outputs([output, data_file, picture_file], reads)
+    file = load_claims(claims)
+    former = of_paper(file, paper, output) if paper else ""
+    kept = read_data(data_file) if paper else None
+    page = results_page(file, runs, phase, step)
+    if kept is not None:
+        page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
+    text = page.text(picture_file.name)
+    files = {
+        output: ("page", renewed(former, text, paper) if paper else text),
+        data_file: ("data", to_json(page.data)),
+    }
+    drawn = headroom_picture(page.data.headroom)
+    return {**files, picture_file: ("picture", drawn)} if drawn else files

@@ -25,7 +25,6 @@ from orchestration.cli.options import (
 )
 from orchestration.cli.run import Running, backend_named
 from orchestration.cli.terminal import Phases, print_json, write_page
-from orchestration.render.json import json_text
 from orchestration.render.table import table
 from orchestration.render.terminal import show
 from orchestration.run.launcher import executor_named
@@ -34,7 +33,6 @@ from orchestration.run.own_process import spare_threads
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.core.trial import BackendName
-    from orchestration.papers.headroom_map import HeadroomMap
 
 _PAPERS_EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
@@ -116,30 +114,12 @@ def write_results(
 
     Beside the page: its picture, PAGE-headroom.svg, and headroom and verdicts as PAGE.json.
     """
-    from orchestration.core.outputs import check_outputs
-    from orchestration.papers.claims import load_claims, of_paper
-    from orchestration.papers.page_data import read_data, renewed, to_json
-    from orchestration.papers.pictures import headroom_picture
-    from orchestration.papers.results_page import ResultsPage, results_page
-    from orchestration.results.found import recorded_files
+    from orchestration.papers.results_page import page_files
 
-    data_file = output.with_suffix(".json")
-    picture_file = output.with_name(f"{output.stem}-headroom.svg")
-    reads = [*([claims] if claims else []), *recorded_files([runs])]
-    check_outputs([output, data_file, picture_file], reads)
-    file = load_claims(claims)
-    former = of_paper(file, paper, output) if paper else ""
-    kept = read_data(data_file) if paper else None
     with Phases() as phases:
-        page = results_page(file, runs, phases.phase, phases.step)
-    if kept is not None:
-        page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
-    drawn = headroom_picture(page.data.headroom)
-    text = page.text(picture_file.name)
-    write_page(renewed(former, text, paper) if paper else text, output)
-    write_page(to_json(page.data), data_file, "data")
-    if drawn:
-        write_page(drawn, picture_file, "picture")
+        files = page_files(runs, output, claims, paper, phases.phase, phases.step)
+    for path, (what, text) in files.items():
+        write_page(text, path, what)
 
 
 @verb(
@@ -162,11 +142,9 @@ def fidelity(
 
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
-    from orchestration.analysis.comparison.margins import Margins
-    from orchestration.analysis.comparison.result import compare_runs
     from orchestration.core.outputs import check_outputs
     from orchestration.papers.catalogue import load_scenarios
-    from orchestration.papers.fidelity import SLOWDOWN_SHARE, fidelity_page
+    from orchestration.papers.fidelity import fidelity_page
     from orchestration.results.found import recorded_files
 
     notes = campaigns / "causes.md"
@@ -174,15 +152,9 @@ def fidelity(
     sides: list[BackendName] = [backend_named(reference), backend_named(against)]
     chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}
     code = max(run_all(chosen[side], runs / side, jobs) for side in sides)
-    margins = Margins(of={"slowdown_mean": SLOWDOWN_SHARE})
-    found = {}
     with Phases() as phases:
-        for name in chosen[sides[0]]:
-            phases.phase(f"Comparing {name}")
-            folders = [runs / side / name for side in sides]
-            (found[name],) = compare_runs(folders, margins, phases.step)
-    text = fidelity_page(found, notes.read_text(encoding="utf-8") if notes.is_file() else "")
-    write_page(text, output)
+        folders = {name: [runs / side / name for side in sides] for name in chosen[sides[0]]}
+        write_page(fidelity_page(folders, notes, phases.phase, phases.step), output)
     raise typer.Exit(code)
 
 
@@ -254,42 +226,24 @@ def headroom(
     Exit code: 0 done, 2 bad input.
     """
     from orchestration.core.outputs import check_outputs
-    from orchestration.papers.headroom_map import make_map, to_json
-    from orchestration.papers.map_conditions import check_metrics, scene_of
-    from orchestration.papers.map_page import page, with_former
-    from orchestration.papers.pictures import map_picture
-    from orchestration.papers.results import measure_campaign
+    from orchestration.papers.headroom_map import made_of, to_json
+    from orchestration.papers.map_page import group_table, map_files, summary
     from orchestration.results.found import recorded_files
 
-    check_metrics(metric)
-    beside = [] if output is None else [output.with_suffix(end) for end in (".json", ".svg")]
     if output is not None:
+        beside = [output.with_suffix(end) for end in (".json", ".svg")]
         check_outputs([output, *beside], recorded_files([run]))
     with Phases() as phases:
-        phases.phase("Reading trials")
-        trials = measure_campaign(run, phases.step)
-        phases.phase("Choosing and judging")
-        scene = scene_of(str(run), trials, by, setting)
-        found = make_map(scene, list(dict.fromkeys(metric)), folds)
-    for arm in scene.left_out:
+        found, left_out = made_of(run, metric, by, setting, folds, phases.phase, phases.step)
+    for arm in left_out:
         typer.echo(f"left out, since it is no static setting: {arm}", err=True)
     if as_json:
         print_json(to_json(found))
     else:
-        _show(found)
+        for group in found.groups:
+            show(group_table(found, group), "")
+        for sentence in summary(found):
+            typer.echo(sentence)
     if output is not None:
-        data, drawn = beside
-        former = output.read_text(encoding="utf-8") if output.exists() else ""
-        write_page(with_former(page(found, drawn.name), former), output)
-        text = json_text(to_json(found)) + "\n"
-        write_page(text, data, "data")
-        write_page(map_picture(found), drawn, "picture")
-
-
-def _show(found: HeadroomMap) -> None:
-    from orchestration.papers.map_page import group_table, summary
-
-    for group in found.groups:
-        show(group_table(found, group), "")
-    for sentence in summary(found):
-        typer.echo(sentence)
+        for path, (what, text) in map_files(found, output).items():
+            write_page(text, path, what)

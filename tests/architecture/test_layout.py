@@ -66,7 +66,6 @@ KNOWN_IMPORTS = {
     "orchestration.backends.emulated.rig": 27,
     "orchestration.backends.hardware.backend": 36,
     "orchestration.campaign.expand": 28,
-    "orchestration.papers.verbs": 28,
     "orchestration.run.runner": 23,
     "orchestration.search.verbs": 22,
 }
