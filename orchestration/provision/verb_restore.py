@@ -58,7 +58,7 @@ def restore(
     data: dict[str, Any] = {"runs": [_as_json(outcome) for outcome in outcomes]}
     good = all(outcome.settled for outcome in outcomes)
     if not as_json:
-        _show(outcomes)
+        _show_restored(outcomes)
     if good and not runs_only:
         policies = restore_on_rack(rack, inventory, secrets=secrets)
         data["policies"] = [host.to_json() for host in policies]
@@ -74,7 +74,7 @@ def restore(
     raise typer.Exit(0 if good else 1)
 
 
-def _show(outcomes: list[Outcome]) -> None:
+def _show_restored(outcomes: list[Outcome]) -> None:
     rows = [
         Row([o.device, o.how, str(len(o.changed) or "")], style="" if o.settled else "bad")
         for o in outcomes
