@@ -12,13 +12,13 @@ VERBS = (
     Verb(
         "provision",
         "Bring a rack's devices into the state that experiments need; it can be undone.",
-        "orchestration.provision.verb_provision:provision",
+        "orchestration.provision.verbs:provision",
         RACKS,
     ),
     Verb(
         "restore",
         "Put a rack back as it was found: what dead runs left, deployed policies, provisioning.",
-        "orchestration.provision.verb_restore:restore",
+        "orchestration.provision.verbs:restore",
         RACKS,
     ),
 )

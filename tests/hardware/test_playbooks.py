@@ -26,7 +26,7 @@ pytest.importorskip("ansible_runner")
 # The verb, without the ones that are beside it.
 _PROGRAM = """
 import typer
-from orchestration.provision.verb_provision import provision
+from orchestration.provision.verbs import provision
 typer.run(provision)
 """
 

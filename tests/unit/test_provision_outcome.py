@@ -6,7 +6,7 @@ from inventory.rack import Access
 from orchestration.core.errors import InputError
 from orchestration.core.wall import Took
 from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally, explain
-from orchestration.provision.verb_provision import parameters, skipped_steps
+from orchestration.provision.verbs import parameters, skipped_steps
 
 LEAF = Access("leaf1", "192.0.2.1", 2222, "admin")
 H1 = Access("h1", "192.0.2.2")
