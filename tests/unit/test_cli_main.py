@@ -77,6 +77,9 @@ def test_the_help_says_of_a_verb_what_the_verb_says_itself(verb):
     assert "Example" in f"{command.epilog} {command.help}" or verb.name in groups
 
 
+_FRAME = ("brought", "errors", "plugins", "problems", "verb")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "loaded"),
@@ -101,10 +104,12 @@ def test_help_loads_nothing_of_ours_but_the_verb_it_is_about(arguments, loaded):
     )
     ours = {"collectors", "inventory", "orchestration", "playbooks", "traffic", "tuners"}
     there = {name for name in json.loads(done.stderr) if name.partition(".")[0] in ours}
-    model = ("", ".errors", ".problems")
-    frame = {"orchestration", *(f"orchestration.core{name}" for name in model)}
-    cli = {"", ".main", ".verbs", *(f".{name}" for name in loaded)}
-    assert there == frame | {f"orchestration.cli{name}" for name in cli}
+    # front doors, in which packages declare their verbs, and what these are found with
+    doors = {name for name in there if name.count(".") < 2}
+    core = {name for name in there if name.startswith("orchestration.core.")}
+    assert core <= {f"orchestration.core.{name}" for name in _FRAME}
+    cli = {f"orchestration.cli.{name}" for name in ("main", "verbs", *loaded)}
+    assert there - doors - core == cli
 
 
 def test_version(closloop):
@@ -196,9 +201,9 @@ def test_a_backend_that_is_not_ready_ends_with_3(closloop, file, tmp_path, monke
 
 
 def test_an_unexpected_error_is_short_unless_debugging(closloop, file, monkeypatch):
-    from orchestration.run import wiring
+    from orchestration.run import launcher
 
-    monkeypatch.setattr(wiring, "backend", lambda *_: 1 // 0)
+    monkeypatch.setattr(launcher, "backend", lambda *_: 1 // 0)
     done = closloop("run", str(file))
     assert done.returncode == 1
     assert "unexpected ZeroDivisionError" in done.stderr
