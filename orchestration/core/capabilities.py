@@ -108,8 +108,9 @@ class Capabilities:
     """A backend's modes; where a fabric is not asked for, the first that has the hosts' control.
 
     `name` is also that of its entry point. `implementation` is its class, as `module:name`; "" for
-    results of other programs, which nothing runs. Its libraries are those of the `extra`. With `on_rack` it needs an inventory.
-    `former_hop` is what trials of 0.1 counted as a packet-hop, without saying so.
+    results of other programs, which nothing runs. Its libraries are those of the `extra`. With
+    `on_rack` it needs an inventory. `former_hop` is what trials of 0.1 counted as a packet-hop,
+    without saying so.
     """
 
     name: str
