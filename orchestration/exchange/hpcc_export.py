@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.backends.faults import fault_plan
+from orchestration.backends.common.faults import fault_plan
 from orchestration.core.errors import InputError
 from orchestration.core.import_facts import (
     CONGESTION_CONTROL,

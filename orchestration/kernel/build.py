@@ -16,6 +16,7 @@ from typing import Protocol
 
 from collectors.bpf.compile import COMPILER, PACKAGE
 from orchestration.core.errors import NotReadyError
+from orchestration.kernel.boot import check_kernel
 from orchestration.kernel.cache import (
     Kernel,
     Manifest,
@@ -23,12 +24,32 @@ from orchestration.kernel.cache import (
     built_kernels,
     install,
 )
-from orchestration.kernel.check import check_kernel
-from orchestration.kernel.config import FRAGMENT, config_hash, unmet_options
 from orchestration.kernel.fetch import Archive, take_source, tree_version
-from orchestration.kernel.headers import FIRST, compiler
-from orchestration.kernel.patches import patch_tree
+from orchestration.kernel.patches import FRAGMENT, config_hash, patch_tree, unmet_options
 from orchestration.kernel.process import LoggedRunner
+
+# The file with which make is to begin: before it, the script precompiles the headers.
+FIRST = "kernel/exit.o"
+
+_HEADERS = (
+    *("linux/kconfig.h", "linux/compiler_types.h", "linux/module.h", "linux/kernel.h"),
+    *("linux/slab.h", "linux/fs.h", "linux/mm.h", "linux/sched.h", "linux/interrupt.h"),
+    *("linux/netdevice.h", "linux/skbuff.h", "net/sock.h", "net/ip.h", "linux/bpf.h"),
+    *("linux/cgroup.h", "linux/proc_fs.h", "linux/seq_file.h", "linux/uaccess.h"),
+)
+
+SCRIPT = Path(__file__).with_name("headers.sh")
+
+
+def compiler(folder: Path) -> Path:
+    """Write the script, with what it needs, into a new folder; it stands in gcc's place."""
+    (folder / "macros").mkdir(parents=True)
+    (folder / "headers.h").write_text("".join(f"#include <{name}>\n" for name in _HEADERS))
+    script = folder / "gcc"
+    script.write_text(SCRIPT.read_text())
+    script.chmod(0o755)
+    return script
+
 
 _TOOLS = {
     "gcc": "gcc",

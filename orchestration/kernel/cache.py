@@ -23,8 +23,8 @@ from pathlib import Path
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.packaged import KERNEL, packaged
 from orchestration.core.user_folders import cache_folder
-from orchestration.kernel.config import config_hash
-from orchestration.kernel.source import version_key
+from orchestration.kernel.fetch import version_key
+from orchestration.kernel.patches import config_hash
 
 OVERRIDE = "CLOSLOOP_KERNEL"
 BINARY = "linux"

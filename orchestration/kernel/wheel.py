@@ -15,9 +15,10 @@ from collectors.bpf.compile import FLOW_TABLE, flow_table_object, rack_flow_tabl
 from orchestration.core.errors import NotReadyError
 from orchestration.core.packaged import BPF, KERNEL, PACKAGE, SOURCES
 from orchestration.core.provenance import versions
-from orchestration.kernel import headers, patches
+from orchestration.kernel import build as headers
+from orchestration.kernel import patches
 from orchestration.kernel.cache import BINARY, MANIFEST, Kernel, Manifest
-from orchestration.kernel.config import FRAGMENT
+from orchestration.kernel.patches import FRAGMENT
 
 _DISTRIBUTION = "closloop-kernel"
 _LICENCE = Path(__file__).parent / "GPL-2.0-only.txt"

@@ -78,6 +78,6 @@ def check_fits(campaign: Campaign) -> None:
     check_fit(campaign.trials, testbeds, place)
     check_marking(campaign.trials, testbeds.__getitem__, place)
     if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
-        from orchestration.backends.emulated.policies import check_policies
+        from orchestration.backends.emulated.programs import check_policies
 
         check_policies(campaign.trials)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from inventory.scale import scaled
-from orchestration.backends.realtime import RACK_CLOCK
+from orchestration.backends.common.realtime import RACK_CLOCK
 from orchestration.core import wall
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Testbed

@@ -16,9 +16,9 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.agent.bpf.load import LoadError, bpf
+from orchestration.backends.common.linux import delays
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.machine import missing_parts
-from orchestration.backends.linux import delays
 from orchestration.campaign.expand import load_campaign
 from orchestration.results.reader import read_trial
 from traffic.schedule import make_schedule

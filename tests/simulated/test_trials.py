@@ -10,7 +10,7 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.simulated import backend as backend_module
-from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import TrialError
 from orchestration.core.records import DONE

@@ -19,8 +19,7 @@ from orchestration.backends.emulated.fabric import (
     plan_fabric,
     plan_routes,
 )
-from orchestration.backends.emulated.job import Job, read_job, write_job
-from orchestration.backends.emulated.numbering import ifindex
+from orchestration.backends.emulated.job import Job, ifindex, read_job, write_job
 from orchestration.core.errors import InputError
 from orchestration.core.records import Schedule
 from orchestration.core.topology import Device, LinkSpec, Testbed

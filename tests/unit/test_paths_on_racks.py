@@ -19,9 +19,9 @@ from orchestration.agent.readers import path_routes
 from orchestration.agent.readers import paths as path_agent
 from orchestration.agent.readers.path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
 from orchestration.agent.readers.paths import Paths
-from orchestration.backends.hardware import balancing
-from orchestration.backends.hardware.balancing import Balancing, check_paths, services_for
+from orchestration.backends.hardware import switch_programs as balancing
 from orchestration.backends.hardware.settings import Settings
+from orchestration.backends.hardware.switch_programs import Balancing, check_paths, services_for
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of

@@ -12,7 +12,7 @@ from inventory.files import load_testbed
 from inventory.flows import ideal_times_ns
 from inventory.rack import Access, Rack
 from inventory.scale import MOST_SCALE, scaled
-from orchestration.backends.dilation import (
+from orchestration.backends.common.dilation import (
     dilated,
     stretched,
     stretched_schedule,

@@ -16,14 +16,21 @@ from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
 from inventory.scale import scaled
 from orchestration.agent.linux import qdiscs
-from orchestration.backends.dctcp_program import by_name, new_name
-from orchestration.backends.dilation import stretched
+from orchestration.backends.common.dilation import stretched
+from orchestration.backends.common.faults import fault_plan
+from orchestration.backends.common.linux import by_name, new_name
+from orchestration.backends.common.realtime import bound_shapers_late_ns
 from orchestration.backends.emulated.fabric import check_supported, plan_fabric, plan_routes
-from orchestration.backends.emulated.job import FabricPlan, Job, Step, read_result, write_job
+from orchestration.backends.emulated.job import (
+    FabricPlan,
+    Job,
+    Step,
+    ifindex,
+    read_result,
+    write_job,
+)
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
-from orchestration.backends.emulated.luggage import cached_luggage
-from orchestration.backends.emulated.numbering import ifindex
-from orchestration.backends.emulated.policies import check_policies
+from orchestration.backends.emulated.programs import cached_luggage, check_policies
 from orchestration.backends.emulated.real_time import (
     check_here,
     dctcp_of,
@@ -32,8 +39,6 @@ from orchestration.backends.emulated.real_time import (
     mark_object,
 )
 from orchestration.backends.emulated.remote import AnsweringTuner
-from orchestration.backends.faults import fault_plan
-from orchestration.backends.realtime import bound_shapers_late_ns
 from orchestration.core.brought import here
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import ECN

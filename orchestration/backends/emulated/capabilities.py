@@ -35,7 +35,7 @@ _OWN = Mode(
     fabric="closloop",
     pace=Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
     # hosts leave Linux' tcp_ecn at 2: connections between them do not ask for ECN
-    # (`orchestration.backends.linux.host_sysctls`)
+    # (`orchestration.backends.common.linux.host_sysctls`)
     controls=(*TCP_CONTROLS, *ROCE_CONTROLS),
     loss_detections=("rack", "duplicate-acks"),
     marks=("arrivals", "departures"),

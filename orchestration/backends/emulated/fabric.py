@@ -26,15 +26,19 @@ from collections.abc import Collection
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from orchestration.agent.linux import qdiscs
-from orchestration.backends.emulated import link_requests
-from orchestration.backends.emulated.job import FabricPlan, NamespacePlan
-from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
-from orchestration.backends.linux import (
+from orchestration.backends.common.linux import (
     delays,
     host_queues,
     host_sysctls,
     switch_queues,
     switch_sysctls,
+)
+from orchestration.backends.emulated import link_requests
+from orchestration.backends.emulated.job import (
+    FIRST_NAMESPACE_FD,
+    FabricPlan,
+    NamespacePlan,
+    ifindex,
 )
 from orchestration.core.errors import InputError
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed

@@ -29,10 +29,10 @@ from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
 from orchestration.agent.readers.marks import Marker, offsets
+from orchestration.backends.common.realtime import rounded_up
 from orchestration.backends.emulated.machine import said_apart
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
-from orchestration.backends.realtime import rounded_up
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import write_whole
 from orchestration.core.topology import Testbed

@@ -73,9 +73,8 @@ def run_job(folder: Path) -> None:
     """
     import numpy.ma  # noqa: F401 (NumPy imports it at the first np.unique)
 
-    from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import POLICY, read_job, write_result
-    from orchestration.backends.emulated.namespaces import Fabric
+    from orchestration.backends.emulated.namespaces import Fabric, attach_flow_tables
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
     from orchestration.core.signals import HOST_KEYS, PAIRS
@@ -132,7 +131,7 @@ def _run_policy(folder: Path) -> None:
     """Load the policy that the job names, and run it on the job's contexts."""
     from collectors.bpf.policy import attach
     from orchestration.backends.emulated.job import POLICY
-    from orchestration.backends.emulated.policies import run_contexts
+    from orchestration.backends.emulated.programs import run_contexts
 
     run_contexts(attach(Path((folder / POLICY).read_text())), folder)
 
@@ -153,9 +152,9 @@ def _run_real(
     run: Callable[[Rig], TrialRecord], rig: Rig, written: Job, control: Control | None
 ) -> TrialRecord:
     """Run a trial by the machine's clock, and say what of the machine disturbed it."""
-    from orchestration.backends import dctcp_program
-    from orchestration.backends.dilation import dilated, unscalable
-    from orchestration.backends.realtime import MachineWatch
+    from orchestration.backends.common import linux as dctcp_program
+    from orchestration.backends.common.dilation import dilated, unscalable
+    from orchestration.backends.common.realtime import MachineWatch
 
     trial = written.trial
     with MachineWatch(trial) as watch:
@@ -174,14 +173,14 @@ def _run_real(
 def _told(job: Job) -> Job:
     """Return the job in the clock's time, which passes faster than a scaled trial's."""
     if job.dctcp is not None:
-        from orchestration.backends.dctcp_program import by_name
+        from orchestration.backends.common.linux import by_name
 
         job = replace(job, trial=by_name(job.trial, job.dctcp[1]))
     factor = job.trial.scale
     if factor == 1:
         return job
     from inventory.scale import scaled
-    from orchestration.backends.dilation import stretched, stretched_schedule
+    from orchestration.backends.common.dilation import stretched, stretched_schedule
 
     return replace(
         job,

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from orchestration.backends.common.rig import Ticker
 from orchestration.backends.emulated.capture_probe import frames, hops, pauses
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.backends.emulated.rig import EmulatedRig
 from orchestration.backends.emulated.traffic import NoTraffic, Traffic
-from orchestration.backends.ticker import Ticker
 from orchestration.core.knobs import ECN
 from orchestration.core.topology import ETHERNET_HEADER_BYTES
 

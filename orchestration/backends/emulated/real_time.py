@@ -10,9 +10,8 @@ from collectors.readers.tc import RED_SIGNALS
 from orchestration.agent.bpf.btf import VMLINUX
 from orchestration.agent.bpf.congestion import OLDEST
 from orchestration.agent.bpf.load import kernel_release
-from orchestration.backends.dctcp_program import DCTCP
+from orchestration.backends.common.linux import DCTCP, delays
 from orchestration.backends.emulated.machine import missing_parts
-from orchestration.backends.linux import delays
 from orchestration.core.errors import NotReadyError
 from orchestration.core.records import SHAPERS_LATE
 from orchestration.core.topology import Testbed

@@ -12,13 +12,10 @@ import numpy as np
 
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
-from orchestration.backends.emulated.job import Job
+from orchestration.backends.common.rig import FlowReadings, NicParameters, Ticker
+from orchestration.backends.emulated.job import FIRST_NAMESPACE_FD, Job, ifindex
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
-from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.traffic import Traffic
-from orchestration.backends.flow_samples import FlowReadings
-from orchestration.backends.nic_parameters import NicParameters
-from orchestration.backends.ticker import Ticker
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
@@ -35,7 +32,6 @@ from orchestration.core.records import (
 )
 from orchestration.core.signals import PAIRS
 from orchestration.core.trial import REAL
-from orchestration.datapath.flow_tables import OwnFlowTables
 from orchestration.datapath.hosts import (
     Hosts,
     KeptHosts,
@@ -44,9 +40,8 @@ from orchestration.datapath.hosts import (
     ParameterFile,
 )
 from orchestration.datapath.paths import PathFile
-from orchestration.datapath.pauses import SharedBuffers
-from orchestration.datapath.ports import QueueFile
-from orchestration.datapath.samples import Sample, SampleFile
+from orchestration.datapath.ports import QueueFile, SharedBuffers
+from orchestration.datapath.samples import OwnFlowTables, Sample, SampleFile
 from traffic.schedule import lasting_flows
 
 if TYPE_CHECKING:
@@ -352,7 +347,7 @@ class EmulatedRig:
         chosen = self._paths.facts() if self._paths else {}
         findings = [*found.get("findings", ()), *chosen.get("findings", ())]
         if self._real:
-            from orchestration.backends.linux import absent_settings
+            from orchestration.backends.common.linux import absent_settings
 
             findings += absent_settings(self._fabric.absent)
         return Outcome(
@@ -378,15 +373,15 @@ class EmulatedRig:
 def _linux_queues(job: Job, fabric: Fabric) -> Queues:
     """Return the queues of Linux' own qdiscs, which a program marks where the kernel has no RED."""
     if job.mark_object:
-        from orchestration.backends.emulated.marked_queues import MarkedQueues
+        from orchestration.backends.emulated.linux_devices import MarkedQueues
 
         return MarkedQueues(job.testbed, job.plan.queue_places, fabric, Path(job.mark_object))
-    from orchestration.backends.emulated.linux_queues import LinuxQueues
+    from orchestration.backends.emulated.linux_devices import LinuxQueues
 
     return LinuxQueues(job.testbed, job.plan.queue_places, fabric.sockets)
 
 
 def _namespace_hosts(job: Job, fabric: Fabric) -> KeptHosts:
-    from orchestration.backends.emulated.namespace_hosts import NamespaceHosts
+    from orchestration.backends.emulated.linux_devices import NamespaceHosts
 
     return NamespaceHosts(fabric, job.testbed.hosts)

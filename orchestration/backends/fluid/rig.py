@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.common.faults import FaultStep, fault_plan
 from orchestration.backends.fluid.flows import FlowWindow
 from orchestration.backends.fluid.network import FluidNetwork, Paths
 from orchestration.backends.fluid.senders import Senders

@@ -14,27 +14,16 @@ import numpy as np
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.scale import shapers_late_ns
-from orchestration.backends.dilation import (
+from orchestration.backends.common.dilation import (
     dilated,
     stretched,
     stretched_schedule,
     unscalable,
 )
-from orchestration.backends.hardware.balancing import (
-    Balancing,
-    check_paths,
-    check_platforms,
-    chooses,
-)
-from orchestration.backends.hardware.balancing import services_for as services_of_switches
-from orchestration.backends.hardware.controls import Controls, check_controls, check_programs
-from orchestration.backends.hardware.controls import services_for as services_of_controls
+from orchestration.backends.common.realtime import on_this_machine, watch_for
 from orchestration.backends.hardware.flow_tables import RackFlowTables, check_tables
 from orchestration.backends.hardware.flow_tables import services_for as services_of_tables
-from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.marking import try_marking
-from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
-from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
     check_free,
     check_queues,
@@ -44,15 +33,28 @@ from orchestration.backends.hardware.readiness import (
     raise_unreachable,
 )
 from orchestration.backends.hardware.rig import HardwareRig
-from orchestration.backends.hardware.safety.breaker import CorridorWatch
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.limiter import ChangeLimiter
+from orchestration.backends.hardware.safety.limits import ChangeLimiter, CorridorWatch
 from orchestration.backends.hardware.safety.recovery import dead_runs
-from orchestration.backends.hardware.settings import Settings
+from orchestration.backends.hardware.settings import (
+    Controls,
+    Settings,
+    check_controls,
+    check_programs,
+)
+from orchestration.backends.hardware.settings import services_for as services_of_controls
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
+from orchestration.backends.hardware.switch_programs import (
+    Balancing,
+    check_paths,
+    check_platforms,
+    chooses,
+)
+from orchestration.backends.hardware.switch_programs import services_for as services_of_switches
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
-from orchestration.backends.realtime import on_this_machine, watch_for
+from orchestration.backends.hardware.watches import SERVICE as NIC_SERVICE
+from orchestration.backends.hardware.watches import LinkWatch, NicWatch
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import Progress, Tuner

@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.safety.guard import Guard
 from orchestration.backends.hardware.switches import Switch, SwitchReading
+from orchestration.backends.hardware.watches import NicWatch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.records import MISSING
 from orchestration.core.status import DONE

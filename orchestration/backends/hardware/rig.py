@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.readback import ReadBack
-from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
-from orchestration.backends.ticker import Ticker
+from orchestration.backends.common.rig import Ticker
+from orchestration.backends.hardware.switches import ReadBack, Request, Switch, SwitchReading
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
@@ -35,11 +34,10 @@ from orchestration.core.signals import BY_KEY, names
 from orchestration.device.fleet import Clock, Fleet
 
 if TYPE_CHECKING:
-    from orchestration.backends.hardware.balancing import Balancing
     from orchestration.backends.hardware.flow_tables import RackFlowTables
-    from orchestration.backends.hardware.safety.breaker import CorridorWatch
     from orchestration.backends.hardware.safety.guard import Guard
-    from orchestration.backends.hardware.safety.limiter import ChangeLimiter
+    from orchestration.backends.hardware.safety.limits import ChangeLimiter, CorridorWatch
+    from orchestration.backends.hardware.switch_programs import Balancing
     from traffic.drivers.rack import RackTraffic
 
 # Traffic starts this long after the order has gone out to all hosts.

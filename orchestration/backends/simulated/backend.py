@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.linux import TSQ_LIMIT_BYTES
+from orchestration.backends.common.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
-from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import (
+    Simulation,
     check_own_policies,
     policy_library,
     require_program,

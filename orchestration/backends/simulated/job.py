@@ -11,7 +11,7 @@ from inventory.addressing import attachments, emulated_addresses
 from inventory.flows import base_rtt_ns, window_bytes
 from inventory.routing import next_hops
 from orchestration.agent.senders.flows import Endpoints, Flows
-from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
+from orchestration.backends.common.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.paths import partner_rows, rules
 from orchestration.backends.simulated.program import policy_names
 from orchestration.core.congestion import HEARS_MARKS, with_base_rtt

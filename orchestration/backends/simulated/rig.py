@@ -20,12 +20,11 @@ from collectors.readers.ns3 import (
     queues_and_hosts,
     thresholds,
 )
-from orchestration.backends.faults import FaultStep, fault_plan
-from orchestration.backends.flow_samples import FlowReadings
-from orchestration.backends.nic_parameters import NicParameters
+from orchestration.backends.common.faults import FaultStep, fault_plan
+from orchestration.backends.common.rig import FlowReadings, NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.paths import PathChoices
-from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.congestion import TIMES_ROUND_TRIPS
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT

@@ -9,8 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.safety.belonging import Part, parts_of_rack
-from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
+from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun, Part, parts_of_rack
 from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.device.client import open_agents

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.lag import Lag, LagProgram
+from orchestration.backends.common.lag import Lag, LagProgram
 from orchestration.core.trial import TrialSpec
 
 # Says to programs in a rack whose time passes there: see `virtual_rack.layout.Clock`.

@@ -3,13 +3,17 @@ ends of the measured time, which every trial with RoCE NICs has."""
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from orchestration.core.records import Ints, Samples
+from orchestration.core.knobs import DCQCN
+from orchestration.core.records import Change, Ints, Samples
 from orchestration.core.signals import FLOW_SCOPE, names
-from orchestration.core.trial import TrialSpec
+from orchestration.core.topology import Testbed
+from orchestration.core.trial import HostSpec, TrialSpec
 
 
 class FlowReadings:
@@ -68,3 +72,63 @@ class FlowReadings:
 
 
 _NEVER = 1 << 62
+
+
+# Sets all parameters of some hosts, and reads them back: (hosts, values) -> values. Values have
+# shape (hosts, parameters), in the order of the knob's columns.
+Exchange = Callable[[Ints, Ints], Ints]
+
+
+class NicParameters:
+    """The parameters of all hosts, in the order of `Testbed.hosts`.
+
+    `known` has them by name, arrays (hosts,), which are never altered.
+    """
+
+    def __init__(self, host: HostSpec, testbed: Testbed, exchange: Exchange) -> None:
+        """All hosts begin with those of `host`, which has RoCE NICs."""
+        assert host.roce is not None
+        values = [host.roce.parameters[name] for name in DCQCN.column_names]
+        self._values = np.tile(np.array(values, dtype=np.int64), (len(testbed.hosts), 1))
+        self._bounds = DCQCN.bounds(testbed)
+        self._exchange = exchange
+        self.known = DCQCN.named(*self._values.T)
+
+    @staticmethod
+    def are_in(host: HostSpec) -> bool:
+        """Return whether hosts have these parameters: whether they have NICs under DCQCN."""
+        return host.roce is not None and host.roce.control == DCQCN.control
+
+    def turn(self, change: Change) -> Change:
+        """Set what `change` names; return all parameters of its hosts, as their NICs have them.
+
+        Raises ImpossibleSetting for what is out of bounds.
+        """
+        self._bounds.check(change)
+        hosts = change.targets
+        values = self._values.copy()
+        for place, name in enumerate(DCQCN.column_names):
+            if name in change.values:
+                values[hosts, place] = np.rint(change[name])
+        if len(hosts):
+            values[hosts] = self._exchange(hosts, values[hosts])
+        self._values = values
+        self.known = DCQCN.named(*values.T)
+        return Change(change.knob, hosts, DCQCN.named(*values[hosts].T))
+
+
+class Ticker:
+    """Sleeps until absolute times without timer slack."""
+
+    def __init__(self) -> None:
+        pr_set_timerslack = 29
+        ctypes.CDLL(None).prctl(pr_set_timerslack, 1, 0, 0, 0)
+
+    def sleep_until(self, at_ns: int) -> None:
+        """Return at CLOCK_MONOTONIC `at_ns`; at once if that has passed."""
+        left = at_ns - time.monotonic_ns()
+        if left > 0:
+            time.sleep(left / 1e9)
+            # converted to float seconds, the time may fall short by some nanoseconds
+            while time.monotonic_ns() < at_ns:
+                time.sleep(1e-9)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestration.agent.linux.qdiscs import ALWAYS
 from orchestration.core.errors import InputError
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.core.trial import HostSpec
+from orchestration.core.trial import HostSpec, TrialSpec
 
 _BUCKET_SPARE_BYTES = 100
 
@@ -166,3 +168,43 @@ def _shaper(testbed: Testbed, port: Port, late_ns: int) -> dict[str, int]:
         "bucket_bytes": bucket_bytes(testbed) + port.rate_bps * late_ns // 8_000_000_000,
         "framing_bytes": testbed.framing_bytes,
     }
+
+
+DCTCP = "dctcp"
+# With five more digits it has the kernel's 15 characters: two trials on a kernel do not meet.
+_NAME, _DIGITS = "bpf_dctcp_", 5
+
+
+def new_name() -> str:
+    """Return a name for a trial's program, which all of the kernel sees."""
+    return _NAME + secrets.token_hex(_DIGITS)[:_DIGITS]
+
+
+def by_name(trial: TrialSpec, name: str) -> TrialSpec:
+    """Return the trial with flows that ask for the program, by its name, in place of DCTCP."""
+
+    def own(control: str) -> Any:
+        return name if control == DCTCP else control
+
+    host: HostSpec = replace(trial.host, congestion_control=own(trial.host.congestion_control))
+    traffic = tuple(
+        replace(spec, congestion_control=own(spec.congestion_control)) for spec in trial.traffic
+    )
+    return replace(trial, host=host, traffic=traffic)
+
+
+def facts(name: str, totals: dict[str, Any], **where: Any) -> dict[str, Any]:
+    """Return facts for a trial's record: who is DCTCP, and what connections did."""
+    said = {"by": "a BPF program", "name": name, **where, "totals": totals}
+    return {"congestion_control": {DCTCP: said}}
+
+
+def findings(astray: int) -> list[dict[str, str]]:
+    """Return findings for the stamp on `astray` cuts of windows that the kernel made without it."""
+    if not astray:
+        return []
+    text = (
+        f"hosts' kernels did not ask DCTCP's program {astray} times when windows became "
+        "smaller, and it put that right with the next acknowledgement"
+    )
+    return [{"code": "dctcp-program", "severity": "warning", "text": text}]

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from collectors.bpf.compile import cache_folder
 from collectors.bpf.policy import CONTEXT, PolicyError, policy_object
 from orchestration.agent.bpf.load import run_on_each
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import POLICY
 from orchestration.backends.emulated.launcher import Listener, run_guest
 from orchestration.core.errors import InputError, TrialError
+from orchestration.core.packaged import BPF, packaged
+from orchestration.core.ports import Luggage
 from orchestration.core.trial import TrialSpec
-from orchestration.kernel.cache import find_kernel, require_kernel
+from orchestration.kernel.cache import (
+    BINARY,
+    MANIFEST,
+    OVERRIDE,
+    find_kernel,
+    require_kernel,
+)
 
 # Beside `POLICY`: what to run it on, each a struct cl_context of policy.h, and what each becomes.
 CONTEXTS, CHANGED = "contexts", "changed"
@@ -72,3 +82,23 @@ def check_policies(trials: Sequence[TrialSpec]) -> None:
                 load_in_guest(made)
         except (PolicyError, TrialError) as error:
             raise InputError(one.at(program) for one in error.problems) from error
+
+
+def cached_luggage() -> Luggage:
+    """Return the kernel that trials would boot here, and the BPF programs that are compiled.
+
+    Raises NotReadyError without a kernel, InputError as `require_kernel` does.
+    """
+    kernel = require_kernel()
+    folder = f"closloop/kernel/{kernel.hash}"
+    files = {f"{folder}/{BINARY}": kernel.path}
+    variables = {}
+    if kernel.manifest is None:
+        variables[OVERRIDE] = f"{folder}/{BINARY}"
+    else:
+        files[f"{folder}/{MANIFEST}"] = kernel.path.with_name(MANIFEST)
+    folders = [folder for folder in (packaged(BPF), cache_folder()) if folder]
+    programs = sorted(path for folder in folders for path in folder.glob("*.o"))
+    # the same names as here, which are made of the source's hash: a newer source is compiled there
+    files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
+    return Luggage(files, variables)
