@@ -49,7 +49,7 @@ def run_loop(
         observer.applied(0, 0, rig.apply(start))
     rig.start()
     end_ns = trial.duration_ns + trial.drain_ns
-    every = max(1, trial.action_period_ns // trial.sample_period_ns)
+    every = trial.samples_per_action
     period_ns, tick, more = trial.sample_period_ns, 0, True
     times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []

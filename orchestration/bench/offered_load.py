@@ -19,6 +19,7 @@ from orchestration.bench.outcome import (
     bench_folder,
     bench_trial,
 )
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import INDEPENDENT, STRATA, Draw, PoissonSpec, TrialSpec
@@ -123,7 +124,7 @@ def _measure(case: _Case, draw: Draw, testbed: Testbed) -> Mapping[str, Floats]:
 
 def _delivered(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> float:
     with bench_folder() as folder:
-        record = FluidBackend().run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
+        record = FluidBackend().run(TrialRun(trial, testbed, schedule, folder))
     return float(load_facts(trial, testbed, schedule, record)[FACT]["delivered_load"])
 
 

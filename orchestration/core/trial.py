@@ -327,6 +327,11 @@ class TrialSpec:
     allow_starvation: bool = False
 
     @property
+    def samples_per_action(self) -> int:
+        """How many readings there are from one decision to the next."""
+        return max(1, self.action_period_ns // self.sample_period_ns)
+
+    @property
     def measured_ns(self) -> tuple[int, int]:
         """The time that is measured: after the warm-up, while flows arrive."""
         return self.warm_up_ns, self.duration_ns

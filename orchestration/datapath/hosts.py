@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from orchestration.core.records import MISSING, HostReading, Ints, Samples
+from orchestration.core.records import MISSING, Ints
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
 from orchestration.datapath.flows import MOST_PARAMETERS, PARAMETER_ORDER
@@ -29,38 +28,11 @@ HOST_STATE = np.dtype(
 )
 
 
-class KeptHosts(ABC):
-    """The readings of all hosts, in the order of `Testbed.hosts`, that are kept for the record."""
-
-    def __init__(self) -> None:
-        self._t_ns: list[int] = []
-        self._rows: list[dict[str, Ints]] = []
-
-    @abstractmethod
-    def read(self) -> dict[str, Ints]:
-        """Return the signals by name, arrays (hosts,), now."""
-
-    def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
-        """Keep the signals of one moment for the trial's record."""
-        self._t_ns.append(t_ns)
-        self._rows.append(values)
-
-    def last(self) -> HostReading | None:
-        """Return the signals that were kept last; None if none were."""
-        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
-
-    def samples(self) -> Samples:
-        """Return what was kept."""
-        columns = [np.array([row[name] for row in self._rows]) for name in names("host")]
-        return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)
-
-
-class Hosts(KeptHosts):
+class Hosts:
     """The hosts of a guest, which its kernel reads at once."""
 
     def __init__(self, namespaces: Sequence[int], nics: NicFile | None) -> None:
         """`namespaces` are file descriptors of the hosts' network namespaces."""
-        super().__init__()
         self._fd = os.open(HOSTS, os.O_RDWR)
         os.write(self._fd, np.array(namespaces, dtype=np.int32).tobytes())
         self.count = len(namespaces)

@@ -13,6 +13,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import Run, bench_trial
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
@@ -48,7 +49,7 @@ def run(tmp_path):
         )
         schedule = make_schedule(trial, testbed)
         work = Path(tempfile.mkdtemp(dir=tmp_path))
-        record = EmulatedBackend().run(trial, testbed, schedule, work, lambda *_: None)
+        record = EmulatedBackend().run(TrialRun(trial, testbed, schedule, work))
         return Run(trial, testbed, schedule, record, 0.0)
 
     return run

@@ -12,6 +12,7 @@ from orchestration.analysis.load import load_facts
 from orchestration.backends.simulated.program import POLICIES
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import InputError, TrialError
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
 from orchestration.core.trial import (
@@ -65,7 +66,7 @@ def run(tmp_path):
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
         backend = wiring.backend(trial.backend)
-        record = backend.run(trial, built, schedule, work, lambda *_: None)
+        record = backend.run(TrialRun(trial, built, schedule, work))
         return trial, built, schedule, record
 
     return run_trial

@@ -12,10 +12,11 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated import backend, link_requests
-from orchestration.backends.emulated.backend import EmulatedBackend, fault_steps
+from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import (
     check_supported,
     delay_before_queue_ns,
+    fault_steps,
     plan_fabric,
     plan_routes,
 )

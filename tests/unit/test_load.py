@@ -16,6 +16,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.trial import (
     STRATA,
@@ -107,7 +108,7 @@ def ran(tmp_path):
     def run(**changes):
         trial = dataclasses.replace(TRIAL, **changes)
         schedule = make_schedule(trial, STAR)
-        record = FluidBackend().run(trial, STAR, schedule, tmp_path, lambda t_ns, end_ns: None)
+        record = FluidBackend().run(TrialRun(trial, STAR, schedule, tmp_path))
         return trial, schedule, record
 
     return run

@@ -16,6 +16,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
+from orchestration.core.ports import TrialRun
 from orchestration.replay.build import build_replays
 from orchestration.replay.drafts import ReplayRequest
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
@@ -68,7 +69,7 @@ def run(campaign: Campaign, out: Path) -> list[TrialResult]:
         schedule = make_schedule(trial, testbed)
         work = out / f".work-{trial.id}"
         work.mkdir(parents=True)
-        record = FluidBackend().run(trial, testbed, schedule, work, lambda *_: None)
+        record = FluidBackend().run(TrialRun(trial, testbed, schedule, work))
         verdict = stamp(trial, testbed, schedule, record)
         folder = out / campaign.name / trial.id
         write_trial(folder, trial, testbed, schedule, record, verdict, {"wall_s": 0.1})

@@ -193,13 +193,13 @@ def by_name(trial: TrialSpec, name: str) -> TrialSpec:
     return replace(trial, host=host, traffic=traffic)
 
 
-def facts(name: str, totals: dict[str, Any], **where: Any) -> dict[str, Any]:
+def dctcp_facts(name: str, totals: dict[str, Any], **where: Any) -> dict[str, Any]:
     """Return facts for a trial's record: who is DCTCP, and what connections did."""
     said = {"by": "a BPF program", "name": name, **where, "totals": totals}
     return {"congestion_control": {DCTCP: said}}
 
 
-def findings(astray: int) -> list[dict[str, str]]:
+def dctcp_findings(astray: int) -> list[dict[str, str]]:
     """Return findings for the stamp on `astray` cuts of windows that the kernel made without it."""
     if not astray:
         return []

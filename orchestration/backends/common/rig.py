@@ -1,27 +1,104 @@
-"""Readings of all flows of a trial: samples at a campaign's `flow_sample_period`, and those at the
-ends of the measured time, which every trial with RoCE NICs has."""
+"""What rigs share: knobs that are turned by name, readings that are kept, exact sleep."""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from orchestration.core.knobs import DCQCN
-from orchestration.core.records import Change, Ints, Samples
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import DCQCN, Knob
+from orchestration.core.ports import Rig
+from orchestration.core.records import (
+    Action,
+    Applied,
+    Change,
+    Event,
+    HostReading,
+    Ints,
+    Program,
+    Samples,
+)
+from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import FLOW_SCOPE, names
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import HostSpec, TrialSpec
+from orchestration.core.trial import TrialSpec
+
+# Hosts' TCP counters are kept at every tenth sample.
+HOST_EVERY = 10
+_NEVER = 1 << 62
+
+# Sets all columns of a knob on some targets, and reads them back: (targets, values) -> values.
+# Values have shape (targets, columns).
+Exchange = Callable[[Ints, Ints], Ints]
+
+
+class BaseRig(Rig):
+    """A rig with what most have. `_turn` has knobs by name, `fabric` is its name in messages."""
+
+    fabric: str
+
+    def __init__(self, testbed: Testbed) -> None:
+        self.events: list[Event] = []
+        self.host_readings = HostReadings(len(testbed.hosts))
+        self._turn: dict[str, Callable[[Change], Change]] = {}
+
+    def apply(self, action: Action) -> Applied:
+        """Make the changes, and return what devices report afterwards."""
+        changes = tuple(self._turn[change.knob](change) for change in action)
+        return Applied(self.now_ns(), changes)
+
+    def install(self, programs: Sequence[Program]) -> None:
+        """Refuse: these devices run no programs."""
+        raise TrialError(f"the {self.fabric} cannot run {programs[0].kind!r}")
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        return self.host_readings.last()
+
+
+def merged_facts(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of several parts of a fabric, with the findings of all."""
+    facts = {name: fact for part in parts for name, fact in part.items()}
+    if "findings" in facts:
+        facts["findings"] = [one for part in parts for one in part.get("findings", ())]
+    return facts
+
+
+class HostReadings:
+    """The readings of all hosts, in the order of `Testbed.hosts`, that are kept for the record."""
+
+    def __init__(self, hosts: int) -> None:
+        self._hosts = hosts
+        self._t_ns: list[int] = []
+        self._rows: list[Mapping[str, Ints]] = []
+
+    def keep(self, t_ns: int, values: Mapping[str, Ints]) -> None:
+        """Keep the signals of one moment by name, arrays (hosts,)."""
+        self._t_ns.append(t_ns)
+        self._rows.append(values)
+
+    def last(self) -> HostReading | None:
+        """Return the signals that were kept last; None if none were."""
+        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
+
+    def samples(self) -> Samples:
+        """Return what was kept."""
+        known = [name for name in names("host") if self._rows and name in self._rows[0]]
+        columns = [np.array([row[name] for row in self._rows]) for name in known]
+        t_ns = np.array(self._t_ns, dtype=np.int64)
+        return Samples.of("host", t_ns, *columns, targets=self._hosts)
 
 
 class FlowReadings:
     """Reads every flow when that is due, and keeps what a trial asks for.
 
-    What flows had acknowledged is kept of the readings around the measured time's ends. A trial
-    whose sample period divides these times has one reading at each, others have the one before and
-    the one after.
+    That is samples at its `flow_sample_period`, and, with RoCE NICs, what flows had acknowledged at
+    the ends of the measured time. A trial whose sample period divides these times has one reading
+    at each, others have the one before and the one after.
     """
 
     def __init__(self, trial: TrialSpec, read: Callable[[], Mapping[str, Ints]]) -> None:
@@ -71,50 +148,36 @@ class FlowReadings:
         return Samples(t_ns, {"acked_bytes": rows})
 
 
-_NEVER = 1 << 62
+class KnobSettings:
+    """A knob's whole numbers on all its targets. `known` has them by name, and is never altered."""
 
-
-# Sets all parameters of some hosts, and reads them back: (hosts, values) -> values. Values have
-# shape (hosts, parameters), in the order of the knob's columns.
-Exchange = Callable[[Ints, Ints], Ints]
-
-
-class NicParameters:
-    """The parameters of all hosts, in the order of `Testbed.hosts`.
-
-    `known` has them by name, arrays (hosts,), which are never altered.
-    """
-
-    def __init__(self, host: HostSpec, testbed: Testbed, exchange: Exchange) -> None:
-        """All hosts begin with those of `host`, which has RoCE NICs."""
-        assert host.roce is not None
-        values = [host.roce.parameters[name] for name in DCQCN.column_names]
-        self._values = np.tile(np.array(values, dtype=np.int64), (len(testbed.hosts), 1))
-        self._bounds = DCQCN.bounds(testbed)
-        self._exchange = exchange
-        self.known = DCQCN.named(*self._values.T)
-
-    @staticmethod
-    def are_in(host: HostSpec) -> bool:
-        """Return whether hosts have these parameters: whether they have NICs under DCQCN."""
-        return host.roce is not None and host.roce.control == DCQCN.control
+    def __init__(self, knob: Knob, testbed: Testbed, values: Ints, exchange: Exchange) -> None:
+        """`values` (targets, columns) are those before the first change."""
+        self._knob, self._exchange, self._values = knob, exchange, values
+        self._bounds = knob.bounds(testbed)
+        self.known: dict[str, Ints] = knob.named(*values.T)
 
     def turn(self, change: Change) -> Change:
-        """Set what `change` names; return all parameters of its hosts, as their NICs have them.
+        """Set what `change` names; return all columns of its targets, as they are then.
 
         Raises ImpossibleSetting for what is out of bounds.
         """
         self._bounds.check(change)
-        hosts = change.targets
-        values = self._values.copy()
-        for place, name in enumerate(DCQCN.column_names):
+        targets, values = change.targets, self._values.copy()
+        for place, name in enumerate(self._knob.column_names):
             if name in change.values:
-                values[hosts, place] = np.rint(change[name])
-        if len(hosts):
-            values[hosts] = self._exchange(hosts, values[hosts])
-        self._values = values
-        self.known = DCQCN.named(*values.T)
-        return Change(change.knob, hosts, DCQCN.named(*values[hosts].T))
+                values[targets, place] = np.rint(change[name])
+        if len(targets):
+            values[targets] = self._exchange(targets, values[targets])
+        self._values, self.known = values, self._knob.named(*values.T)
+        return Change(change.knob, targets, self._knob.named(*values[targets].T))
+
+
+def dcqcn_settings(roce: RoceSpec, testbed: Testbed, exchange: Exchange) -> KnobSettings:
+    """Return DCQCN's parameters of all hosts, which begin with those of `roce`."""
+    values = [roce.parameters[name] for name in DCQCN.column_names]
+    of_all = np.tile(np.array(values, dtype=np.int64), (len(testbed.hosts), 1))
+    return KnobSettings(DCQCN, testbed, of_all, exchange)
 
 
 class Ticker:

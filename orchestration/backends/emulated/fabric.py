@@ -26,6 +26,7 @@ from collections.abc import Collection
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from orchestration.agent.linux import qdiscs
+from orchestration.backends.common.faults import fault_plan
 from orchestration.backends.common.linux import (
     delays,
     host_queues,
@@ -38,11 +39,12 @@ from orchestration.backends.emulated.job import (
     FIRST_NAMESPACE_FD,
     FabricPlan,
     NamespacePlan,
+    Step,
     ifindex,
 )
 from orchestration.core.errors import InputError
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.core.trial import LINUX, FabricSpec, HostSpec
+from orchestration.core.trial import LINUX, FabricSpec, HostSpec, TrialSpec
 from orchestration.datapath import flows as own_nics
 from orchestration.datapath import ports as own_ports
 
@@ -299,3 +301,38 @@ def _veth(testbed: Testbed, number: dict[str, int], a: int, b: int) -> bytes:
         )
 
     return link_requests.veth(end(testbed.ports[a]), end(testbed.ports[b]))
+
+
+def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[Step, ...]:
+    """Return the trial's faults as requests. A cut cable drops what arrives at both its ends."""
+    number = {item.name: place for place, item in enumerate(plan.namespaces)}
+    steps = []
+    cut: frozenset[int] = frozenset()
+    hooked: set[int] = set()
+    for fault in fault_plan(trial, testbed):
+        requests: dict[int, list[bytes]] = {}
+        if fault.kind == "routes":
+            for name, routes in plan_routes(testbed, fault.down).items():
+                requests[number[name]] = list(routes)
+        else:
+            for index in sorted(cut ^ fault.down):
+                link = testbed.links[index]
+                for end in (link.a, link.b):
+                    port = testbed.ports[end]
+                    batch = requests.setdefault(number[port.device], [])
+                    if end not in hooked:
+                        hooked.add(end)
+                        batch.append(qdiscs.clsact(ifindex(port)))
+                    change = qdiscs.drop_arrivals if index in fault.down else qdiscs.accept_arrivals
+                    batch.append(change(ifindex(port)))
+            cut = fault.down
+        steps.append(
+            Step(
+                fault.t_ns,
+                fault.kind,
+                fault.detail,
+                tuple((place, tuple(batch)) for place, batch in requests.items() if batch),
+                tuple(sorted(fault.down)) if fault.kind == "links" else None,
+            )
+        )
+    return tuple(steps)

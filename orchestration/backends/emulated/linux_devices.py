@@ -1,4 +1,7 @@
-"""The queues of a fabric of Linux' own qdiscs, in the guest: read and set over netlink."""
+"""Queues and hosts of a fabric that is Linux' own, in the guest: read and set over netlink.
+
+Where the kernel has no RED, a BPF program at each port marks in its place.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,45 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from collectors.readers.tc import PlainReader, QueueReading, RedReader
-from orchestration.agent.bpf.elf import read_program
-from orchestration.agent.bpf.load import GPL, LoadedProgram
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.kernel import TCP_FILES, counted
-from orchestration.agent.readers.marks import Marker, offsets
 from orchestration.backends.emulated.namespaces import Fabric, NetlinkError, send_requests
 from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
-from orchestration.datapath.hosts import KeptHosts
+
+if TYPE_CHECKING:
+    from orchestration.backends.emulated.job import Job
+
+
+class Queues(Protocol):
+    """All queues of the fabric, in the order of `Testbed.queues`."""
+
+    def read(self) -> QueueReading:
+        """Read all queues."""
+
+    def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
+        """Set thresholds of `queues`; all arrays have shape (changes,)."""
+
+    def in_kernel(self, pmax: Floats) -> Ints:
+        """Return the kernel's numbers for probabilities at kmax."""
+
+    def from_kernel(self, max_p: Floats) -> Floats:
+        """Return the probabilities at kmax that the kernel's numbers stand for."""
+
+
+def linux_queues(job: Job, fabric: Fabric) -> Queues:
+    """Return the queues of Linux' qdiscs, which a program marks where the kernel has no RED."""
+    testbed, places = job.testbed, job.plan.queue_places
+    if job.mark_object:
+        return MarkedQueues(testbed, places, fabric, Path(job.mark_object))
+    return LinuxQueues(testbed, places, fabric.sockets)
 
 
 class LinuxQueues:
@@ -98,6 +125,10 @@ class MarkedQueues:
         self, testbed: Testbed, places: Sequence[tuple[int, int]], fabric: Fabric, program: Path
     ) -> None:
         switches = sorted({place for place, _ in places})
+        from orchestration.agent.bpf.elf import read_program
+        from orchestration.agent.bpf.load import GPL, LoadedProgram
+        from orchestration.agent.readers.marks import Marker, offsets
+
         mine: list[socket.socket] = [fabric.sockets[place] for place in switches]
         slot = {place: number for number, place in enumerate(switches)}
         leaf = qdiscs.leaf_handle(0)
@@ -149,11 +180,10 @@ _SIGNALS = ("retransmits", "timeouts", "out_of_order", "tx_bytes")
 _MOST_BYTES = 1 << 16
 
 
-class NamespaceHosts(KeptHosts):
+class NamespaceHosts:
     """All hosts. The files stay open: each tells of the namespace in which it was opened."""
 
     def __init__(self, fabric: Fabric, hosts: Sequence[str]) -> None:
-        super().__init__()
         self._files: list[dict[str, int]] = []
         for name in hosts:
             fabric.enter(fabric.number[name])

@@ -229,6 +229,12 @@ class Fabric:
                     raise RuntimeError("a link of the fabric does not come up")
                 time.sleep(_CARRIER_WAIT_S)
 
+    def findings(self) -> list[dict[str, str]]:
+        """Return findings for the stamp on settings that the machine's kernel does not have."""
+        from orchestration.backends.common.linux import absent_settings
+
+        return absent_settings(self.absent)
+
     def enter(self, place: int) -> None:
         """Move this process into a device's namespace."""
         enter_namespace(FIRST_NAMESPACE_FD + place)
@@ -254,7 +260,7 @@ def attach_flow_tables(
         for number, name in enumerate(job.testbed.hosts)
         for address in job.plan.host_addresses[name]
     }
-    readings_per_slot = max(1, job.trial.action_period_ns // job.trial.sample_period_ns)
+    readings_per_slot = job.trial.samples_per_action
     if job.trial.fabric.kind != "linux" and not job.flow_object:
         return OwnFlowTables(places, hosts, readings_per_slot)
     from collectors.readers.flows import FlowTables

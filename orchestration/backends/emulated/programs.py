@@ -1,25 +1,34 @@
-"""Has the guest's kernel look at policies of one's own before a trial needs them."""
+"""BPF programs of emulated trials: compiled, tried in a guest, taken to another machine.
+
+They are flow tables, policies of one's own, and what stands for RED and DCTCP where the machine's
+kernel lacks them.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from collectors.bpf.compile import cache_folder
-from collectors.bpf.policy import CONTEXT, PolicyError, policy_object
+from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
+from collectors.bpf.compile import RED_LAW, cache_folder, compiled, flow_table_object
+from collectors.bpf.policy import CONTEXT, PolicyError, attach, policy_object
 from orchestration.agent.bpf.load import run_on_each
+from orchestration.backends.common.linux import by_name, new_name
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import POLICY
 from orchestration.backends.emulated.launcher import Listener, run_guest
-from orchestration.core.errors import InputError, TrialError
+from orchestration.backends.emulated.real_time import dctcp_of
+from orchestration.core.brought import here
+from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.packaged import BPF, packaged
 from orchestration.core.ports import Luggage
-from orchestration.core.trial import TrialSpec
+from orchestration.core.trial import FabricSpec, TrialSpec
 from orchestration.kernel.cache import (
     BINARY,
     MANIFEST,
@@ -54,8 +63,9 @@ def load_in_guest(
         return np.fromfile(folder / CHANGED, dtype=CONTEXT)
 
 
-def run_contexts(program: int, folder: Path) -> None:
-    """In the guest: run a program on the folder's contexts, if it has any."""
+def run_policy(folder: Path) -> None:
+    """In the guest: load the policy that the job names, and run it on its contexts, if any."""
+    program = attach(Path((folder / POLICY).read_text()))
     if not (folder / CONTEXTS).exists():
         return
     size = CONTEXT.itemsize
@@ -102,3 +112,40 @@ def cached_luggage() -> Luggage:
     # the same names as here, which are made of the source's hash: a newer source is compiled there
     files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
     return Luggage(files, variables)
+
+
+def with_object(trial: TrialSpec) -> TrialSpec:
+    """Let a trial name its policy's compiled object in place of its source."""
+    roce = trial.host.roce
+    if roce is None or not roce.program:
+        return trial
+    made = replace(roce, program=str(policy_object(Path(here(roce.program))).absolute()))
+    return replace(trial, host=replace(trial.host, roce=made))
+
+
+def flow_object(fabric: FabricSpec) -> str:
+    """Return the path of the compiled flow table; "" if it cannot be compiled, or is not needed.
+
+    A backend's check refuses the first case for tuners that observe flows.
+    """
+    if fabric.kind != "linux":
+        return ""
+    try:
+        return str(flow_table_object())
+    except NotReadyError:
+        return ""
+
+
+def mark_object(lacks: Collection[str]) -> str:
+    """Return the path of the program that marks where the kernel has no RED, "" if it has.
+
+    Raises NotReadyError without a compiler.
+    """
+    return str(compiled(RED_LAW)) if "red" in lacks else ""
+
+
+def dctcp_program(trial: TrialSpec, lacks: Collection[str]) -> tuple[str, str] | None:
+    """Return the program that is DCTCP for a trial on a kernel without it, and its name."""
+    name = new_name()
+    wants = by_name(trial, name) != trial
+    return (str(compiled(DCTCP_SOURCE)), name) if wants and dctcp_of(lacks) else None

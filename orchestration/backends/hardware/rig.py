@@ -13,38 +13,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.backends.common.rig import Ticker
+from orchestration.backends.common.rig import BaseRig, Ticker
 from orchestration.backends.hardware.switches import ReadBack, Request, Switch, SwitchReading
-from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import (
     MISSING,
-    Action,
-    Applied,
     Change,
     Event,
-    HostReading,
     Ints,
     Observation,
-    Program,
-    Samples,
 )
 from orchestration.core.signals import BY_KEY, names
 from orchestration.device.fleet import Clock, Fleet
 
 if TYPE_CHECKING:
-    from orchestration.backends.hardware.flow_tables import RackFlowTables
     from orchestration.backends.hardware.safety.guard import Guard
     from orchestration.backends.hardware.safety.limits import ChangeLimiter, CorridorWatch
-    from orchestration.backends.hardware.switch_programs import Balancing
+    from orchestration.backends.hardware.switch_programs import Balancing, RackFlowTables
     from traffic.drivers.rack import RackTraffic
 
 # Traffic starts this long after the order has gone out to all hosts.
 HEAD_START_NS = 100_000_000
 # The period of reading hosts' TCP counters, which are also read at the start and the end.
 _HOSTS_EVERY_NS = 1_000_000_000
-_HOST_COUNTERS = 4
 # How long to wait for the last counters of switches that poll, and how often to look for them.
 _LAST_POLLS_NS, _POLL_WAIT_NS = 2_000_000_000, 20_000_000
 # The signals that are read from switches; a signal that a switch lacks is recorded as missing.
@@ -54,11 +46,13 @@ _UNKNOWN_NS = -(2**62)
 _CUMULATIVE = tuple(name for name in SIGNALS if BY_KEY[name].cumulative)
 
 
-class HardwareRig:
-    """The Rig protocol over a rack's agents. `switches` are in the order of the testbed's.
+class HardwareRig(BaseRig):
+    """A rig over a rack's agents. `switches` are in the order of the testbed's.
 
     Without `paths`, switches choose by their hash; with `flows`, they keep flow tables.
     """
+
+    fabric = "rack"
 
     def __init__(
         self,
@@ -73,6 +67,7 @@ class HardwareRig:
         paths: Balancing | None = None,
         flows: RackFlowTables | None = None,
     ) -> None:
+        super().__init__(rack.testbed)
         self._fleet = fleet
         # in the order of their programs at a port: a packet that leaves by another is not counted
         self._programs = [part for part in (paths, flows) if part is not None]
@@ -91,19 +86,17 @@ class HardwareRig:
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._base: dict[str, Ints] = {}
         self._bounds = ECN.bounds(rack.testbed)
-        self._turn = {ECN.name: self._set_thresholds}
+        self._turn[ECN.name] = self._set_thresholds
         self._paths = paths
         if paths and paths.is_by_flowlet:
-            self._turn[FLOWLET_TIMEOUT.name] = paths.turn
+            self._turn[FLOWLET_TIMEOUT.name] = paths.timeouts.turn
         self._asked = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
-        self._host_times: list[int] = []
-        self._host_rows: list[list[list[int]]] = []
+        self._first_hosts: Ints | None = None
         self._known: dict[int, SwitchReading] = {}
         self._read_all("open")
         self.read_latency_ns: list[int] = []
         self.set_latency_ns: list[int] = []
-        self.events: list[Event] = []
         reads_back = np.repeat([switch.reads_back for switch in switches], counts)
         self.read_back = ReadBack(self._labels, reads_back)
 
@@ -138,7 +131,8 @@ class HardwareRig:
         seen = {key: values for part in self._programs for key, values in part.values().items()}
         end_ns = self.now_ns()
         self.read_latency_ns.append(end_ns - begin_ns)
-        if not self._host_times or end_ns - self._host_times[-1] >= _HOSTS_EVERY_NS:
+        hosts = self.last_hosts()
+        if hosts is None or end_ns - hosts.t_ns >= _HOSTS_EVERY_NS:
             self._sample_hosts()
         taken_ns = self._on_this_clock(self._joined("t_ns"))
         observation = Observation(
@@ -163,20 +157,11 @@ class HardwareRig:
         self._corridor.feed(end_ns, observation, self._paused_ns(), offered)
         return observation
 
-    def apply(self, action: Action) -> Applied:
-        """Make the changes and return what the switches report afterwards.
-
-        Queues that already have the wanted settings are skipped. A change that may not be made yet
-        is held back; the report then has the settings that are still in place.
-        """
-        changes = tuple(self._turn[change.knob](change) for change in action)
-        return Applied(self.now_ns(), changes)
-
-    def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: these devices run no programs."""
-        raise TrialError(f"the rack cannot run {programs[0].kind!r}")
-
     def _set_thresholds(self, change: Change) -> Change:
+        """Change thresholds where they differ; return what switches report afterwards.
+
+        A change that may not be made yet is held back: then that is what is still in place.
+        """
         self._bounds.check(change)
         self._set(self._limiter.submit(change, self.now_ns()))
         found = self._thresholds()
@@ -189,7 +174,7 @@ class HardwareRig:
     def _timeouts(self) -> dict[str, dict[str, Ints]]:
         if self._paths is None or not self._paths.is_by_flowlet:
             return {}
-        return {FLOWLET_TIMEOUT.name: self._paths.known}
+        return {FLOWLET_TIMEOUT.name: self._paths.timeouts.known}
 
     def flows_done(self) -> int:
         """Return -1: not known before the end."""
@@ -209,28 +194,13 @@ class HardwareRig:
         for program in self._programs:
             program.end()
         self._sample_hosts()
-        return Outcome(self._traffic.records(), self.hosts(), self.events)
+        return Outcome(self._traffic.records(), self.host_readings.samples(), self.events)
 
     def peaks(self) -> dict[str, int]:
         """Return the highest watermark of each queue that has one, by its label."""
         return {
             self._labels[number]: int(peak) for number, peak in enumerate(self._peaks) if peak > 0
         }
-
-    def last_hosts(self) -> HostReading | None:
-        """Return the last reading of the hosts, without a new one; None before the first."""
-        if not self._host_rows:
-            return None
-        grown = np.array(self._host_rows[-1]) - np.array(self._host_rows[0])
-        return HostReading(self._host_times[-1], dict(zip(names("host"), grown.T, strict=False)))
-
-    def hosts(self) -> Samples:
-        """Return the TCP counters of all hosts so far."""
-        shape = (len(self._host_times), len(self._hosts), _HOST_COUNTERS)
-        values = np.array(self._host_rows, dtype=np.int64).reshape(shape)
-        values -= values[:1]
-        t_ns = np.array(self._host_times, dtype=np.int64)
-        return Samples.of("host", t_ns, *np.moveaxis(values, 2, 0))
 
     def _set(self, change: Change) -> None:
         """Send settings that differ from those last requested; store what is in place then."""
@@ -313,5 +283,9 @@ class HardwareRig:
 
     def _sample_hosts(self) -> None:
         answers = self._fleet.ask("tcp.counters", {host: {} for host in self._hosts})
-        self._host_times.append(max(0, self.now_ns()))
-        self._host_rows.append([list(map(int, answers[host])) for host in self._hosts])
+        counts = np.array([list(map(int, answers[host])) for host in self._hosts], dtype=np.int64)
+        if self._first_hosts is None:
+            self._first_hosts = counts
+        grown = (counts - self._first_hosts).T
+        values = dict(zip(names("host"), grown, strict=False))
+        self.host_readings.keep(max(0, self.now_ns()), values)

@@ -1,4 +1,8 @@
-"""Kernel settings of a rack's Linux devices during a trial: those of the emulation, and more."""
+"""What a trial sets in the kernels of a rack: settings, and DCTCP as a program where hosts lack it.
+
+The program's part on agents is orchestration/agent/readers/control.py. A campaign says `dctcp` on
+each backend; which hosts have it by a program stands in the trial's facts (docs/hardware.md).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from collectors.bpf.compile import DCTCP as SOURCE
 from collectors.bpf.compile import compiled
 from inventory.rack import Rack
 from orchestration.agent.bpf.congestion import read_control
-from orchestration.backends.common import linux as dctcp_program
 from orchestration.backends.common.linux import (
     DCTCP,
-    absent_settings,
+    dctcp_facts,
+    dctcp_findings,
     host_sysctls,
     new_name,
     switch_sysctls,
@@ -25,15 +29,15 @@ from orchestration.core.trial import TrialSpec
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
 
-SERVICE = "control"
-DEFAULT = "net/ipv4/tcp_congestion_control"
+_SERVICE = "control"  # the agent's
+_CONTROL = "net/ipv4/tcp_congestion_control"
 
 
 def wanted(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
     """Return the congestion controls that trials want of hosts' kernels."""
     found = set()
     for trial in trials:
-        found.add(host_sysctls(trial.host)[DEFAULT])
+        found.add(host_sysctls(trial.host)[_CONTROL])
         found.update(trial.host.control_of(klass.congestion_control) for klass in testbed.classes)
         found.update(spec.congestion_control for spec in trial.traffic)
     return found - {""}
@@ -46,9 +50,9 @@ def programmed(rack: Rack, trials: Iterable[TrialSpec]) -> list[str]:
     return [host for host in rack.testbed.hosts if DCTCP in rack.access[host].lacks]
 
 
-def services_for(rack: Rack, trials: Iterable[TrialSpec]) -> dict[str, tuple[str, ...]]:
+def control_services(rack: Rack, trials: Iterable[TrialSpec]) -> dict[str, tuple[str, ...]]:
     """Return the agent's services that trials need besides a host's own, by host."""
-    return dict.fromkeys(programmed(rack, trials), (SERVICE,))
+    return dict.fromkeys(programmed(rack, trials), (_SERVICE,))
 
 
 def check_controls(rack: Rack, testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
@@ -113,12 +117,12 @@ class Controls:
         """Return facts for the trial's record."""
         if not self._hosts:
             return {}
-        return dctcp_program.facts(self._name, self._totals, hosts=self._hosts)
+        return dctcp_facts(self._name, self._totals, hosts=self._hosts)
 
     def findings(self) -> list[dict[str, str]]:
         """Return findings for the trial's stamp."""
         astray = sum(int(totals["astray"]) for totals in self._totals.values())
-        return dctcp_program.findings(astray)
+        return dctcp_findings(astray)
 
 
 def _programs() -> dict[str, Any]:
@@ -144,7 +148,7 @@ class Settings:
             if device.kind == "host":
                 values = {**host_sysctls(trial.host), **_NO_TIME_WAIT}
                 own = (names or {}).get(device.name, {})
-                values[DEFAULT] = own.get(values[DEFAULT], values[DEFAULT])
+                values[_CONTROL] = own.get(values[_CONTROL], values[_CONTROL])
                 self._values[device.name] = values
             elif rack.access[device.name].platform == "linux":
                 more = PATH_SETTINGS if chooses(trial) else {}
@@ -161,7 +165,3 @@ class Settings:
         asked = {device: {"values": values} for device, values in self._values.items()}
         answers = fleet.ask("sysctl.write", asked)
         return {device: list(map(str, names)) for device, names in answers.items() if names}
-
-    def findings(self, absent: dict[str, list[str]]) -> list[dict[str, str]]:
-        """Return findings on absent settings for the trial's stamp."""
-        return absent_settings(absent)

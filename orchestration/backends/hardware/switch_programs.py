@@ -1,20 +1,25 @@
-"""Load balancing on a rack: its Linux switches choose paths while a trial runs.
+"""Programs that a rack's Linux switches run while a trial does: choice of paths, flow tables.
 
-The agents' part is orchestration/agent/readers/paths.py. Only switches with several ports towards a
-destination are asked for anything; all others have no flowlets.
+Their agents' parts are orchestration/agent/readers/paths.py and flow_table.py. Only switches with
+several ports towards a destination choose paths; all others have no flowlets. Flows are counted
+here, as on the emulated backend (collectors/readers/flows.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from collectors.bpf.compile import path_choice_object
+from collectors.bpf.compile import ENTRY_BITS, path_choice_object, rack_flow_table_object
+from collectors.readers.flows import FlowCounts, queue_numbers
 from inventory.rack import Rack
 from inventory.routing import next_hops
-from orchestration.agent.bpf.elf import read_program
+from orchestration.agent.bpf.elf import Program, read_program
+from orchestration.backends.common.rig import KnobSettings
 from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
@@ -22,16 +27,17 @@ from orchestration.core.load_balancing import (
     ECMP,
     MOST_TIMEOUT_NS,
     LoadBalancingSpec,
-    overflow_findings,
+    balancing_facts,
     stream_of,
 )
-from orchestration.core.records import Change, Ints
-from orchestration.core.signals import BALANCING_KEYS
+from orchestration.core.records import Ints
+from orchestration.core.signals import BALANCING_KEYS, wants_flow_table
 from orchestration.core.trial import TrialSpec
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
+from tuners.registry import create
 
-SERVICE = "paths"
+_PATHS, _TABLES = "paths", "flowtable"  # the agent's services
 _PROVISION = "run `closloop provision` on the inventory"
 # A carrier that is lost takes a port out of the kernel's own choice, too: what its hash sends there
 # would otherwise wait for a neighbour, and never come to the program.
@@ -48,9 +54,14 @@ def choosers(rack: Rack) -> list[str]:
     return [name for name in rack.testbed.switches if _choices(rack, name)]
 
 
-def services_for(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
-    """Return the agent's services that trials need besides a switch's own, by switch."""
-    return dict.fromkeys(choosers(rack) if any(map(chooses, trials)) else (), (SERVICE,))
+def path_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that the choice of paths needs, by switch."""
+    return dict.fromkeys(choosers(rack) if any(map(chooses, trials)) else (), (_PATHS,))
+
+
+def table_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that flow tables need, by switch."""
+    return dict.fromkeys(_keepers(rack) if _wants_tables(trials) else (), (_TABLES,))
 
 
 def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
@@ -79,7 +90,7 @@ def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     problems = []
     most = max(asked, key=lambda spec: spec.entries)
     requests = {
-        name: (fleet.agents[name], ("paths.try", _program(rack, name, most)))
+        name: (fleet.agents[name], ("paths.try", _path_program(rack, name, most)))
         for name in choosers(rack)
     }
     for name, answer in gather(requests).items():
@@ -95,27 +106,27 @@ def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
 
 
 class Balancing:
-    """The choice of paths of one trial. `known` has each switch's timeout, by column."""
+    """The choice of paths of one trial, with each switch's flowlet timeout."""
 
     def __init__(self, rack: Rack, fleet: Fleet, trial: TrialSpec) -> None:
         testbed, spec = rack.testbed, trial.load_balancing
         self._rack, self._fleet, self._spec, self._seed = rack, fleet, spec, trial.seed
         self._choosers = choosers(rack)
         self._places = {name: place for place, name in enumerate(testbed.switches)}
-        self._bounds = FLOWLET_TIMEOUT.bounds(testbed)
-        timeouts = [spec.timeout_ns(testbed.device[name].tier) for name in testbed.switches]
-        self.known: dict[str, Ints] = FLOWLET_TIMEOUT.named(np.array(timeouts, dtype=np.int64))
+        preset = [[spec.timeout_ns(testbed.device[name].tier)] for name in testbed.switches]
+        values = np.array(preset, dtype=np.int64)
+        self.timeouts = KnobSettings(FLOWLET_TIMEOUT, testbed, values, self._set)
         self._last = np.zeros((len(testbed.switches), len(BALANCING_KEYS)), dtype=np.int64)
         self.is_by_flowlet = spec.kind == "flowlets"
 
     def begin(self) -> None:
         """Choose paths from now on. Raises DeviceError, or TrialError for routes that lack."""
-        (timeouts,) = self.known.values()
+        (timeouts,) = self.timeouts.known.values()
         answers = self._fleet.ask(
             "paths.begin",
             {
                 name: {
-                    **_program(self._rack, name, self._spec),
+                    **_path_program(self._rack, name, self._spec),
                     "stream": stream_of(self._seed, self._places[name]),
                     # under spray, how long a flow's last port is remembered to count reroutes
                     "timeout_ns": int(timeouts[self._places[name]]) or MOST_TIMEOUT_NS,
@@ -137,55 +148,38 @@ class Balancing:
             self._last[self._places[name]] = [int(value) for value in row]
         return dict(zip(BALANCING_KEYS, self._last.T, strict=True))
 
-    def turn(self, change: Change) -> Change:
-        """Set timeouts; return those of its switches, as they have them.
-
-        Raises ImpossibleSetting for what is out of bounds.
-        """
-        self._bounds.check(change)
-        (column,) = self.known
-        wanted = dict(zip(change.targets.tolist(), np.rint(change[column]).tolist(), strict=True))
-        timeouts = self.known[column].copy()
-        timeouts[list(wanted)] = list(wanted.values())
+    def _set(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        """Set timeouts; return those that the switches then have. The others have no flowlets."""
+        wanted = dict(zip(switches.tolist(), timeouts_ns.ravel().tolist(), strict=True))
         asked = {
-            name: {"timeout_ns": int(wanted[self._places[name]])}
+            name: {"timeout_ns": wanted[self._places[name]]}
             for name in self._choosers
             if self._places[name] in wanted
         }
         for name, said in self._fleet.ask("paths.set", asked).items():
-            timeouts[self._places[name]] = int(said["timeout_ns"])
-        self.known = {column: timeouts}
-        return Change(change.knob, change.targets, {column: timeouts[change.targets]})
+            wanted[self._places[name]] = int(said["timeout_ns"])
+        return np.array([[wanted[place]] for place in switches.tolist()], dtype=np.int64)
 
     def end(self) -> None:
         """Leave paths to the switches again."""
         self._fleet.ask("paths.end", {name: {} for name in self._choosers})
 
     def facts(self) -> dict[str, Any]:
-        """Return facts for the trial's record, of the last reading."""
-        totals = dict(zip(BALANCING_KEYS, self._last.sum(axis=0).tolist(), strict=True))
-        return {
-            "load_balancing": {
-                "flowlets": totals["switch.flowlets"],
-                "reroutes": totals["switch.reroutes"],
-                "overflows": {name: count for name, count in self._overflows().items() if count},
-                "switches": self._choosers,
-            }
-        }
-
-    def findings(self) -> list[dict[str, str]]:
-        """Return findings for the trial's stamp."""
-        return overflow_findings(self._overflows())
-
-    def _overflows(self) -> dict[str, int]:
-        column = self._last[:, BALANCING_KEYS.index("switch.flowlet_overflows")]
-        return dict(zip(self._places, column.tolist(), strict=True))
+        """Return facts and findings for the trial's record, of the last reading."""
+        flowlets, reroutes, _, overflows = self._last.T.tolist()
+        by_switch = dict(zip(self._places, overflows, strict=True))
+        facts = balancing_facts(sum(flowlets), sum(reroutes), by_switch)
+        facts["load_balancing"]["switches"] = self._choosers
+        return facts
 
 
-def _program(rack: Rack, device: str, spec: LoadBalancingSpec) -> dict[str, Any]:
-    """Return what a switch's agent needs to load the program."""
+def _path_program(rack: Rack, device: str, spec: LoadBalancingSpec) -> dict[str, Any]:
     made = path_choice_object(spec.entries.bit_length() - 1)
-    program = read_program(made.read_bytes(), maps=("prefixes",))
+    return _loadable(rack, device, read_program(made.read_bytes(), maps=("prefixes",)))
+
+
+def _loadable(rack: Rack, device: str, program: Program) -> dict[str, Any]:
+    """Return what a switch's agent needs to load a program."""
     return {"program": program.to_json(), "interfaces": list(rack.access[device].interfaces)}
 
 
@@ -200,3 +194,95 @@ def _missing(rack: Rack, device: str, said: Mapping[str, Sequence[str]]) -> list
     have = {frozenset(map(str, ports)) for ports in said.values()}
     lacks = sorted(" and ".join(sorted(ports)) for ports in _choices(rack, device) - have)
     return [f"{device}: has no route by {ports} at once" for ports in lacks]
+
+
+def _wants_tables(trials: Iterable[TrialSpec]) -> bool:
+    return any(wants_flow_table(create(trial.tuner).observes) for trial in trials)
+
+
+def check_tables(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every switch, if one cannot keep a flow table that trials need.
+
+    The agents attach the program and take it away again.
+    """
+    if not _wants_tables(trials):
+        return
+    keepers = _keepers(rack)
+    problems = [
+        f"{name}: is a SONiC switch, whose ASIC forwards packets past any program"
+        for name in rack.testbed.switches
+        if name not in keepers
+    ]
+    asked = {
+        name: (fleet.agents[name], ("table.try", _table_program(rack, name)))
+        for name in keepers
+        if not problems
+    }
+    problems += [
+        said.problems[0].line for said in gather(asked).values() if isinstance(said, DeviceError)
+    ]
+    raise_problems(
+        "a tuner looks at flows, and switches keep no flow table",
+        problems,
+        "run it emulated, or here with a checkpoint that needs none, as pet-without-flows-dcqcn-1",
+    )
+
+
+class RackFlowTables:
+    """The flow tables of one trial."""
+
+    def __init__(self, rack: Rack, fleet: Fleet, trial: TrialSpec) -> None:
+        self._rack, self._fleet = rack, fleet
+        testbed, addresses = rack.testbed, rack.addresses.nics
+        hosts = {
+            socket.inet_aton(addresses[port.index]): number
+            for number, host in enumerate(testbed.hosts)
+            for port in testbed.ports_of[host]
+        }
+        self._flows = FlowCounts(hosts, len(testbed.queues), trial.samples_per_action)
+
+    def begin(self) -> None:
+        """Keep tables from now on. Raises DeviceError."""
+        rack, keepers = self._rack, _keepers(self._rack)
+        answers = self._fleet.ask(
+            "table.begin", {name: _table_program(rack, name) for name in keepers}
+        )
+        for name, indices in answers.items():
+            index = dict(zip(rack.access[name].interfaces, map(int, indices), strict=True))
+            mine = [queue for queue in rack.testbed.queues if queue.device == name]
+            places = [
+                (index[rack.interface(rack.testbed.ports[queue.index])], queue.klass)
+                for queue in mine
+            ]
+            first = rack.testbed.queues.index(mine[0])
+            self._flows.numbers[name] = queue_numbers(places) + first
+
+    def values(self) -> dict[str, Ints]:
+        """Count the flows of the last slots, arrays (queues,) by key. Raises DeviceError."""
+        return vars(self._flows.read(self._ask))
+
+    def _ask(self, due: dict[str, bool]) -> dict[str, dict[str, Any]]:
+        answers = self._fleet.ask("table.read", dict.fromkeys(self._flows.numbers, due))
+        return {
+            name: {**said, "rows": base64.b64decode(said["rows"])} for name, said in answers.items()
+        }
+
+    def end(self) -> None:
+        """Keep no tables any more."""
+        self._fleet.ask("table.end", {name: {} for name in self._flows.numbers})
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the trial's record."""
+        own = {
+            "entries_per_switch": 1 << ENTRY_BITS,
+            "flows_of_others": self._flows.flows_of_others,
+        }
+        return {"flow_table": {**self._flows.facts(), **own}}
+
+
+def _keepers(rack: Rack) -> list[str]:
+    return [name for name in rack.testbed.switches if rack.access[name].platform == "linux"]
+
+
+def _table_program(rack: Rack, device: str) -> dict[str, Any]:
+    return _loadable(rack, device, read_program(rack_flow_table_object().read_bytes()))

@@ -1,4 +1,4 @@
-"""Watches a rack's ports for a lost carrier: with a flapping port, a trial measures the cable."""
+"""Watches ports and RoCE NICs of a rack during a trial: lost carriers, and what NICs counted."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LinkWatch:
 
 # The agent's service, and the sources that are read. mlx5's hw_counters come from its queue
 # counters, which are 32 bits wide (drivers/infiniband/hw/mlx5/counters.c); ethtool's are 64.
-SERVICE = "nic"
+NIC_SERVICE = "nic"
 _WRAP_AT = {"hw": 2**32, "rdma": 2**32, "ethtool": 2**64}
 # These counters of the 32-bit sources are wider: volume in bytes and packets.
 _WIDE = re.compile(r".*_(bytes|packets|pkts)|rdma_(sends|recvs)")

@@ -9,22 +9,20 @@ import numpy as np
 
 from inventory.addressing import attachments
 from inventory.routing import next_hops
+from orchestration.backends.common.rig import KnobSettings
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import (
     KINDS,
     ROUTES,
     LoadBalancingSpec,
-    overflow_findings,
+    balancing_facts,
 )
-from orchestration.core.records import Change, Ints
+from orchestration.core.records import Ints
 from orchestration.core.signals import BALANCING_KEYS
 from orchestration.core.topology import Port, Testbed
 
 # Of a switch: its timeout, then its signals.
 _COLUMNS = 1 + len(BALANCING_KEYS)
-# Sets the timeouts of some switches in ns, by their places in `Testbed.switches`; returns
-# `_COLUMNS` numbers of every switch.
-Exchange = Callable[[Ints, Ints], Ints]
 _Hops = Mapping[str, Mapping[str, tuple[Port, ...]]]
 
 
@@ -80,53 +78,31 @@ def _partner(testbed: Testbed, hops: _Hops, name: str, target: str) -> str:
 
 
 class PathChoices:
-    """The switches' flowlet timeouts as a rig's knob, and what they have chosen.
+    """The switches' flowlet timeouts as a rig's knob, and what they have chosen."""
 
-    `known` has the timeouts by name, arrays (switches,), which are never altered.
-    """
+    def __init__(self, testbed: Testbed, ask: Callable[[Ints, Ints], Ints]) -> None:
+        """`ask` sets the timeouts of some switches in ns, by their places in `Testbed.switches`.
 
-    def __init__(self, testbed: Testbed, exchange: Exchange) -> None:
-        self._exchange = exchange
+        It returns `_COLUMNS` numbers of every switch.
+        """
+        self._ask = ask
         self._switches = testbed.switches
-        self._bounds = FLOWLET_TIMEOUT.bounds(testbed)
+        self.timeouts = KnobSettings(FLOWLET_TIMEOUT, testbed, self._read()[:, :1], self._exchange)
+
+    def _exchange(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        rows = self._ask(switches, timeouts_ns.ravel()).reshape(-1, _COLUMNS)
+        return rows[switches, :1]
+
+    def _read(self) -> Ints:
         none = np.zeros(0, dtype=np.int64)
-        self._rows = self._ask(none, none)
-
-    def _ask(self, switches: Ints, timeouts_ns: Ints) -> Ints:
-        return self._exchange(switches, timeouts_ns).reshape(-1, _COLUMNS)
-
-    @property
-    def known(self) -> dict[str, Ints]:
-        """Return the timeouts that were read last."""
-        return FLOWLET_TIMEOUT.named(self._rows[:, 0])
+        return self._ask(none, none).reshape(-1, _COLUMNS)
 
     def signals(self) -> dict[str, Ints]:
         """Read the switches; return their signals by key, arrays (switches,)."""
-        none = np.zeros(0, dtype=np.int64)
-        self._rows = self._ask(none, none)
-        return dict(zip(BALANCING_KEYS, self._rows[:, 1:].T, strict=True))
+        return dict(zip(BALANCING_KEYS, self._read()[:, 1:].T, strict=True))
 
     def facts(self) -> dict[str, Any]:
         """Return facts and findings for the trial's record, as of now."""
         flowlets, reroutes, _, overflows = self.signals().values()
         lost = dict(zip(self._switches, overflows.tolist(), strict=True))
-        return {
-            "load_balancing": {
-                "flowlets": int(flowlets.sum()),
-                "reroutes": int(reroutes.sum()),
-                "overflows": {name: count for name, count in lost.items() if count},
-            },
-            "findings": overflow_findings(lost),
-        }
-
-    def turn(self, change: Change) -> Change:
-        """Set timeouts, and return what the switches then have.
-
-        Raises ImpossibleSetting for what is out of bounds.
-        """
-        self._bounds.check(change)
-        timeouts_ns = np.rint(change["timeout_ns"]).astype(np.int64)
-        self._rows = self._ask(change.targets, timeouts_ns)
-        return Change(
-            change.knob, change.targets, FLOWLET_TIMEOUT.named(self._rows[change.targets, 0])
-        )
+        return balancing_facts(int(flowlets.sum()), int(reroutes.sum()), lost)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,18 @@ from collectors.readers.ns3 import (
     thresholds,
 )
 from orchestration.backends.common.faults import FaultStep, fault_plan
-from orchestration.backends.common.rig import FlowReadings, NicParameters
+from orchestration.backends.common.rig import (
+    HOST_EVERY,
+    BaseRig,
+    FlowReadings,
+    KnobSettings,
+    dcqcn_settings,
+    merged_facts,
+)
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.paths import PathChoices
 from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.congestion import TIMES_ROUND_TRIPS
-from orchestration.core.errors import TrialError
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP
 from orchestration.core.ports import Observer, Outcome
@@ -34,26 +40,19 @@ from orchestration.core.records import (
     LASTING,
     MISSING,
     UNFINISHED,
-    Action,
-    Applied,
     Change,
     Event,
     FlowRecords,
-    HostReading,
     Ints,
     Observation,
-    Program,
-    Samples,
     Schedule,
 )
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.core.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names
+from orchestration.core.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names, wants_flow_table
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.schedule import lasting_flows
 
-# Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
-HOST_EVERY = 10
 _FLOW_COLUMNS = 4
 # What the program sums up of all flows on RoCE NICs, in its order.
 _ROCE_SUMS = (
@@ -62,12 +61,14 @@ _ROCE_SUMS = (
 )
 
 
-class SimulatedRig:
+class SimulatedRig(BaseRig):
     """A `Rig` over a started program, in which it builds the fabric of one trial.
 
-    With `watches_hosts`, observations have the signals of hosts, with `watches_pairs` the traffic
-    matrix.
+    Observations have the flow table's counts, the signals of hosts and the traffic matrix if a
+    tuner `observes` them.
     """
+
+    fabric = "simulated fabric"
 
     def __init__(
         self,
@@ -75,11 +76,9 @@ class SimulatedRig:
         trial: TrialSpec,
         testbed: Testbed,
         schedule: Schedule,
-        *,
-        flow_table: bool = False,
-        watches_hosts: bool = False,
-        watches_pairs: bool = False,
+        observes: Collection[str] = (),
     ) -> None:
+        super().__init__(testbed)
         self._simulation = simulation
         self._trial = trial
         self._testbed = testbed
@@ -89,41 +88,37 @@ class SimulatedRig:
         self._max_ps, self._pmax_of = (
             (red_max_ps, read_back_pmax) if trial.host.roce is None else (line_max_ps, line_pmax)
         )
-        self._now_ns = self._ended = 0
-        self._ticks = 0
-        self._host_times: list[int] = []
-        self._host_rows: list[dict[str, Ints]] = []
-        self._has_nics, self._watches_hosts = trial.host.roce is not None, watches_hosts
-        slot = max(1, trial.action_period_ns // trial.sample_period_ns)
-        self._flows = (
-            FlowWindow(
+        self._now_ns = self._ended = self._ticks = 0
+        self._watches_hosts = not set(HOST_KEYS).isdisjoint(observes)
+        self._watches_pairs = PAIRS in observes
+        self._flows: FlowWindow | None = None
+        if wants_flow_table(observes):
+            self._flows = FlowWindow(
                 lambda before, slot: simulation.ask(Operation.FLOW_TABLE, [before, slot]),
                 testbed,
-                slot,
+                trial.samples_per_action,
             )
-            if flow_table
-            else None
-        )
-        self.events: list[Event] = []
         self._read_flows = FlowReadings(trial, self._counters)
         self._lasting = lasting_flows(trial, schedule)
         self._lasts_until_ns = trial.duration_ns if self._lasting.any() else 0
-        arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
-        simulation.ask(Operation.BUILD, *arrays)
+        simulation.ask(
+            Operation.BUILD,
+            *build_arrays(trial, testbed, schedule, observes_flows=self._flows is not None),
+        )
         self._known, _ = self._read()
-        self._watches_pairs = watches_pairs
-        if watches_pairs:
+        if self._watches_pairs:
             self._pairs()  # begins to count
         self._bounds = ECN.bounds(testbed)
-        self._turn = {ECN.name: self._set_thresholds}
-        self._parameters: NicParameters | None = None
-        if NicParameters.are_in(trial.host):
-            self._parameters = NicParameters(trial.host, testbed, self._exchange_parameters)
+        self._turn[ECN.name] = self._set_thresholds
+        self._parameters: KnobSettings | None = None
+        roce = trial.host.roce
+        if roce is not None and roce.control == DCQCN.control:
+            self._parameters = dcqcn_settings(roce, testbed, self._exchange_parameters)
             self._turn[DCQCN.name] = self._parameters.turn
         self._paths: PathChoices | None = None
         if trial.load_balancing.kind != ECMP.kind:
             self._paths = PathChoices(testbed, self._exchange_timeouts)
-            self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
+            self._turn[FLOWLET_TIMEOUT.name] = self._paths.timeouts.turn
         self._built_s = time.monotonic()
 
     def start(self) -> None:
@@ -151,13 +146,6 @@ class SimulatedRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._ended
-
-    def last_hosts(self) -> HostReading | None:
-        """Return the last reading of the hosts, without a new one; None before the first."""
-        if not self._host_times:
-            return None
-        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
-        return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
         ended = self._ended >= len(self._schedule) - int(self._lasting.sum())
@@ -194,17 +182,9 @@ class SimulatedRig:
             settings={
                 ECN.name: thresholds(known, self._pmax_of),
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
-                **({FLOWLET_TIMEOUT.name: self._paths.known} if self._paths else {}),
+                **({FLOWLET_TIMEOUT.name: self._paths.timeouts.known} if self._paths else {}),
             },
         )
-
-    def apply(self, action: Action) -> Applied:
-        """Make the changes, and read them back."""
-        return Applied(self._now_ns, tuple(self._turn[one.knob](one) for one in action))
-
-    def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: these devices run no programs."""
-        raise TrialError(f"the simulated fabric cannot run {programs[0].kind!r}")
 
     def _set_thresholds(self, change: Change) -> Change:
         """Set thresholds, except those that already have the wanted values."""
@@ -236,23 +216,16 @@ class SimulatedRig:
         words = self._simulation.ask(Operation.PAIRS, len(self._testbed.edges))
         return pair_bytes(words, self._testbed)
 
-    def _nics(self) -> dict[str, Ints]:
-        return nics(self._simulation.ask(Operation.NICS))
-
     def _host_signals(self, counters: Ints) -> dict[str, Ints]:
         """Return the signals of hosts by key, given their counters; MISSING without RoCE NICs."""
         missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
         counted = {key: counters[:, column] for key, column in HOST_COLUMNS.items()}
-        own = self._nics() if self._has_nics else {}
+        own = nics(self._simulation.ask(Operation.NICS)) if self._trial.host.roce else {}
         return {**dict.fromkeys(HOST_KEYS, missing), **counted, **own}
 
     def _keep_hosts(self, signals: dict[str, Ints]) -> None:
-        self._host_times.append(self._now_ns)
-        self._host_rows.append(signals)
-
-    def _host_samples(self) -> Samples:
-        columns = [np.array([row[key] for row in self._host_rows]) for key in HOST_KEYS]
-        return Samples.of("host", np.array(self._host_times, dtype=np.int64), *columns)
+        rows = {key.removeprefix("host."): row for key, row in signals.items()}
+        self.host_readings.keep(self._now_ns, rows)
 
     def _incidents(self) -> list[Incident]:
         """Return what the watchdog has found."""
@@ -277,12 +250,11 @@ class SimulatedRig:
         status = np.where(self._lasting & (status == UNFINISHED), LASTING, status)
         flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, simulated, *sums = rest.tolist()
-        events: list[Event] = []
+        events: Sequence[Event] = self.events
         found: dict[str, Any] = {}
         if self._testbed.switch:
-            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
-        chosen = self._paths.facts() if self._paths else {}
-        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
+            incidents, found = pfc_outcome(self._incidents(), self._buffers()[1])
+            events = sorted([*events, *incidents], key=lambda event: event.t_ns)
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
@@ -290,13 +262,10 @@ class SimulatedRig:
             "events": simulated,
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
-            **found,
-            **chosen,
-            **({"findings": findings} if found or chosen else {}),
+            **merged_facts(found, self._paths.facts() if self._paths else {}),
         }
-        events = sorted([*self.events, *events], key=lambda event: event.t_ns)
         roce = self._trial.host.roce
         if roce is None or roce.control not in TIMES_ROUND_TRIPS:
             facts.pop("untimed_flows", None)
         sampled, acked = self._read_flows.samples(), self._read_flows.acked()
-        return Outcome(flows, self._host_samples(), events, facts, sampled, acked)
+        return Outcome(flows, self.host_readings.samples(), events, facts, sampled, acked)
