@@ -36,9 +36,8 @@ def run_loop(
     and its changes take effect `decision_latency_ns` later. Settings out of bounds are clipped and
     counted. Returns facts for the trial's record.
 
-    Raises:
-        TrialError: the tuner set a target to a value that is not a number, or a target that does
-            not exist.
+    Raises TrialError if the tuner set a target to a value that is not a number, or a target that
+    does not exist.
     """
     bounded = _Bounded(trial, testbed)
     decisions = 0

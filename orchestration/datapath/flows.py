@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
-from orchestration.core.congestion import (
-    HEARS_MARKS,
-    PROGRAM,
-    TIMES_ROUND_TRIPS,
-    with_base_rtt,
-)
+from orchestration.core.congestion import HEARS_MARKS, PROGRAM, TIMES_ROUND_TRIPS, with_base_rtt
 from orchestration.core.records import FlowRecords, Ints, Schedule
 from orchestration.core.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
 from orchestration.core.status import DONE, LASTING, UNFINISHED

@@ -1,6 +1,7 @@
 """Makes the ports of the data path, and reads and sets their queues.
 
-The structs are those of `data_path.h`.
+Likewise their shared buffers, pauses, and what the watchdog has found. The structs are those of
+`data_path.h`, `pfc.h` and `watchdog.c`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lets the engine read the fabric by itself at given times, and fetches what it has read.
 
-The structs are those of `sample.c`.
+Flows are counted with each reading. The structs are those of `sample.c` and `flow_table.c`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from collectors.readers.flows import ELEPHANT_BYTES, FlowReading, queue_numbers
 from collectors.readers.tc import QueueReading
 from orchestration.agent.readers.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
 from orchestration.core.records import Ints
-from orchestration.datapath.hosts import (
-    HOST_STATE,
-    NIC_STATE,
-    Hosts,
-    PairCounters,
-)
+from orchestration.datapath.hosts import HOST_STATE, NIC_STATE, Hosts, PairCounters
 from orchestration.datapath.paths import PATHS_STATE, PathFile
 from orchestration.datapath.ports import (
     BUFFER_STATE,

@@ -1,4 +1,4 @@
-"""Boots the virtual-time kernel: its command line, its memory, its process."""
+"""Boots the virtual-time kernel: its command line, memory and process; checks that it is fit."""
 
 from __future__ import annotations
 
@@ -91,8 +91,7 @@ def launch(
     `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable. Where the caller may
     mount, the memory is in pages of 2 MB, in a file system of the guest's own that goes with it.
 
-    Raises:
-        NotReadyError: setpriv or taskset is not installed.
+    Raises NotReadyError if setpriv or taskset is not installed.
     """
     environment = dict(os.environ)
     if memory_dir is not None:
@@ -138,8 +137,7 @@ def memory_dir(memory_bytes: int) -> Path:
     A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it. It
     is in /dev/shm if possible, else in the temporary folder, where the disk slows it.
 
-    Raises:
-        NotReadyError: neither folder has the space, or the machine lacks the available memory.
+    Raises NotReadyError if neither folder has the space, or the machine lacks the available memory.
     """
     available = available_memory_bytes()
     if available < memory_bytes:
@@ -197,8 +195,7 @@ class BootReport:
 def check_kernel(kernel: Path) -> BootReport:
     """Boot `kernel` and return its report if trials can run on it.
 
-    Raises:
-        NotReadyError: it does not boot, its clock is not virtual, or it lacks what trials need.
+    Raises NotReadyError if it does not boot, has no virtual clock, or lacks what trials need.
     """
     report = boot(kernel)
     faults = report_faults(report)
@@ -213,8 +210,7 @@ def check_kernel(kernel: Path) -> BootReport:
 def boot(kernel: Path) -> BootReport:
     """Boot `kernel` once, with the probe as its init.
 
-    Raises:
-        NotReadyError: it ended without a report, or did not end; with the end of its console.
+    Raises NotReadyError if it ended without a report, or did not end; with the end of its console.
     """
     memory = memory_dir(_MEMORY_BYTES)
     with tempfile.TemporaryDirectory(prefix="closloop-boot-") as folder:
@@ -238,8 +234,7 @@ def boot(kernel: Path) -> BootReport:
 def parse_console(console: str, wall_s: float) -> BootReport:
     """Return the report on a probed guest's console.
 
-    Raises:
-        NotReadyError: there is none.
+    Raises NotReadyError if there is none.
     """
     for line in console.splitlines():
         if line.startswith(probe.MARK):

@@ -1,4 +1,7 @@
-"""Copies a kernel's source into a work folder: from a tree, a tarball, or Debian's archive."""
+"""A kernel's source: found by apt's sources and answers, and copied into a work folder.
+
+It comes from a tree, a tarball, or Debian's archive.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from orchestration.core.errors import InputError, NotReadyError
@@ -30,8 +34,7 @@ def version_key(version: str) -> tuple[int, ...]:
 def require_version(version: str) -> None:
     """Refuse a kernel without the seccomp mode of UML.
 
-    Raises:
-        NotReadyError: `version` is older than 6.16.
+    Raises NotReadyError if `version` is older than 6.16.
     """
     if version_key(version)[:2] < OLDEST:
         raise NotReadyError(
@@ -44,8 +47,7 @@ def require_version(version: str) -> None:
 def makefile_version(makefile: str) -> str:
     """Return the version in a kernel's top `Makefile`, as `make kernelversion` does.
 
-    Raises:
-        NotReadyError: it has none, so this is not a kernel's source.
+    Raises NotReadyError if it has none, so this is not a kernel's source.
     """
     fields: dict[str, str] = dict(
         re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION)\s*=[ \t]*(.*)$", makefile, re.M)
@@ -60,8 +62,7 @@ def makefile_version(makefile: str) -> str:
 def newest_package(search: str) -> str:
     """Return the newest `linux-source-X.Y` in the answer of `apt-cache search`.
 
-    Raises:
-        NotReadyError: there is none, or only ones that are too old.
+    Raises NotReadyError if there is none, or only ones that are too old.
     """
     names = re.findall(r"^(linux-source-\d+\.\d+)\s", search, re.MULTILINE)
     if not names:
@@ -88,8 +89,7 @@ class Package:
 def parse_print_uris(answer: str) -> Package:
     """Return the package in an answer of `apt-get download --print-uris`.
 
-    Raises:
-        NotReadyError: the answer names none.
+    Raises NotReadyError if the answer names none.
     """
     match = re.search(r"^'\S+' (\S+_\S+_\S+\.deb) (\d+) (\S+:[0-9a-f]+)\s*$", answer, re.MULTILINE)
     if match is None:
@@ -108,12 +108,8 @@ class Mirror:
 
     def deb822(self, suites: Iterable[str]) -> str:
         """Return an apt source, in deb822 format, for `suites` on this mirror."""
-        lines = [
-            "Types: deb",
-            f"URIs: {self.uri}",
-            f"Suites: {' '.join(suites)}",
-            "Components: main",
-        ]
+        lines = ["Types: deb", f"URIs: {self.uri}", f"Suites: {' '.join(suites)}"]
+        lines.append("Components: main")
         if self.signed_by:
             lines.append(f"Signed-By: {self.signed_by}")
         if self.trusted:
@@ -130,10 +126,7 @@ def parse_deb822(text: str) -> list[Mirror]:
         if "deb" not in fields.get("types", "").split() or fields.get("enabled") == "no":
             continue
         suites = tuple(fields.get("suites", "").split())
-        for uri in fields.get("uris", "").split():
-            mirrors.append(
-                Mirror(uri, suites, _key_file(fields.get("signed-by", "")), _yes(fields, "trusted"))
-            )
+        mirrors += [_mirror(uri, suites, fields) for uri in fields.get("uris", "").split()]
     return mirrors
 
 
@@ -145,19 +138,14 @@ def parse_one_line(text: str) -> list[Mirror]:
         if match is None:
             continue
         given = dict(part.split("=", 1) for part in (match[1] or "").split() if "=" in part)
-        mirrors.append(
-            Mirror(
-                match[2], (match[3],), _key_file(given.get("signed-by", "")), _yes(given, "trusted")
-            )
-        )
+        mirrors.append(_mirror(match[2], (match[3],), given))
     return mirrors
 
 
 def main_mirror(mirrors: Iterable[Mirror], codename: str) -> Mirror:
     """Return the archive that carries the release `codename` itself, not its security updates.
 
-    Raises:
-        NotReadyError: no source provides it over the network.
+    Raises NotReadyError if no source provides it over the network.
     """
     for mirror in mirrors:
         if codename in mirror.suites and urlsplit(mirror.uri).scheme not in ("", "cdrom"):
@@ -177,13 +165,11 @@ def _fields(stanza: str) -> dict[str, str]:
     return {name.lower(): value.strip() for name, value in pairs}
 
 
-def _key_file(signed_by: str) -> str:
-    """Return the key file that Signed-By names; "" for an inline key."""
-    return signed_by if signed_by.startswith("/") else ""
-
-
-def _yes(fields: dict[str, str], name: str) -> bool:
-    return fields.get(name, "no").lower() in ("yes", "true", "1", "on", "with", "enable")
+def _mirror(uri: str, suites: tuple[str, ...], options: dict[str, str]) -> Mirror:
+    """Return an archive, whose key file is "" where Signed-By has an inline key."""
+    key = options.get("signed-by", "")
+    trusted = options.get("trusted", "no").lower() in ("yes", "true", "1", "on", "with", "enable")
+    return Mirror(uri, suites, key if key.startswith("/") else "", trusted)
 
 
 Step = Callable[[int, int], None]
@@ -192,8 +178,7 @@ Step = Callable[[int, int], None]
 def tree_version(tree: Path) -> str:
     """Return the version of a source tree.
 
-    Raises:
-        InputError: it is not a kernel source.
+    Raises InputError if it is not a kernel source.
     """
     try:
         version = makefile_version((tree / "Makefile").read_text())
@@ -206,8 +191,7 @@ def tree_version(tree: Path) -> str:
 def take_source(given: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
     """Make `to` a modifiable source tree, from the user's tree or tarball.
 
-    Raises:
-        InputError: `given` is neither.
+    Raises InputError if `given` is neither.
     """
     if given.is_dir():
         tree_version(given)
@@ -295,14 +279,8 @@ class Archive:
         key = mirror.signed_by or (DEBIAN_KEYRING if os.path.exists(DEBIAN_KEYRING) else "")
         return Mirror(mirror.uri, mirror.suites, key, mirror.trusted)
 
-    def _apt(
-        self,
-        *words: str,
-        what: str,
-        check: bool = True,
-        on_line: Callable[[str], None] | None = None,
-    ) -> str:
-        program, *rest = words
+    def _apt(self, program: str, *rest: str, **how: Any) -> str:
+        """Run a program of apt; `how` is as for `LoggedRunner.run`."""
         options = {
             "Dir::Etc::sourcelist": self.folder / "archive.sources",
             "Dir::Etc::sourceparts": "-",
@@ -311,11 +289,4 @@ class Archive:
             "APT::Sandbox::User": "root",
         }
         argv = [program, *(word for k, v in options.items() for word in ("-o", f"{k}={v}")), *rest]
-        return self.runner.run(
-            argv,
-            what=what,
-            remedy=SOURCE_REMEDY,
-            cwd=self.folder,
-            on_line=on_line,
-            check=check,
-        )
+        return self.runner.run(argv, remedy=SOURCE_REMEDY, cwd=self.folder, **how)

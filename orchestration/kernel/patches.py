@@ -1,4 +1,4 @@
-"""Patches of the virtual-time kernel's source, as exact replacements.
+"""Patches of the virtual-time kernel's source, as exact replacements, and its configuration.
 
 User-mode Linux keeps virtual time in steps of 256 ns, sets no timer less than 500 ns ahead, and
 charges 256 ns for each reading of the clock. At 100 Gbit/s a full frame takes 123 ns: with those
@@ -201,8 +201,7 @@ REPLACEMENTS = (
 def patch_tree(tree: Path) -> None:
     """Patch the source in `tree`. A symbolic link becomes a file; its target stays unchanged.
 
-    Raises:
-        NotReadyError: the source lacks the expected text; nothing was changed.
+    Raises NotReadyError if the source lacks the expected text; nothing was changed.
     """
     texts: dict[str, str] = {}
     for change in REPLACEMENTS:

@@ -221,7 +221,7 @@ def test_what_trials_share_is_encoded_before_workers_are_forked(monkeypatch):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
     monkeypatch.setattr(backend, "require_kernel", lambda: None)
-    monkeypatch.setattr(backend, "memory_dir", lambda size: None)
+    monkeypatch.setattr(backend.memory, "memory_dir", lambda size: None)
     EmulatedBackend().check(testbed, 2, [trial(testbed)])
 
     def refuse(*request):

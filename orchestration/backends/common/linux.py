@@ -1,4 +1,8 @@
-"""Kernel settings and queues of hosts and Linux switches, the same on every backend."""
+"""Kernel settings and queues of hosts and Linux switches, the same on every backend.
+
+Where a kernel has no DCTCP, a BPF program is it, which orchestration/agent/bpf/congestion.py
+registers for as long as a process lives (docs/hardware.md).
+"""
 
 from __future__ import annotations
 

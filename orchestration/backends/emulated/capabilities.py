@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestration.core.capabilities import (
-    EVERYWHERE,
-    TCP_CONTROLS,
-    Capabilities,
-    Mode,
-    Pace,
-)
+from orchestration.core.capabilities import EVERYWHERE, TCP_CONTROLS, Capabilities, Mode, Pace
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ROUTES
 from orchestration.core.signals import (

@@ -64,8 +64,7 @@ def trial_memory_bytes(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
 def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
     """Return the memory for a trial's guest, in bytes.
 
-    Raises:
-        NotReadyError: the machine does not have that much.
+    Raises NotReadyError if the machine does not have that much.
     """
     memory_bytes = trial_memory_bytes(trial, testbed, flows)
     readings = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns

@@ -29,13 +29,7 @@ from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.packaged import BPF, packaged
 from orchestration.core.ports import Luggage
 from orchestration.core.trial import FabricSpec, TrialSpec
-from orchestration.kernel.cache import (
-    BINARY,
-    MANIFEST,
-    OVERRIDE,
-    find_kernel,
-    require_kernel,
-)
+from orchestration.kernel.cache import BINARY, MANIFEST, OVERRIDE, find_kernel, require_kernel
 
 # Beside `POLICY`: what to run it on, each a struct cl_context of policy.h, and what each becomes.
 CONTEXTS, CHANGED = "contexts", "changed"

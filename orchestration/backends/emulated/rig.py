@@ -25,19 +25,10 @@ from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.traffic import Traffic
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
-from orchestration.core.records import (
-    Change,
-    Event,
-    Observation,
-)
+from orchestration.core.records import Change, Event, Observation
 from orchestration.core.signals import HOST_KEYS, PAIRS
 from orchestration.core.trial import REAL
-from orchestration.datapath.hosts import (
-    Hosts,
-    NicFile,
-    PairCounters,
-    ParameterFile,
-)
+from orchestration.datapath.hosts import Hosts, NicFile, PairCounters, ParameterFile
 from orchestration.datapath.paths import PathFile
 from orchestration.datapath.ports import QueueFile, SharedBuffers
 from orchestration.datapath.samples import OwnFlowTables, Sample, SampleFile

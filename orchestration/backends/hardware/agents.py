@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.readiness import raise_unreachable
+from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.settings import control_services
@@ -62,7 +62,9 @@ class RackAgents:
             gone = [error for error in problems if isinstance(error, DeviceGone)]
             if gone and len(gone) == len(problems):
                 raise gone[0]
-            raise_unreachable(problems)
+            lines = [error.problems[0].line for error in problems]
+            remedy = "`closloop inventory check` looks at all of them"
+            raise_problems("devices cannot be used", lines, remedy)
         return fleet
 
     def guard(

@@ -7,7 +7,8 @@ start (`fleet.Clock`), whose error is at most half a round trip.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +18,7 @@ from orchestration.backends.common.rig import BaseRig, Ticker
 from orchestration.backends.hardware.switches import ReadBack, Request, Switch, SwitchReading
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
-from orchestration.core.records import (
-    MISSING,
-    Change,
-    Event,
-    Ints,
-    Observation,
-)
+from orchestration.core.records import MISSING, Change, Event, Ints, Observation
 from orchestration.core.signals import BY_KEY, names
 from orchestration.device.fleet import Clock, Fleet
 
@@ -72,29 +67,28 @@ class HardwareRig(BaseRig):
         # in the order of their programs at a port: a packet that leaves by another is not counted
         self._programs = [part for part in (paths, flows) if part is not None]
         self._switches = switches
-        self._clocks = clocks
         self._traffic = traffic
-        self._guard = guard
-        self._corridor = corridor
-        self._limiter = limiter
+        self._guard, self._corridor, self._limiter = guard, corridor, limiter
         self._ticker = Ticker()
         self._queues = len(rack.testbed.queues)
         self._labels = [queue.label for queue in rack.testbed.queues]
         self._peaks = np.full(self._queues, MISSING, dtype=np.int64)
         self._hosts = rack.testbed.hosts
         counts = [sum(1 for q in rack.testbed.queues if q.device == s.device) for s in switches]
+        self._counts = counts
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._offset_ns = np.repeat([clocks[s.device].offset_ns for s in switches], counts)
         self._base: dict[str, Ints] = {}
         self._bounds = ECN.bounds(rack.testbed)
         self._turn[ECN.name] = self._set_thresholds
-        self._paths = paths
-        if paths and paths.is_by_flowlet:
-            self._turn[FLOWLET_TIMEOUT.name] = paths.timeouts.turn
+        self._timeouts = paths.timeouts if paths and paths.is_by_flowlet else None
+        if self._timeouts:
+            self._turn[FLOWLET_TIMEOUT.name] = self._timeouts.turn
         self._asked = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
         self._first_hosts: Ints | None = None
         self._known: dict[int, SwitchReading] = {}
-        self._read_all("open")
+        self._take({place: switch.open_request() for place, switch in enumerate(switches)})
         self.read_latency_ns: list[int] = []
         self.set_latency_ns: list[int] = []
         reads_back = np.repeat([switch.reads_back for switch in switches], counts)
@@ -106,8 +100,8 @@ class HardwareRig(BaseRig):
             program.begin()
         self._t0_ns = time.monotonic_ns() + HEAD_START_NS
         self._traffic.start(self._t0_ns)
-        self._read_all("read")
-        self._base = {name: self._joined(name) for name in _CUMULATIVE}
+        self._read_all()
+        self._base = {name: self._values(name) for name in _CUMULATIVE}
         self._sample_hosts()
         self._ticker.sleep_until(self._t0_ns)
         if self.now_ns() > HEAD_START_NS:
@@ -127,34 +121,36 @@ class HardwareRig(BaseRig):
     def observe(self) -> Observation:
         """Read all queues: send a request to each switch, then collect the answers."""
         begin_ns = self.now_ns()
-        self._read_all("read")
+        self._read_all()
         seen = {key: values for part in self._programs for key, values in part.values().items()}
         end_ns = self.now_ns()
         self.read_latency_ns.append(end_ns - begin_ns)
         hosts = self.last_hosts()
         if hosts is None or end_ns - hosts.t_ns >= _HOSTS_EVERY_NS:
             self._sample_hosts()
-        taken_ns = self._on_this_clock(self._joined("t_ns"))
+        taken_ns = self._on_this_clock(self._values("t_ns"))
+        timed = {name for reading in self._known.values() for name in reading.signal_t_ns}
         observation = Observation(
             t_ns=begin_ns,
             age_ns=np.where(taken_ns == _UNKNOWN_NS, MISSING, np.maximum(0, end_ns - taken_ns)),
             taken_ns=taken_ns,
-            took_ns=self._took(),
-            taken_by={name: self._on_this_clock(self._times(name)) for name in self._timed()},
+            took_ns=self._joined(lambda one: MISSING if one.took_ns is None else one.took_ns),
+            taken_by={name: self._on_this_clock(self._times(name)) for name in timed},
             values={
-                name: self._since_start(name) if name in _CUMULATIVE else self._joined(name)
+                name: self._since_start(name) if name in _CUMULATIVE else self._values(name)
                 for name in SIGNALS
             }
             | seen,
-            settings={ECN.name: self._thresholds(), **self._timeouts()},
+            settings={
+                ECN.name: self._thresholds(),
+                **({FLOWLET_TIMEOUT.name: self._timeouts.known} if self._timeouts else {}),
+            },
         )
-        for place, first in enumerate(self._first[:-1].tolist()):
-            peak = self._known[place].peak_bytes
-            if peak is not None:
-                mine = self._peaks[first : first + len(peak)]
-                np.maximum(mine, peak, out=mine)
+        peaks = self._joined(lambda one: MISSING if one.peak_bytes is None else one.peak_bytes)
+        self._peaks = np.maximum(self._peaks, peaks)
+        paused_ns = self._joined(lambda one: 0 if one.paused_ns is None else one.paused_ns)
         offered = not self._traffic.all_done()
-        self._corridor.feed(end_ns, observation, self._paused_ns(), offered)
+        self._corridor.feed(end_ns, observation, paused_ns, offered)
         return observation
 
     def _set_thresholds(self, change: Change) -> Change:
@@ -169,12 +165,7 @@ class HardwareRig(BaseRig):
         return Change(ECN.name, asked, {name: values[asked] for name, values in found.items()})
 
     def _thresholds(self) -> dict[str, Any]:
-        return ECN.named(*(self._joined(name) for name in ECN.column_names))
-
-    def _timeouts(self) -> dict[str, dict[str, Ints]]:
-        if self._paths is None or not self._paths.is_by_flowlet:
-            return {}
-        return {FLOWLET_TIMEOUT.name: self._paths.timeouts.known}
+        return ECN.named(*map(self._values, ECN.column_names))
 
     def flows_done(self) -> int:
         """Return -1: not known before the end."""
@@ -226,12 +217,8 @@ class HardwareRig(BaseRig):
         found = [values[queues] for values in self._thresholds().values()]
         self.read_back.compare(changed, np.stack(found))
 
-    def _read_all(self, what: str) -> None:
-        ask = {
-            place: switch.open_request() if what == "open" else switch.read_request()
-            for place, switch in enumerate(self._switches)
-        }
-        self._take(ask)
+    def _read_all(self) -> None:
+        self._take({place: switch.read_request() for place, switch in enumerate(self._switches)})
 
     def _take(self, requests: Mapping[int, Request]) -> None:
         """Send requests to switches, then process every answer. Raises the first DeviceError."""
@@ -241,45 +228,27 @@ class HardwareRig(BaseRig):
         for place, switch in switches.items():
             self._known[place] = switch.reading(answers[switch.device])
 
-    def _joined(self, name: str) -> Any:
-        return np.concatenate([getattr(self._known[at], name) for at in range(len(self._switches))])
+    def _joined(self, of: Callable[[SwitchReading], Any]) -> Any:
+        """Return a value for all queues; a number stands for all queues of its switch."""
+        known = [self._known[place] for place in range(len(self._switches))]
+        parts = zip(known, self._counts, strict=True)
+        return np.concatenate([np.broadcast_to(of(one), count) for one, count in parts])
 
-    def _timed(self) -> set[str]:
-        return {name for reading in self._known.values() for name in reading.signal_t_ns}
+    def _values(self, name: str) -> Any:
+        return self._joined(attrgetter(name))
 
     def _times(self, name: str) -> Ints:
-        known = [self._known[at] for at in range(len(self._switches))]
-        return np.concatenate([one.signal_t_ns.get(name, one.t_ns) for one in known])
-
-    def _took(self) -> Ints:
-        """Return how long the readings of all queues took; MISSING where switches poll."""
-        took = [self._known[at].took_ns for at in range(len(self._switches))]
-        known = [MISSING if one is None else one for one in took]
-        return np.repeat(np.array(known, dtype=np.int64), np.diff(self._first))
+        times: Ints = self._joined(lambda one: one.signal_t_ns.get(name, one.t_ns))
+        return times
 
     def _on_this_clock(self, t_ns: Ints) -> Ints:
         """Convert devices' times to ns since time 0."""
-        return np.where(t_ns == MISSING, _UNKNOWN_NS, t_ns - self._offsets() - self._t0_ns)
-
-    def _paused_ns(self) -> Ints:
-        parts = [self._known[place].paused_ns for place in range(len(self._switches))]
-        counts = np.diff(self._first).tolist()
-        return np.concatenate(
-            [
-                np.zeros(count, dtype=np.int64) if part is None else part
-                for part, count in zip(parts, counts, strict=True)
-            ]
-        )
+        return np.where(t_ns == MISSING, _UNKNOWN_NS, t_ns - self._offset_ns - self._t0_ns)
 
     def _since_start(self, name: str) -> Ints:
-        now: Ints = self._joined(name)
+        now: Ints = self._values(name)
         base = self._base.get(name, np.zeros_like(now))
         return np.where((now == MISSING) | (base == MISSING), MISSING, now - base)
-
-    def _offsets(self) -> Ints:
-        counts = np.diff(self._first)
-        offsets = [self._clocks[switch.device].offset_ns for switch in self._switches]
-        return np.repeat(np.array(offsets, dtype=np.int64), counts)
 
     def _sample_hosts(self) -> None:
         answers = self._fleet.ask("tcp.counters", {host: {} for host in self._hosts})

@@ -95,6 +95,7 @@ class LinuxSwitch:
     """
 
     services: Sequence[str] = ("redq",)
+    _words = "red"  # how the service's operations begin
     reads_back = True
 
     def __init__(self, rack: Rack, device: str) -> None:
@@ -112,17 +113,17 @@ class LinuxSwitch:
             [interface, qdiscs.leaf_handle(queue.klass)]
             for interface, queue in zip(self._interfaces, self._queues, strict=True)
         ]
-        return "red.open", {"queues": places}
+        return f"{self._words}.open", {"queues": places}
 
     def read_request(self) -> Request:
         """Return the request that reads the queues."""
-        return "red.read", {}
+        return f"{self._words}.read", {}
 
     def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
         """Return the request that sets some queues."""
-        max_p = [red_max_p(float(p)) for p in pmax]
-        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), max_p)
-        return "red.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
+        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), self._max_p(pmax))
+        changes = [list(row) for row in zip(*columns, strict=True)]
+        return f"{self._words}.set", {"changes": changes}
 
     def reading(self, answer: Any) -> SwitchReading:
         """Turn an answer into numbers."""
@@ -147,6 +148,10 @@ class LinuxSwitch:
             took_ns=took_ns,
         )
 
+    def _max_p(self, pmax: Floats) -> list[int]:
+        """Return the kernel's numbers for probabilities at kmax."""
+        return [red_max_p(float(p)) for p in pmax]
+
     def _pmax(self, numbers: Floats) -> Floats:
         return read_back_pmax(numbers)
 
@@ -170,22 +175,13 @@ class MarkedSwitch(LinuxSwitch):
     """A Linux switch whose kernel has no RED: a program marks on the instantaneous queue."""
 
     services = ("markq",)
+    _words = "marks"
 
     def open_request(self) -> Request:
         """Return the request that attaches the program. Raises NotReadyError without a compiler."""
-        _, arguments = super().open_request()
+        op, arguments = super().open_request()
         program = base64.b64encode(compiled(RED_LAW).read_bytes()).decode()
-        return "marks.open", {**arguments, "program": program}
-
-    def read_request(self) -> Request:
-        """Return the request that reads the queues."""
-        return "marks.read", {}
-
-    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
-        """Return the request that sets some queues."""
-        shares = np.clip(line_max_ps(pmax), 1, 2**32 - 1)
-        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), shares.tolist())
-        return "marks.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
+        return op, {**arguments, "program": program}
 
     def sources(self) -> Mapping[str, str]:
         """Return who counts and who marks."""
@@ -193,6 +189,10 @@ class MarkedSwitch(LinuxSwitch):
         queue = "the plain queue in RED's place, at the moment of reading"
         found = dict.fromkeys((*RED_SIGNALS, "thresholds"), queue)
         return {**found, "marked_packets": marks, "thresholds": marks}
+
+    def _max_p(self, pmax: Floats) -> list[int]:
+        shares: list[int] = np.clip(line_max_ps(pmax), 1, 2**32 - 1).tolist()
+        return shares
 
     def _pmax(self, numbers: Floats) -> Floats:
         return line_pmax(numbers)
@@ -213,6 +213,9 @@ _SHOWN = 5
 
 class ReadBack:
     """Counts changes that were read back as asked, were only requested, or are otherwise.
+
+    Linux' RED reports what it has. SONiC's ASIC_DB has what was requested of the ASIC, and nothing
+    says what that made of it: such a change counts as requested, never as read back.
 
     `labels` name the queues; `reads_back` says which of them report what they have.
     """

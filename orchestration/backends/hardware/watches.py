@@ -18,6 +18,8 @@ _REMEDY = "look at cable and optics, and at who shuts the port; `closloop invent
 class LinkWatch:
     """Compares the carriers of all linked ports before and after a trial.
 
+    With a flapping port, a trial measures the cable.
+
     On leaving it raises TrialError if a carrier has changed. That error replaces a DeviceError or
     TrialError, which a flapping port has probably caused.
     """

@@ -11,12 +11,7 @@ from inventory.addressing import attachments
 from inventory.routing import next_hops
 from orchestration.backends.common.rig import KnobSettings
 from orchestration.core.knobs import FLOWLET_TIMEOUT
-from orchestration.core.load_balancing import (
-    KINDS,
-    ROUTES,
-    LoadBalancingSpec,
-    balancing_facts,
-)
+from orchestration.core.load_balancing import KINDS, ROUTES, LoadBalancingSpec, balancing_facts
 from orchestration.core.records import Ints
 from orchestration.core.signals import BALANCING_KEYS
 from orchestration.core.topology import Port, Testbed

@@ -10,12 +10,7 @@ from uuid import uuid4
 from inventory.rack import Rack
 from orchestration.agent.place import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.outcomes import (
-    Outcome,
-    is_foreign,
-    outcome_of,
-    said,
-)
+from orchestration.backends.hardware.safety.outcomes import Outcome, is_foreign, outcome_of, said
 from orchestration.backends.hardware.safety.recovery import (
     RESTORE_TIMEOUT_S,
     dead_runs,

@@ -1,4 +1,7 @@
-"""The circuit breaker: a trial that leaves its corridor ends, and the rack is restored."""
+"""The limits of a trial on a rack: its corridor, and how often a setting may change.
+
+A trial that leaves the corridor ends, and the rack is restored.
+"""
 
 from __future__ import annotations
 
