@@ -49,13 +49,8 @@ def trial_memory_bytes(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
     """Return the memory for a trial's guest. Flows may last until the end of the drain."""
     lasts_ns = trial.duration_ns + trial.drain_ns
     readings = lasts_ns // trial.sample_period_ns
-    memory_bytes = guest_memory_bytes(
-        testbed,
-        flows,
-        readings,
-        lasts_ns // trial.action_period_ns,
-        roce=_without_tcp(trial, testbed),
-    )
+    decisions, roce = lasts_ns // trial.action_period_ns, _without_tcp(trial, testbed)
+    memory_bytes = guest_memory_bytes(testbed, flows, readings, decisions, roce=roce)
     if trial.load_balancing.kind == "flowlets":
         memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
     return memory_bytes

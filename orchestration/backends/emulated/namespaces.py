@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING
 
 from orchestration.agent.linux import ethtool, netlink
 from orchestration.agent.linux.kernel import write_present
-from orchestration.agent.linux.netlink import (
-    NLM_F_ACK,
-    NLM_F_DUMP,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    RTM_GETLINK,
-    attributes,
-    messages,
-)
+from orchestration.agent.linux.netlink import NLMSG_DONE, NLMSG_ERROR, messages
 from orchestration.backends.emulated.job import FIRST_IFINDEX, FIRST_NAMESPACE_FD, Job
+from orchestration.backends.emulated.system import unshare_network
 from orchestration.core.errors import NotReadyError
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import REAL
@@ -31,7 +23,6 @@ from orchestration.datapath.samples import OwnFlowTables
 
 if TYPE_CHECKING:
     from collectors.readers.flows import FlowTables
-    from orchestration.backends.emulated.job import Job
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -77,8 +68,7 @@ class NetlinkError(OSError):
 
 def new_namespace(fd: int) -> None:
     """Move this process into a new network namespace and keep it open at descriptor `fd`."""
-    if _libc.unshare(_CLONE_NEWNET) < 0:
-        raise OSError(ctypes.get_errno(), "unshare: new network namespace")
+    unshare_network()
     opened = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.dup2(opened, fd, inheritable=True)
     os.close(opened)
@@ -115,18 +105,16 @@ def send_requests(link: socket.socket, requests: Sequence[bytes]) -> None:
 
 
 def _send_batch(link: socket.socket, batch: Iterable[bytes], first: int) -> None:
-    packed = bytearray()
-    last = 0
-    for number, request in enumerate(batch):
-        last = number
+    packed, at, number = bytearray(), 0, 0
+    for number, request in enumerate(batch, 1):
         at = len(packed)
         packed += request
-        struct.pack_into("=I", packed, at + 8, number + 1)
+        struct.pack_into("=I", packed, at + 8, number)
         packed += b"\0" * (-len(packed) % 4)
     (flags,) = struct.unpack_from("=H", packed, at + 6)
-    struct.pack_into("=H", packed, at + 6, flags | NLM_F_ACK)
+    struct.pack_into("=H", packed, at + 6, flags | netlink.NLM_F_ACK)
     link.send(packed)
-    await_answer(link, last + 1, link.recv(65_536), first)
+    await_answer(link, number, link.recv(65_536), first)
 
 
 def await_answer(link: socket.socket, last: int, answer: bytes, first: int = 0) -> None:
@@ -157,15 +145,15 @@ def links_operational(link: socket.socket) -> bool:
     Below `FIRST_IFINDEX` are the loopback and devices that a kernel puts into every namespace.
     """
     ifla_operstate, if_oper_up = 16, b"\6"
-    request = netlink.message(RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), NLM_F_REQUEST | NLM_F_DUMP)
-    link.send(request)
+    flags = netlink.NLM_F_REQUEST | netlink.NLM_F_DUMP
+    link.send(netlink.message(netlink.RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), flags))
     good = True
     while True:
         for kind, _, _, payload in messages(link.recv(65_536)):
             if kind in (NLMSG_DONE, NLMSG_ERROR):
                 return good and kind == NLMSG_DONE
             _, _, index, _, _ = _IFINFO.unpack_from(payload)
-            state = attributes(payload, _IFINFO.size).get(ifla_operstate, if_oper_up)
+            state = netlink.attributes(payload, _IFINFO.size).get(ifla_operstate, if_oper_up)
             good = good and (index < FIRST_IFINDEX or state == if_oper_up)
 
 

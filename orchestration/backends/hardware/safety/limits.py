@@ -65,18 +65,15 @@ class Breaker:
         start_ns, start = self._readings[0]
         if t_ns - start_ns < self._window_ns:
             return
-        self._judge_drops(start, counters)
-        self._judge_pauses(start, counters, t_ns - start_ns)
+        self._judge_shares(start, counters, t_ns - start_ns)
         self._judge_throughput(start, counters, t_ns - start_ns, offered)
 
-    def _judge_drops(self, start: PortCounters, end: PortCounters) -> None:
+    def _judge_shares(self, start: PortCounters, end: PortCounters, elapsed_ns: int) -> None:
         dropped = end.dropped_packets - start.dropped_packets
         packets = end.sent_packets - start.sent_packets + dropped
         share = dropped / np.maximum(packets, 1)
         share[packets < LEAST_PACKETS] = 0.0
         self._judge(share, self._corridor.max_drop_share, "dropped", "of its packets")
-
-    def _judge_pauses(self, start: PortCounters, end: PortCounters, elapsed_ns: int) -> None:
         share = (end.paused_ns - start.paused_ns) / elapsed_ns
         self._judge(share, self._corridor.max_pause_share, "was paused for", "of the time")
 
@@ -124,22 +121,17 @@ class CorridorWatch:
     def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
         """Check a reading. Raises CorridorLeft."""
         counters = PortCounters(
-            sent_packets=self._summed(observation.tx_packets),
-            dropped_packets=self._summed(observation.dropped_packets),
-            sent_bytes=self._summed(observation.tx_bytes),
+            sent_packets=self._by_port(np.add, observation.tx_packets),
+            dropped_packets=self._by_port(np.add, observation.dropped_packets),
+            sent_bytes=self._by_port(np.add, observation.tx_bytes),
             # a port's queues are paused together here, so one of them stands for all
-            paused_ns=self._largest(paused_ns),
+            paused_ns=self._by_port(np.maximum, paused_ns),
         )
         self._breaker.feed(t_ns, counters, offered=offered)
 
-    def _summed(self, values: Ints) -> Ints:
+    def _by_port(self, join: np.ufunc, values: Ints) -> Ints:
         result = np.zeros(len(self._places), dtype=np.int64)
-        np.add.at(result, self._port_of, np.maximum(values, 0))
-        return result
-
-    def _largest(self, values: Ints) -> Ints:
-        result = np.zeros(len(self._places), dtype=np.int64)
-        np.maximum.at(result, self._port_of, np.maximum(values, 0))
+        join.at(result, self._port_of, np.maximum(values, 0))
         return result
 
 
@@ -182,18 +174,14 @@ class ChangeLimiter:
         waited = self._waits[queues]
         repeated = waited & (self._waiting_values[:, queues] == wanted).all(axis=0)
         self.superseded += int((waited & ~repeated).sum())
-        differs = ~(self._set[:, queues] == wanted).all(axis=0)
         self._waiting_values[:, queues] = wanted
-        self._waits[queues] = differs
-        ready = self._release(now_ns)
+        self._waits[queues] = ~(self._set[:, queues] == wanted).all(axis=0)
+        ready = self.due(now_ns)
         self.held_back += int((self._waits[queues] & ~repeated).sum())
         return ready
 
     def due(self, now_ns: int) -> Change:
         """Remove and return the waiting changes that may be made now."""
-        return self._release(now_ns)
-
-    def _release(self, now_ns: int) -> Change:
         may = self._waits & (now_ns - self._changed_ns >= self._interval_ns)
         queues = np.flatnonzero(may)
         values = self._waiting_values[:, queues]
