@@ -154,6 +154,7 @@ class PathFile:
     ) -> None:
         """Begin: what is forwarded from now on is balanced. The arguments are `settings_of`'s."""
         self._testbed = testbed
+        self.count = len(testbed.switches)
         self._ifindexes = ifindexes
         self._paths = os.open(PATHS, os.O_WRONLY)
         os.write(self._paths, settings_of(trial, testbed, ifindexes, namespaces))
@@ -166,11 +167,6 @@ class PathFile:
     def is_in(trial: TrialSpec) -> bool:
         """Return whether switches choose paths in a trial."""
         return trial.load_balancing.kind != ECMP.kind
-
-    @property
-    def count(self) -> int:
-        """Return the number of switches."""
-        return len(self._testbed.switches)
 
     def begin_at(self, t0_ns: int) -> None:
         """Say when time 0 is, of CLOCK_MONOTONIC."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,17 +31,10 @@ _QUEUE = struct.Struct("=II")
 # struct cl_buffer_options
 _BUFFER = struct.Struct("=QQIIII8IIHBB8B")
 # struct cl_queue_state
+_TOTALS = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+_LEVELS = ("qlen_bytes", "kmin_bytes", "kmax_bytes", "max_p")
 QUEUE_STATE = np.dtype(
-    [
-        ("tx_bytes", np.uint64),
-        ("tx_packets", np.uint64),
-        ("marked_packets", np.uint64),
-        ("dropped_packets", np.uint64),
-        ("qlen_bytes", np.uint32),
-        ("kmin_bytes", np.uint32),
-        ("kmax_bytes", np.uint32),
-        ("max_p", np.uint32),
-    ]
+    [*((name, np.uint64) for name in _TOTALS), *((name, np.uint32) for name in _LEVELS)]
 )
 _COUNTERS = tuple(name for name in QUEUE_STATE.names or () if name != "max_p")
 
@@ -117,14 +110,16 @@ def port(
         rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
     ) + b"".join(_QUEUE.pack(*item) for item in room)
     options += buffer.packed() if buffer else bytes(_BUFFER.size)
-    return qdiscs.qdisc(
-        ifindex,
-        qdiscs.LEAF_HANDLE,
-        qdiscs.TC_H_ROOT,
-        KIND,
-        attribute(_OPTIONS, options),
-        nested=True,
-    )
+    root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
+    return qdiscs.qdisc(ifindex, handle, root, KIND, attribute(_OPTIONS, options), nested=True)
+
+
+def read_states(fd: int, count: int, state: np.dtype[Any], path: str) -> np.ndarray:
+    """Read so many states from a file's beginning, at once. Raises OSError if there are fewer."""
+    data = os.pread(fd, count * state.itemsize, 0)
+    if len(data) != count * state.itemsize:
+        raise OSError(f"{path} has {len(data)} bytes instead of {count * state.itemsize}")
+    return np.frombuffer(data, dtype=state)
 
 
 def queue_reading(states: np.ndarray) -> QueueReading:
@@ -148,11 +143,7 @@ class QueueFile:
 
     def read(self) -> QueueReading:
         """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
-        size = self._count * QUEUE_STATE.itemsize
-        data = os.pread(self._fd, size, 0)
-        if len(data) != size:
-            raise OSError(f"{QUEUES} has {len(data)} bytes instead of {size}")
-        return queue_reading(np.frombuffer(data, dtype=QUEUE_STATE))
+        return queue_reading(read_states(self._fd, self._count, QUEUE_STATE, QUEUES))
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,)."""
@@ -174,14 +165,11 @@ class QueueFile:
 BUFFERS = "/proc/closloop/buffers"
 INCIDENTS = "/proc/closloop/incidents"
 # struct cl_pause_state
+_PAUSES = ("pauses_received", "paused_ns", "pauses_sent", "pausing_ns")
 PAUSE_STATE = np.dtype(
     [
-        ("pauses_received", np.uint64),
-        ("paused_ns", np.uint64),
-        ("pauses_sent", np.uint64),
-        ("pausing_ns", np.uint64),
-        ("held_bytes", np.uint32),
-        ("headroom_bytes", np.uint32),
+        *((name, np.uint64) for name in _PAUSES),
+        *((name, np.uint32) for name in ("held_bytes", "headroom_bytes")),
     ]
 )
 # struct cl_buffer_state
@@ -192,17 +180,10 @@ _MOST_STEPS = 24
 _INCIDENT = np.dtype(
     [
         ("at_ns", np.uint64),
-        ("kind", np.uint32),
-        ("count", np.uint32),
-        ("begin", np.uint32),
+        *((name, np.uint32) for name in ("kind", "count", "begin")),
         ("queue", np.uint32, (_MOST_STEPS,)),
         ("unused", np.uint32),
     ]
-)
-SIGNALS = (
-    *(f"priority.{name}" for name in PAUSE_STATE.names or ()),
-    "switch.buffer_bytes",
-    "switch.headroom_bytes",
 )
 
 
@@ -211,6 +192,7 @@ class SharedBuffers:
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
+        self.switches = len(testbed.switches)
         lossless = set(testbed.lossless_queues)
         self._places = np.array(
             [number for number, queue in enumerate(testbed.queues) if queue in lossless],
@@ -218,54 +200,35 @@ class SharedBuffers:
         )
         self._buffers = os.open(BUFFERS, os.O_RDONLY)
 
-    @property
-    def switches(self) -> int:
-        """Return the number of switches."""
-        return len(self._testbed.switches)
-
     def values(self, pauses: np.ndarray, buffers: np.ndarray) -> dict[str, Ints]:
         """Return the signals of lossless classes and of switches, by key.
 
         `pauses` has the states of all queues, dtype `PAUSE_STATE`, `buffers` those of all switches,
         dtype `BUFFER_STATE`.
         """
-        of_classes: dict[str, Ints] = {}
-        if len(self._places):
-            lossless = pauses[self._places]
-            of_classes = {
-                f"priority.{name}": lossless[name].astype(np.int64)
-                for name in PAUSE_STATE.names or ()
-            }
+        lossless = pauses[self._places]
+        of_classes = PAUSE_STATE.names if len(self._places) and PAUSE_STATE.names else ()
+        of_switches = ("buffer_bytes", "headroom_bytes")
         return {
-            **of_classes,
-            "switch.buffer_bytes": buffers["buffer_bytes"].astype(np.int64),
-            "switch.headroom_bytes": buffers["headroom_bytes"].astype(np.int64),
+            **{f"priority.{name}": lossless[name].astype(np.int64) for name in of_classes},
+            **{f"switch.{name}": buffers[name].astype(np.int64) for name in of_switches},
         }
 
-    def incidents(self, t0_ns: int) -> list[Incident]:
-        """Return what the watchdog has found; time 0 is `t0_ns` of CLOCK_MONOTONIC."""
+    def _incidents(self, t0_ns: int) -> Iterator[Incident]:
         with open(INCIDENTS, "rb") as file:
             found = np.frombuffer(file.read(), dtype=_INCIDENT)
-        return [self._incident(row, t0_ns) for row in found]
-
-    def _incident(self, row: np.void, t0_ns: int) -> Incident:
-        numbers = row["queue"][: row["count"]].tolist()
-        t_ns = int(row["at_ns"]) - t0_ns
-        return incident(self._testbed, t_ns, KINDS[row["kind"]], numbers, int(row["begin"]))
-
-    def lossless_drops(self) -> dict[str, int]:
-        """Return the packets of lossless classes that found no headroom, by switch, if any."""
-        size = self.switches * BUFFER_STATE.itemsize
-        data = os.pread(self._buffers, size, 0)
-        if len(data) != size:
-            raise OSError(f"{BUFFERS} has {len(data)} bytes instead of {size}")
-        drops = np.frombuffer(data, dtype=BUFFER_STATE)["lossless_drops"]
-        return {
-            name: int(count)
-            for name, count in zip(self._testbed.switches, drops, strict=True)
-            if count
-        }
+        for row in found:
+            numbers, begin = row["queue"][: row["count"]].tolist(), int(row["begin"])
+            t_ns, kind = int(row["at_ns"]) - t0_ns, KINDS[row["kind"]]
+            yield incident(self._testbed, t_ns, kind, numbers, begin)
 
     def outcome(self, t0_ns: int) -> tuple[list[Event], dict[str, Any]]:
-        """Return a trial's events and facts: what was found, and findings for its stamp."""
-        return pfc_outcome(self.incidents(t0_ns), self.lossless_drops())
+        """Return a trial's events and facts; time 0 is `t0_ns` of CLOCK_MONOTONIC.
+
+        They are what the watchdog has found, packets of lossless classes that found no headroom,
+        and findings for the trial's stamp.
+        """
+        states = read_states(self._buffers, self.switches, BUFFER_STATE, BUFFERS)
+        drops = zip(self._testbed.switches, states["lossless_drops"].tolist(), strict=True)
+        lossless_drops = {name: count for name, count in drops if count}
+        return pfc_outcome([*self._incidents(t0_ns)], lossless_drops)

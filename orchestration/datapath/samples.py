@@ -95,13 +95,10 @@ class SampleFile:
         if pairs:
             fields += [("pairs", np.uint64, (pairs.count,))]
         self._sample = np.dtype(fields)
+        # how many readings can be asked for at once
+        self.most_ahead = _MOST_BYTES // self._sample.itemsize
         self._asked = 0
         self._with_hosts = range(0)
-
-    @property
-    def most_ahead(self) -> int:
-        """Return how many readings can be asked for at once."""
-        return _MOST_BYTES // self._sample.itemsize
 
     def ask(
         self, first_ns: int, period_ns: int, readings: int, hosts_first: int, hosts_every: int

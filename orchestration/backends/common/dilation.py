@@ -23,7 +23,6 @@ from orchestration.core.records import (
     Action,
     Applied,
     Change,
-    FlowRecords,
     HostReading,
     Observation,
     Program,
@@ -138,16 +137,12 @@ class DilatedRig:
 
     def finish(self, observer: Observer) -> Outcome:
         """Pass the last readings on; return the outcome, all in the trial's time."""
-        outcome = self._rig.finish(_Told(observer, self))
-        flows = outcome.flows
-        sampled = outcome.sampled_flows
+        outcome = self._rig.finish(_TrialTime(observer, self))
+        flows, sampled = outcome.flows, outcome.sampled_flows
         return replace(
             outcome,
-            flows=FlowRecords(
-                self._shorter(flows.sent_ns),
-                self._shorter(flows.end_ns),
-                flows.retransmits,
-                flows.status,
+            flows=replace(
+                flows, sent_ns=self._shorter(flows.sent_ns), end_ns=self._shorter(flows.end_ns)
             ),
             hosts=self._samples("host", outcome.hosts),
             events=[replace(event, t_ns=event.t_ns // self._factor) for event in outcome.events],
@@ -155,27 +150,29 @@ class DilatedRig:
             acked=None if outcome.acked is None else self._samples("flow", outcome.acked),
         )
 
-    def of_clock(self, t_ns: int) -> int:
-        """Return a time of the rig's clock in the trial's time."""
-        return t_ns // self._factor
-
     def _applied(self, applied: Applied) -> Applied:
         changes = tuple(_change(one, self._shorter) for one in applied.changes)
         return Applied(applied.t_ns // self._factor, changes)
 
     def _observation(self, seen: Observation) -> Observation:
+        took_ns = seen.took_ns
+        if took_ns is not None:
+            # rounded up, and a ns more for the start that is rounded down
+            took_ns = np.where(took_ns == MISSING, MISSING, took_ns // self._factor + 2)
         return Observation(
             t_ns=seen.t_ns // self._factor,
             age_ns=self._shorter(seen.age_ns),
             values={key: self._value(key, array) for key, array in seen.values.items()},
             settings={
-                knob: {name: self._set(knob, name, array) for name, array in columns.items()}
+                knob: {
+                    name: self._shorter(array) if (knob, name) in _SETTINGS else array
+                    for name, array in columns.items()
+                }
                 for knob, columns in seen.settings.items()
             },
             taken_ns=None if seen.taken_ns is None else seen.taken_ns // self._factor,
             taken_by={key: array // self._factor for key, array in seen.taken_by.items()},
-            # rounded up, and a ns more for the start that is rounded down
-            took_ns=None if seen.took_ns is None else self._spans(seen.took_ns),
+            took_ns=took_ns,
         )
 
     def _samples(self, scope: Scope, samples: Samples) -> Samples:
@@ -190,21 +187,15 @@ class DilatedRig:
             return self._shorter(array)
         return self._longer(array) if key in _RATES else array
 
-    def _set(self, knob: str, column: str, array: _Array) -> _Array:
-        return self._shorter(array) if (knob, column) in _SETTINGS else array
-
     def _shorter(self, array: _Array) -> _Array:
         """Divide times by the factor; what is missing stays so."""
         return np.where(array == MISSING, MISSING, array // self._factor)
-
-    def _spans(self, took_ns: _Array) -> _Array:
-        return np.where(took_ns == MISSING, MISSING, took_ns // self._factor + 2)
 
     def _longer(self, array: _Array) -> _Array:
         return np.where(array == MISSING, MISSING, array * self._factor)
 
 
-class _Told:
+class _TrialTime:
     """Passes the rig's readings on in the trial's time."""
 
     def __init__(self, observer: Observer, rig: DilatedRig) -> None:
@@ -215,8 +206,8 @@ class _Told:
         self._observer.observed(self._rig._observation(observation))
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        times = self._rig.of_clock(observed_ns), self._rig.of_clock(decided_ns)
-        self._observer.applied(*times, self._rig._applied(applied))
+        observed_ns, decided_ns = (t_ns // self._rig._factor for t_ns in (observed_ns, decided_ns))
+        self._observer.applied(observed_ns, decided_ns, self._rig._applied(applied))
 
 
 def _change(change: Change, turned: Any) -> Change:

@@ -38,13 +38,15 @@ def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
         (fault, _links_of(fault, number, trial.seed, testbed))
         for number, fault in enumerate(trial.faults)
     ]
-    times = sorted(
-        {(fault.down_ns, fault.convergence_ns) for fault, _ in held}
-        | {(fault.up_ns, fault.convergence_ns) for fault, _ in held if fault.up_ns is not None}
-    )
+    times = {
+        (t_ns, fault.convergence_ns)
+        for fault, _ in held
+        for t_ns in (fault.down_ns, fault.up_ns)
+        if t_ns is not None
+    }
     steps = []
     before: frozenset[int] = frozenset()
-    for t_ns, convergence_ns in times:
+    for t_ns, convergence_ns in sorted(times):
         down = frozenset(
             index
             for fault, links in held
@@ -59,9 +61,10 @@ def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
     return tuple(sorted(steps, key=lambda step: step.t_ns))
 
 
-def link_name(testbed: Testbed, link: Link) -> str:
-    """Return a link's name in campaign files, like `leaf1-spine2`."""
-    return f"{testbed.ports[link.a].device}-{testbed.ports[link.b].device}"
+def link_name(testbed: Testbed, link: Link, *, turned: bool = False) -> str:
+    """Return a link's name in campaign files, like `leaf1-spine2`, or `turned` the other way."""
+    ends = [testbed.ports[end].device for end in (link.a, link.b)]
+    return "-".join(reversed(ends) if turned else ends)
 
 
 def _links_of(fault: FaultSpec, number: int, seed: int, testbed: Testbed) -> frozenset[int]:
@@ -79,11 +82,7 @@ def _links_of(fault: FaultSpec, number: int, seed: int, testbed: Testbed) -> fro
         matching = {
             link.index
             for link in testbed.links
-            if name
-            in (
-                link_name(testbed, link),
-                f"{testbed.ports[link.b].device}-{testbed.ports[link.a].device}",
-            )
+            if name in (link_name(testbed, link), link_name(testbed, link, turned=True))
         }
         if not matching:
             raise ValueError(f"no link {name!r} on testbed {testbed.name}")

@@ -169,7 +169,8 @@ def judge(load: Load, scale: int) -> list[dict[str, str]]:
     found: list[tuple[str, str]] = []
 
     def add(code: str, text: str, factor: float) -> None:
-        found.append((code, f"{text}; {_fitting(scale, factor)}"))
+        fits = f"about {factor:.2g} times the scale would fit, --scale {rounded_up(scale * factor)}"
+        found.append((code, f"{text}; {fits}"))
 
     if load.busy > MOST_BUSY:
         text = f"the CPU was busy {load.busy:.0%} of {load.cpus} cores, above {MOST_BUSY:.0%}"
@@ -203,19 +204,15 @@ def judge(load: Load, scale: int) -> list[dict[str, str]]:
 
 
 class MachineWatch:
-    """Watches this machine while a trial runs on it, all of it."""
+    """Watches this machine while a trial runs on it, all of it; then `load` was measured."""
 
     def __init__(self, trial: TrialSpec) -> None:
         self._scale = trial.scale
         period_ns = trial.sample_period_ns * trial.scale
         self._period_ns = min(max(period_ns, _LEAST_PERIOD_NS), _MOST_PERIOD_NS)
-        self._load: Load | None = None
 
     def __enter__(self) -> MachineWatch:
-        self._lags = (
-            LagProgram("timers", str(self._period_ns)),
-            LagProgram("shapers"),
-        )
+        self._lags = LagProgram("timers", str(self._period_ns)), LagProgram("shapers")
         for program in self._lags:
             program.await_start()
         self._first = Counters.now()
@@ -223,14 +220,7 @@ class MachineWatch:
 
     def __exit__(self, *_: object) -> None:
         last = Counters.now()
-        processes, shapers = (program.end() for program in self._lags)
-        self._load = Load.between(self._first, last, processes, shapers)
-
-    @property
-    def load(self) -> Load:
-        """What was measured; there once the watch has ended."""
-        assert self._load is not None
-        return self._load
+        self.load = Load.between(self._first, last, *(program.end() for program in self._lags))
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the trial's record."""
@@ -274,10 +264,6 @@ def rounded_up(factor: float) -> int:
     least = max(1, math.ceil(factor))
     step: int = 10 ** max(0, len(str(least)) - 2)
     return -(-least // step) * step
-
-
-def _fitting(scale: int, factor: float) -> str:
-    return f"about {factor:.2g} times the scale would fit, --scale {rounded_up(scale * factor)}"
 
 
 def _own_ticks(proc: Path) -> int:

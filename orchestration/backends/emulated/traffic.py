@@ -135,13 +135,13 @@ class _RoceTraffic(Traffic):
 
     def __init__(self, job: Any, schedule: Any) -> None:
         from inventory.flows import base_rtt_ns, window_bytes
-        from orchestration.datapath.flows import RoceFlows
+        from orchestration.datapath.flows import ECT0, RoceFlows
         from traffic.drivers.connections import services
         from traffic.schedule import lasting_flows
 
         testbed, trial = job.testbed, job.trial
         addresses = [job.plan.host_addresses[name] for name in testbed.hosts]
-        tos = [RoceFlows.tos_of(service.tos) for service in services(testbed, trial.traffic)]
+        tos = [service.tos | ECT0 for service in services(testbed, trial.traffic)]
         roce = trial.host.roce
         if roce.program:
             from collectors.bpf.policy import attach

@@ -125,10 +125,8 @@ def hash_seed(seed: int, place: int) -> int:
 def _quanta(testbed: Testbed) -> list[int]:
     """Return each class's quantum in bytes, the smallest one frame, as in the emulated fabric."""
     weights = [klass.weight for klass in testbed.classes]
-    if not weights:
-        return []
-    scale = -(-(testbed.mtu_bytes + ETHERNET_HEADER_BYTES) // min(weights))
-    return [scale * weight for weight in weights]
+    frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    return [-(-frame_bytes // min(weights)) * weight for weight in weights]
 
 
 def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
@@ -170,22 +168,15 @@ def _buffer_arrays(testbed: Testbed) -> list[Ints]:
         port.index: spec.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
         for port in testbed.switch_ports
     }
-    pools = {
-        name: spec.buffer_bytes - len(spec.lossless) * sum(rooms[port.index] for port in ports)
+    headroom = {
+        name: len(spec.lossless) * sum(rooms[port.index] for port in testbed.ports_of[name])
         for name in testbed.switches
-        for ports in [testbed.ports_of[name]]
     }
+    pools = {name: spec.buffer_bytes - taken for name, taken in headroom.items()}
+    detect_ns = spec.detect_ns if spec.lossless else 0
+    watchdog = [detect_ns, spec.restore_ns, WATCHDOG_ACTIONS.index(spec.action)]
     return [
-        _ints(
-            [
-                spec.xoff_bytes,
-                spec.xon_offset_bytes,
-                spec.quanta,
-                spec.detect_ns if spec.lossless else 0,
-                spec.restore_ns,
-                WATCHDOG_ACTIONS.index(spec.action),
-            ]
-        ),
+        _ints([spec.xoff_bytes, spec.xon_offset_bytes, spec.quanta, *watchdog]),
         _ints([round(alpha * _ALPHA_UNIT) for alpha in spec.alpha]),
         _ints([int(klass in spec.lossless) for klass in range(len(spec.alpha))]),
         _ints(list(spec.priorities)),

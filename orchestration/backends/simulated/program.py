@@ -1,4 +1,4 @@
-"""The C++ program that runs a trial in ns-3: compiled once, kept in the user's cache.
+"""The C++ program that runs a trial in ns-3: compiled once, kept in the user's cache, and run.
 
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
@@ -39,6 +39,9 @@ _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
 _C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
 _SHOWN_LINES = 12
+_AROUND = Path(__file__).parent / "ns3" / "own_policy.c"
+# What C leaves undefined and BPF defines: sums that overflow, words read as other types.
+_LIBRARY_FLAGS = ("-O2", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
@@ -97,23 +100,23 @@ def require_program() -> Program:
 
 def policy_names() -> tuple[str, ...]:
     """Return the names of the congestion controls of RoCE NICs, numbered as in the program."""
-    return tuple(name.replace("_", "-") for name in _policy_words())
+    return tuple(word.replace("_", "-") for word in _policy_sources())
 
 
-def _policy_words() -> list[str]:
-    return [file.stem.removeprefix("policy_") for file in _policy_sources()]
-
-
-def _policy_sources() -> list[Path]:
-    # the kernel's way to load a program of one's own as a policy is none itself
-    return [file for file in sorted(POLICIES.glob("policy_*.c")) if file.stem != "policy_program"]
+def _policy_sources() -> dict[str, Path]:
+    """Return the policies' C sources by their names in C."""
+    found = {
+        file.stem.removeprefix("policy_"): file for file in sorted(POLICIES.glob("policy_*.c"))
+    }
+    del found["program"]  # the kernel's way to load a program of one's own as a policy
+    return found
 
 
 def _program(wheel: Wheel) -> Program:
     flags = (wheel.version, str(wheel.folder), _FLAGS, _C_FLAGS)
     digest = hashlib.sha256(repr(flags).encode())
     own = [file for file in sorted(_SOURCE.iterdir()) if file.suffix in (".cc", ".h")]
-    for file in (*own, *sorted(POLICIES.glob("*.h")), *_policy_sources()):
+    for file in (*own, *sorted(POLICIES.glob("*.h")), *_policy_sources().values()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
     return Program(cache_folder("ns3", key, PROGRAM), key, wheel.version)
@@ -126,8 +129,8 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
     """
     libraries = wheel.folder / "lib64"
     sources = _policy_sources()
-    listed = " ".join(f"X({name})" for name in _policy_words())
-    policies = [word for file in sources for word in ("-x", "c", str(file))]
+    listed = " ".join(f"X({name})" for name in sources)
+    policies = [word for file in sources.values() for word in ("-x", "c", str(file))]
     return [COMPILER, *_C_FLAGS, *policies], [
         COMPILER,
         *_FLAGS,
@@ -136,7 +139,7 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
         f"-DCLOSLOOP_POLICIES(X)={listed}",
         *("-o", str(output)),
         str(_SOURCE / "main.cc"),
-        *(str(output.parent / f"{file.stem}.o") for file in sources),
+        *(str(output.parent / f"{file.stem}.o") for file in sources.values()),
         f"-L{libraries}",
         *(f"-l{wheel.prefix}-{module}" for module in _MODULES),
         f"-Wl,-rpath,{libraries}",
@@ -165,11 +168,6 @@ def _compile(wheel: Wheel, path: Path) -> None:
         os.replace(partial, path)
 
 
-_AROUND = Path(__file__).parent / "ns3" / "own_policy.c"
-# What C leaves undefined and BPF defines: sums that overflow, words read as other types.
-_LIBRARY_FLAGS = ("-O2", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC")
-
-
 def policy_library(source: Path, folder: Path) -> Path:
     """Compile a policy's C source; return the library, which is in `folder`.
 
@@ -187,12 +185,8 @@ def policy_library(source: Path, folder: Path) -> Path:
         )
     made = folder / "policy.so"
     around = ("-I", str(POLICIES), f'-DPROGRAM="{source.absolute()}"', "-x", "c", str(_AROUND))
-    done = subprocess.run(
-        [COMPILER, *_LIBRARY_FLAGS, *around, "-o", str(made)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = [COMPILER, *_LIBRARY_FLAGS, *around, "-o", str(made)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         faults = [line for line in done.stderr.splitlines() if "error:" in line]
         said = faults[0].partition("error: ")[2] if faults else done.stderr.strip()[:2000]
@@ -220,22 +214,8 @@ _WORD = 8
 class Operation(IntEnum):
     """The requests to the program; `ns3/wire.h` has the same numbers."""
 
-    BUILD = 1
-    RUN = 2
-    READ = 3
-    THRESHOLDS = 4
-    LINKS = 5
-    ROUTES = 6
-    FLOWS = 7
-    FLOW_TABLE = 8
-    NICS = 9
-    BUFFERS = 10
-    INCIDENTS = 11
-    PAUSE = 12
-    PARAMETERS = 13
-    COUNTERS = 14
-    PATHS = 15
-    PAIRS = 16
+    BUILD, RUN, READ, THRESHOLDS, LINKS, ROUTES, FLOWS, FLOW_TABLE = range(1, 9)
+    NICS, BUFFERS, INCIDENTS, PAUSE, PARAMETERS, COUNTERS, PATHS, PAIRS = range(9, 17)
 
 
 class Simulation:

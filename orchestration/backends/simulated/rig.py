@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class SimulatedRig(BaseRig):
             self._turn[DCQCN.name] = self._parameters.turn
         self._paths: PathChoices | None = None
         if trial.load_balancing.kind != ECMP.kind:
-            self._paths = PathChoices(testbed, self._exchange_timeouts)
+            self._paths = PathChoices(testbed, partial(simulation.ask, Operation.PATHS))
             self._turn[FLOWLET_TIMEOUT.name] = self._paths.timeouts.turn
         self._built_s = time.monotonic()
 
@@ -201,9 +202,6 @@ class SimulatedRig(BaseRig):
     def _exchange_parameters(self, hosts: Ints, values: Ints) -> Ints:
         words = self._simulation.ask(Operation.PARAMETERS, hosts, values.ravel())
         return words.reshape(values.shape)
-
-    def _exchange_timeouts(self, switches: Ints, timeouts_ns: Ints) -> Ints:
-        return self._simulation.ask(Operation.PATHS, switches, timeouts_ns)
 
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 5)."""
