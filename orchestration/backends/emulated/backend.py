@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from collectors.bpf.compile import flow_table_object
 from inventory.scale import scaled
 from orchestration.backends.common.dilation import stretched
 from orchestration.backends.common.linux import by_name
@@ -26,11 +25,9 @@ from orchestration.core.knobs import ECN
 from orchestration.core.ports import Luggage, TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.red_law import RedLaw
-from orchestration.core.signals import wants_flow_table
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
 from orchestration.kernel.cache import require_kernel
-from tuners.registry import create
 
 # A learned tuner sets thousands of thresholds; the marking law is computed for the first few.
 _LAWS = 20
@@ -56,9 +53,7 @@ class EmulatedBackend:
         of one's own are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
-        on_linux = [trial for trial in trials if trial.fabric.kind == "linux"]
-        if any(wants_flow_table(create(trial.tuner).observes) for trial in on_linux):
-            flow_table_object()
+        programs.check_flow_tables(trials)
         if real := [trial for trial in trials if trial.clock == REAL]:
             self._lacks = check_here(testbed, jobs, real)
         if real and len(real) == len(trials):

@@ -28,8 +28,10 @@ from orchestration.core.brought import here
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.packaged import BPF, packaged
 from orchestration.core.ports import Luggage
+from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import FabricSpec, TrialSpec
 from orchestration.kernel.cache import BINARY, MANIFEST, OVERRIDE, find_kernel, require_kernel
+from tuners.registry import create
 
 # Beside `POLICY`: what to run it on, each a struct cl_context of policy.h, and what each becomes.
 CONTEXTS, CHANGED = "contexts", "changed"
@@ -70,6 +72,16 @@ def run_policy(folder: Path) -> None:
             run_on_each(program, (ctypes.c_char * count).from_buffer(buffer), size)
             changed.write(memoryview(buffer)[:count])
             say(stage="run", contexts=count // size)
+
+
+def check_flow_tables(trials: Sequence[TrialSpec]) -> None:
+    """Compile the flow table for tuners that observe flows on Linux' fabric.
+
+    Raises NotReadyError without a compiler.
+    """
+    on_linux = [trial for trial in trials if trial.fabric.kind == "linux"]
+    if any(wants_flow_table(create(trial.tuner).observes) for trial in on_linux):
+        flow_table_object()
 
 
 def check_policies(trials: Sequence[TrialSpec]) -> None:
@@ -120,7 +132,7 @@ def with_object(trial: TrialSpec) -> TrialSpec:
 def flow_object(fabric: FabricSpec) -> str:
     """Return the path of the compiled flow table; "" if it cannot be compiled, or is not needed.
 
-    A backend's check refuses the first case for tuners that observe flows.
+    `check_flow_tables` refuses the first case for tuners that observe flows.
     """
     if fabric.kind != "linux":
         return ""

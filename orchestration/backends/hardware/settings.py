@@ -97,9 +97,7 @@ class Controls:
     def __init__(self, rack: Rack, trial: TrialSpec) -> None:
         self._hosts = programmed(rack, [trial])
         self._name = new_name()
-        self.names: dict[str, Mapping[str, str]] = {
-            host: {DCTCP: self._name} for host in self._hosts
-        }
+        self.names = {host: {DCTCP: self._name} for host in self._hosts}
         self._totals: dict[str, dict[str, Any]] = {}
 
     def begin(self, fleet: Fleet) -> None:
@@ -142,7 +140,7 @@ class Settings:
     def __init__(
         self, rack: Rack, trial: TrialSpec, names: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
-        """`names` has by host what stands for a congestion control (`controls.Controls`)."""
+        """`names` has by host what stands for a congestion control (`Controls.names`)."""
         self._values: dict[str, dict[str, str]] = {}
         for number, device in enumerate(rack.testbed.devices):
             if device.kind == "host":
