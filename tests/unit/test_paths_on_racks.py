@@ -240,7 +240,9 @@ class Switch:
 
 @pytest.fixture
 def switches(monkeypatch):
-    monkeypatch.setattr(balancing, "_path_program", lambda rack, device, spec: {"program": spec.entries})
+    monkeypatch.setattr(
+        balancing, "_path_program", lambda rack, device, spec: {"program": spec.entries}
+    )
     return {name: Switch(name) for name in LEAVES}
 
 

@@ -131,7 +131,8 @@ class SonicSwitch(Switch):
         """Return the longest time that received pauses may have stopped each port, in ns."""
         received = np.maximum(self.pauses[0], 0).astype(np.float64)
         paused_ns = np.rint(received * _LONGEST_PAUSE_BITS * 1e9 / self._rates_bps)
-        return paused_ns.astype(np.int64)
+        whole: Ints = paused_ns.astype(np.int64)
+        return whole
 
     def sources(self) -> Mapping[str, str]:
         """Return the source of each number; numbers that the switch does not offer are left out."""
@@ -176,8 +177,9 @@ class SonicSwitch(Switch):
         slow_ms = max(polls.get(group, 0) for group in groups)
         if slow_ms * 1_000_000 > sample_period_ns:
             text = (
-                f"counters are polled every {slow_ms} ms and sampled every {sample_period_ns / 1e6:g} "
-                "ms: in between they stay the same, and their age says so"
+                f"counters are polled every {slow_ms} ms and sampled every "
+                f"{sample_period_ns / 1e6:g} ms: in between they stay the same, and their age says "
+                "so"
             )
             if slow_ms > FLOOR_MS:
                 text += f"; `closloop provision` sets {FLOOR_MS} ms, the fastest that SONiC takes"
