@@ -21,7 +21,7 @@ def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) 
     trial, testbed, folder = run.trial, run.testbed, run.folder
     recorder = Recorder(testbed)
     live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
-    watched = Unmeasured(tuner)
+    watched = _Unmeasured(tuner)
     observer = Observers(
         recorder,
         live,
@@ -47,21 +47,20 @@ def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) 
     )
 
 
-class Unmeasured:
+class _Unmeasured:
     """Keeps in `left` the signals that a tuner observes, and of which no reading has come yet."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.left = set(tuner.observes) - set(DERIVED) if tuner.decides else set()
 
     def observed(self, observation: Observation) -> None:
-        """Take what one reading has off the list."""
         for key in tuple(self.left):
             values = observation.get(key)
             if values is not None and (not len(values) or (values != MISSING).any()):
                 self.left.remove(key)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Take nothing of an action."""
+        pass
 
 
 class Observers:

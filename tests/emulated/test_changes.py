@@ -13,7 +13,7 @@ import os, traceback
 from pathlib import Path
 import numpy as np
 from orchestration.backends.emulated.linux_devices import LinuxQueues
-from orchestration.backends.emulated.console import say
+from orchestration.backends.emulated.system import say
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job

@@ -2,7 +2,7 @@
 
 Devices have rates divided by the factor (`inventory.scale`), and what lasts, lasts so many times
 longer (`stretched`). The rig in real time is given those. The loop, the tuner and the records see
-the trial as it was written, by `DilatedRig`: its times are the clock's, divided by the factor. Why
+the trial as it was written, by `_DilatedRig`: its times are the clock's, divided by the factor. Why
 nothing else changes: docs/decisions/0080-scaled-time.md.
 """
 
@@ -90,53 +90,44 @@ def unscalable(trial: TrialSpec) -> list[dict[str, str]]:
 
 def dilated(rig: Rig, factor: int) -> Rig:
     """Return a rig whose time is that of `rig`, divided by the factor."""
-    return rig if factor == 1 else DilatedRig(rig, factor)
+    return rig if factor == 1 else _DilatedRig(rig, factor)
 
 
-class DilatedRig:
-    """The Rig protocol over another rig, whose clock runs `factor` times faster than this one's."""
+class _DilatedRig:
+    """A rig over another one, whose clock runs `factor` times faster than this one's."""
 
     def __init__(self, rig: Rig, factor: int) -> None:
         self._rig = rig
         self._factor = factor
 
     def start(self) -> None:
-        """Start the traffic."""
         self._rig.start()
 
     def now_ns(self) -> int:
-        """Return ns of the trial's time."""
         return self._rig.now_ns() // self._factor
 
     def wait_until(self, t_ns: int) -> bool:
-        """Let time pass until `t_ns`; return False once every flow has ended."""
         return self._rig.wait_until(t_ns * self._factor)
 
     def observe(self) -> Observation:
-        """Read the fabric once."""
         return self._observation(self._rig.observe())
 
     def apply(self, action: Action) -> Applied:
-        """Make the changes; return what devices report."""
         return self._applied(self._rig.apply(tuple(_change(one, self._longer) for one in action)))
 
     def install(self, programs: Sequence[Program]) -> None:
-        """Install programs on devices."""
         self._rig.install(programs)
 
     def flows_done(self) -> int:
-        """Return how many flows have ended by now, -1 if that is not known."""
         return self._rig.flows_done()
 
     def last_hosts(self) -> HostReading | None:
-        """Return the last reading of the hosts; None before the first."""
         reading = self._rig.last_hosts()
         if reading is None:
             return None
         return HostReading(reading.t_ns // self._factor, self._values("host", reading.values))
 
     def finish(self, observer: Observer) -> Outcome:
-        """Pass the last readings on; return the outcome, all in the trial's time."""
         outcome = self._rig.finish(_TrialTime(observer, self))
         flows, sampled = outcome.flows, outcome.sampled_flows
         return replace(
@@ -198,7 +189,7 @@ class DilatedRig:
 class _TrialTime:
     """Passes the rig's readings on in the trial's time."""
 
-    def __init__(self, observer: Observer, rig: DilatedRig) -> None:
+    def __init__(self, observer: Observer, rig: _DilatedRig) -> None:
         self._observer = observer
         self._rig = rig
 

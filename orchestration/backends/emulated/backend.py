@@ -100,7 +100,7 @@ class EmulatedBackend:
             dctcp=dctcp,
         )
         write_job(run.folder, job)
-        stages = StageClock()
+        stages = _StageClock()
         answering = None
         if tuner is not None:
             answering = AnsweringTuner(run.folder, tuner, testbed, trial.seed)
@@ -183,7 +183,7 @@ def _marking_law(record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]
     }
 
 
-class StageClock:
+class _StageClock:
     """Measures the wall time of each stage of a guest, from its messages.
 
     `seconds` are by stage: start (kernel), boot (imports), build, connect, run, write.
@@ -195,7 +195,6 @@ class StageClock:
         self.seconds: dict[str, float] = {}
 
     def note(self, message: dict[str, Any]) -> None:
-        """Record the start of a stage."""
         if "stage" in message:
             now = time.monotonic()
             self.seconds[self._stage] = round(now - self._begin, 3)

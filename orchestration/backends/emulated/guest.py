@@ -1,7 +1,7 @@
 """The guest's first process: builds the fabric, runs one trial, writes the result, powers off.
 
 The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
-through its console (see `console`). Any other output is for people.
+through its console (`system.say`). Any other output is for people.
 
 With the argument `real` it is the first process of namespaces of the machine's own kernel, and it
 ends where the guest powers off (see `machine`).
@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off
+from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off, say
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.problems import told
 from orchestration.core.trial import REAL

@@ -22,9 +22,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.emulated.console import CONSOLE_MARK
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
+from orchestration.backends.emulated.system import CONSOLE_MARK
 from orchestration.core.brought import BROUGHT
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.trial import REAL

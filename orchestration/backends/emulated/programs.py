@@ -20,10 +20,10 @@ from collectors.bpf.compile import RED_LAW, cache_folder, compiled, flow_table_o
 from collectors.bpf.policy import CONTEXT, PolicyError, attach, policy_object
 from orchestration.agent.bpf.load import run_on_each
 from orchestration.backends.common.linux import by_name, new_name
-from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import POLICY
 from orchestration.backends.emulated.launcher import Listener, run_guest
 from orchestration.backends.emulated.real_time import dctcp_of
+from orchestration.backends.emulated.system import say
 from orchestration.core.brought import here
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.packaged import BPF, packaged

@@ -1,11 +1,16 @@
-"""System calls and programs for guests and a virtual rack's devices: run, mount, unshare."""
+"""System calls, programs and messages of guests and a virtual rack's devices: run, mount, unshare.
+
+Messages from guest to host are JSON lines on the guest's console, known by their first word.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
@@ -19,7 +24,14 @@ _REBOOT_POWER_OFF = 0x4321FEDC
 # The state of RED's random stream, in a guest: see `kernel.patches`.
 RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
 
+CONSOLE_MARK = "@closloop "
+
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def say(**message: Any) -> None:
+    """Send the host a message (in the guest)."""
+    os.write(1, f"{CONSOLE_MARK}{json.dumps(message)}\n".encode())
 
 
 def run(argv: Sequence[str], text: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,10 @@ from orchestration.backends.common.rig import (
     merged_facts,
 )
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
-from orchestration.backends.simulated.paths import PathChoices
 from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.congestion import TIMES_ROUND_TRIPS
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.core.load_balancing import ECMP
+from orchestration.core.load_balancing import ECMP, balancing_facts
 from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import (
     LASTING,
@@ -49,12 +48,21 @@ from orchestration.core.records import (
     Schedule,
 )
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.core.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names, wants_flow_table
+from orchestration.core.signals import (
+    BALANCING_KEYS,
+    FLOW_SCOPE,
+    HOST_KEYS,
+    PAIRS,
+    names,
+    wants_flow_table,
+)
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.schedule import lasting_flows
 
 _FLOW_COLUMNS = 4
+# Of a switch: its timeout, then its signals.
+_PATH_COLUMNS = 1 + len(BALANCING_KEYS)
 # What the program sums up of all flows on RoCE NICs, in its order.
 _ROCE_SUMS = (
     *("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes"),
@@ -116,9 +124,9 @@ class SimulatedRig(BaseRig):
         if roce is not None and roce.control == DCQCN.control:
             self._parameters = dcqcn_settings(roce, testbed, self._exchange_parameters)
             self._turn[DCQCN.name] = self._parameters.turn
-        self._paths: PathChoices | None = None
+        self._paths: _PathChoices | None = None
         if trial.load_balancing.kind != ECMP.kind:
-            self._paths = PathChoices(testbed, partial(simulation.ask, Operation.PATHS))
+            self._paths = _PathChoices(testbed, partial(simulation.ask, Operation.PATHS))
             self._turn[FLOWLET_TIMEOUT.name] = self._paths.timeouts.turn
         self._built_s = time.monotonic()
 
@@ -267,3 +275,34 @@ class SimulatedRig(BaseRig):
             facts.pop("untimed_flows", None)
         sampled, acked = self._read_flows.samples(), self._read_flows.acked()
         return Outcome(flows, self.host_readings.samples(), events, facts, sampled, acked)
+
+
+class _PathChoices:
+    """The switches' flowlet timeouts as a rig's knob, and what they have chosen."""
+
+    def __init__(self, testbed: Testbed, ask: Callable[[Ints, Ints], Ints]) -> None:
+        """`ask` sets the timeouts of some switches in ns, by their places in `Testbed.switches`.
+
+        It returns `_PATH_COLUMNS` numbers of every switch.
+        """
+        self._ask = ask
+        self._switches = testbed.switches
+        self.timeouts = KnobSettings(FLOWLET_TIMEOUT, testbed, self._read()[:, :1], self._exchange)
+
+    def _exchange(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        rows = self._ask(switches, timeouts_ns.ravel()).reshape(-1, _PATH_COLUMNS)
+        return rows[switches, :1]
+
+    def _read(self) -> Ints:
+        none = np.zeros(0, dtype=np.int64)
+        return self._ask(none, none).reshape(-1, _PATH_COLUMNS)
+
+    def signals(self) -> dict[str, Ints]:
+        """Read the switches; return their signals by key, arrays (switches,)."""
+        return dict(zip(BALANCING_KEYS, self._read()[:, 1:].T, strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts and findings for the trial's record, as of now."""
+        flowlets, reroutes, _, overflows = self.signals().values()
+        lost = dict(zip(self._switches, overflows.tolist(), strict=True))
+        return balancing_facts(int(flowlets.sum()), int(reroutes.sum()), lost)

@@ -19,7 +19,7 @@ _GROUPS = {"tx_bytes": "QUEUE", "tx_packets": "QUEUE", "dropped_packets": "QUEUE
 FLOOR_MS = 100
 
 
-class Stream:
+class _Stream:
     """How many depths came from High Frequency Telemetry, and what is said of its stream."""
 
     def __init__(self) -> None:
@@ -27,18 +27,15 @@ class Stream:
         self._depths = self._streamed = 0
 
     def reading(self, streamed: Sequence[int], about: Mapping[str, Any], queues: int) -> None:
-        """Take the queues of a reading whose depth was streamed."""
         self.about = about
         self._streamed += len(streamed)
         self._depths += queues
 
     @property
     def used(self) -> bool:
-        """Whether any depth was streamed."""
         return self._streamed > 0
 
     def shortcomings(self) -> list[str]:
-        """Return what readers must know of the stream."""
         found = []
         if self.used and self._streamed < self._depths:
             share = 1 - self._streamed / self._depths
@@ -83,7 +80,7 @@ class SonicSwitch(Switch):
         # the switch's answer to `sonic.capabilities`; whether all opened queues have these numbers
         self._about: dict[str, Any] = {}
         self._depth = self._marks = False
-        self._stream = Stream()
+        self._stream = _Stream()
         self._requested: Ints = np.zeros((2, 0), dtype=np.int64)
         self.peak_bytes: Ints = np.full(len(self._places), MISSING, dtype=np.int64)
         self.pauses: Ints = np.full((2, len(self._places)), MISSING, dtype=np.int64)
