@@ -47,7 +47,7 @@ def test_help_loads_no_heavy_library(arguments, accepted):
 
 
 def test_a_guest_loads_only_what_a_trial_needs():
-    needed = ("guest", "flow_tables", "job", "namespaces", "rig", "traffic")
+    needed = ("guest", "job", "namespaces", "rig", "traffic")
     modules = [f"orchestration.backends.emulated.{name}" for name in needed]
     code = (
         f"import sys, {', '.join(modules)}, orchestration.session, tuners.registry\n"
