@@ -9,11 +9,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from graphs import circles
 
 ORCHESTRATION = Path(__file__).resolve().parents[2] / "orchestration"
 
@@ -59,11 +59,11 @@ def defined_name(head: str, body: str) -> str | None:
     if not words or words[0] in ("static", "extern", "typedef") or "CL_INLINE" in words:
         return None
     if words[-1].endswith(")"):
-        found = re.search(r"(\w+)\s*\(", head)
-        return found[1] if found and body and len(words) > 1 else None
+        name = re.search(r"(\w+)\s*\(", head)
+        return name[1] if name and body and len(words) > 1 else None
     plain = _ATTRIBUTE.sub("", _TYPE.sub("int", head)).strip()
-    found = re.fullmatch(r"[\w\s*]*[\s*](\w+)\s*(?:\[[^]]*\]\s*)*", plain)
-    return found[1] if found else None
+    name = re.fullmatch(r"[\w\s*]*[\s*](\w+)\s*(?:\[[^]]*\]\s*)*", plain)
+    return name[1] if name else None
 
 
 def read_folder(folder: Path) -> tuple[dict[str, set[str]], dict[str, set[str]], dict[str, str]]:
@@ -89,44 +89,40 @@ def read_folder(folder: Path) -> tuple[dict[str, set[str]], dict[str, set[str]],
 def arrows(folder: Path) -> dict[str, dict[str, set[str]]]:
     """Return, for each file, the files that it uses and the names that it takes from each."""
     includes, uses, owner = read_folder(folder)
-    found: dict[str, dict[str, set[str]]] = {}
+    names: dict[str, dict[str, set[str]]] = {}
     for file in includes:
-        found[file] = {other: {f"{other}.h"} for other in includes[file] - {file}}
+        names[file] = {other: {f"{other}.h"} for other in includes[file] - {file}}
         for name in uses[file] & owner.keys():
             if owner[name] != file:
-                found[file].setdefault(owner[name], set()).add(name)
-    return found
+                names[file].setdefault(owner[name], set()).add(name)
+    return names
 
 
-def circle(folder: Path) -> list[str]:
-    """Return a circle of files as lines `file -> file: names`, or nothing if there is none."""
+def circle_steps(folder: Path) -> list[str]:
+    """Return a shortest circle for each set of files that use each other: `file -> file: names`."""
     used = arrows(folder)
-    try:
-        TopologicalSorter(used).prepare()
-    except CycleError as error:
-        files = error.args[1][::-1]
-        steps = pairwise(files)
-        return [f"{one} -> {other}: {', '.join(sorted(used[one][other]))}" for one, other in steps]
-    return []
+    loops = circles({file: set(others) for file, others in used.items()})
+    steps = [step for loop in loops for step in pairwise(loop)]
+    return [f"{one} -> {other}: {', '.join(sorted(used[one][other]))}" for one, other in steps]
 
 
 def test_no_files_of_the_data_path_use_each_other_in_a_circle():
-    found = circle(data_path())
-    assert not found, "an arrow runs back up:\n" + "\n".join(found)
+    steps = circle_steps(data_path())
+    assert not steps, "an arrow runs back up:\n" + "\n".join(steps)
 
 
-def test_each_file_stands_below_those_that_it_uses():
-    """data_path.h lists the files from the ground up, and says of the order what is true."""
+def test_data_path_h_lists_each_file_below_those_that_it_uses():
     folder = data_path()
     comment = _NOISE.findall((folder / "data_path.h").read_text())[1]
-    order = re.findall(r"([\w*]+)\.[ch]\b", comment)
+    listed = re.findall(r"([\w*]+)\.[ch]\b", comment)
     used = arrows(folder)
-    at = {}
-    for file in used.keys() - {"data_path"}:
-        at[file], *more = (place for place, name in enumerate(order) if fnmatch(file, name))
-        assert not more, f"{file} is listed twice"
-    pairs = [(one, other) for one in at for other in used[one] if other in at]
-    assert not [f"{one} -> {other}" for one, other in pairs if at[one] < at[other]]
+    rows = {
+        file: [row for row, name in enumerate(listed) if fnmatch(file, name)]
+        for file in used.keys() - {"data_path"}
+    }
+    assert {file: row for file, row in rows.items() if len(row) != 1} == {}
+    pairs = [(one, other) for one in rows for other in used[one] if other in rows]
+    assert [f"{one} -> {other}" for one, other in pairs if rows[one] < rows[other]] == []
     assert len(pairs) > 60
 
 
@@ -178,12 +174,15 @@ def test_a_circle_is_found(back, names, tmp_path):
     (tmp_path / "door.h").write_text(
         "extern u32 cl_doors[4];\nvoid cl_door_open(struct cl_door *);\n"
     )
-    assert circle(tmp_path) == []
+    assert circle_steps(tmp_path) == []
     (tmp_path / "bell.c").write_text(f"{LOW}{back}\n")
-    assert sorted(circle(tmp_path)) == [f"bell -> door: {names}", "door -> bell: bell.h, cl_bell"]
+    assert sorted(circle_steps(tmp_path)) == [
+        f"bell -> door: {names}",
+        "door -> bell: bell.h, cl_bell",
+    ]
 
 
 def test_a_circle_through_a_third_file_is_found(tmp_path):
     for name, used in (("a", "b"), ("b", "c"), ("c", "a")):
         (tmp_path / f"{name}.c").write_text(f"void cl_{name}(void)\n{{\n\tcl_{used}();\n}}\n")
-    assert sorted(circle(tmp_path)) == ["a -> b: cl_b", "b -> c: cl_c", "c -> a: cl_a"]
+    assert sorted(circle_steps(tmp_path)) == ["a -> b: cl_b", "b -> c: cl_c", "c -> a: cl_a"]
