@@ -17,7 +17,6 @@
 #include <linux/uaccess.h>
 #include <linux/udp.h>
 #include <linux/vmalloc.h>
-#include "data_path.h"
 #include "flow_table.h"
 
 #define WAYS 4 /* places that a flow may have */

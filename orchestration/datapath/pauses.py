@@ -1,6 +1,6 @@
 """Reads the switches' shared buffers, their pauses, and what the watchdog has found.
 
-The structs are those of `pfc.h` and `watchdog.c`. States of queues and switches come with the
+The structs are those of `buffer.h` and `watchdog.c`. States of queues and switches come with the
 engine's readings (see `samples`).
 """
 

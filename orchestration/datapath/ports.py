@@ -1,6 +1,6 @@
 """Makes the ports of the data path, and reads and sets their queues.
 
-The structs are those of `data_path.h`.
+The structs are those of `port.h` and `buffer.h`.
 """
 
 from __future__ import annotations
