@@ -6,10 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from inventory.testbed_json import testbed_to_json
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.csv_columns import Block, blocks, refuse, refuse_where, write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, FAILED, MISSING, UNFINISHED, Ints
@@ -24,7 +28,7 @@ from orchestration.exchange.mapping import (
     read_mapping,
 )
 from orchestration.exchange.records import FlowRecord, Recorded
-from orchestration.exchange.source import Exported, new_folder
+from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
 
 _STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
 ALL = "all"
@@ -48,25 +52,31 @@ _MAPPING_ENDS = """\
 """
 
 
-def import_csv(path: Path, mapping_path: Path) -> Imported:
-    """Read a CSV of flows. Raises InputError, with file and line, for faults in either file."""
-    mapping, _ = read_mapping(mapping_path, CsvMapping)
-    table = _Table(path, mapping)
-    for block in blocks(path, table.wanted, DELIMITERS[mapping.delimiter]):
+def import_csv(
+    file: Annotated[Path, "A delimited text file with a header."],
+    mapping: Annotated[Path, "--mapping", "The mapping file: what is what, in which unit."],
+) -> Imported:
+    """Take over a CSV of flows of your own; a small YAML file says which column is what.
+
+    Example: closloop import csv results.csv --mapping mapping.yml -o runs/mine
+    """
+    described, _ = read_mapping(mapping, CsvMapping)
+    table = _Table(file, described)
+    for block in blocks(file, table.wanted, DELIMITERS[described.delimiter]):
         table.take(block)
     if not table.lines:
-        raise InputError.single(str(path), "has no flows below its header", "give a file with some")
+        raise InputError.single(str(file), "has no flows below its header", "give a file with some")
     lines, src, dst = table.lines, table.src, table.dst
-    hosts = Hosts(mapping, mapping_path, [*src, *dst])
+    hosts = Hosts(described, mapping, [*src, *dst])
 
     def where(row: int) -> str:
-        return f"{path}:{lines[row]}"
+        return f"{file}:{lines[row]}"
 
     src_number, dst_number = (hosts.numbers(ends, where) for ends in (src, dst))
     what = "the flow goes from a host to itself"
-    refuse_where(src_number == dst_number, path, lines, what, "remove the row")
+    refuse_where(src_number == dst_number, file, lines, what, "remove the row")
     flows = table.flows(src_number, dst_number)
-    columns = mapping.columns
+    columns = described.columns
     ends_known = columns.fct is not None or columns.end is not None
     missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
     missing += ["thresholds", *(["retransmits"] if columns.retransmits is None else [])]
@@ -75,7 +85,7 @@ def import_csv(path: Path, mapping_path: Path) -> Imported:
         format="CSV",
         testbed=hosts.testbed,
         flows=flows,
-        inputs={"mapping": mapping_path, "flows": path},
+        inputs={"mapping": mapping, "flows": file},
         results={},
         missing=missing,
         complete=ends_known,
@@ -220,6 +230,23 @@ def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str
         raise InputError.single(str(path), "has no flows below its header", "give a file with some")
     records.sort(key=lambda record: record.start_ns)
     return Recorded(f"{len(records)} rows", records), dict(mapping.hosts)
+
+
+def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
+    """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
+
+    mapping.yml says how `closloop import csv` reads flows.csv again. A campaign has a folder for
+    each of its trials.
+
+    Example: closloop export csv runs/quickstart -o exported
+    """
+    with waiting("exporting"):
+        written = [export_csv(item, place) for item, place, _ in export_places(run, out)]
+    if as_json:
+        print_json([{"folder": str(one.folder), "flows": one.flows} for one in written])
+        return
+    for one in written:
+        typer.echo(f"{one.folder}: {one.flows} flows")
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from orchestration.backends.faults import fault_plan
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError
 from orchestration.core.import_facts import (
     CONGESTION_CONTROL,
@@ -25,7 +29,7 @@ from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thr
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
 from orchestration.exchange.hpcc_parameters import Control, changed, control_of
-from orchestration.exchange.source import Exported, new_folder
+from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
 _MAX_BYTES = 2**32 - 1
@@ -47,6 +51,78 @@ class HpccExport:
     config: str
     flows: int
     notes: tuple[str, ...]
+
+
+def export_runs(
+    run: Run,
+    out: NewFolder,
+    control: Annotated[
+        str,
+        "--cc",
+        "dcqcn, dcqcn-paper (its paper's timers), hpcc, timely, dctcp, hpcc-pint; dcqcn, "
+        "dcqcn-paper and timely with -vwin for a window (default: its own)",
+    ] = "",
+    prefix: Annotated[
+        str, "The folder's path as the simulator sees it (default: where it is)."
+    ] = "",
+    thresholds: Annotated[
+        bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")
+    ] = True,
+    settings: Annotated[
+        list[str], "--set", "A parameter of the config: RATE_AI=50Mb/s; again for more."
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Write flow, topology, trace and config files, to run the very same flows in HPCC's simulator.
+
+    Parameters are those of the simulator's own run.py at the NICs' rate, unless --set says other
+    ones. A campaign has a folder for each of its trials. What the formats cannot hold is refused.
+    Bring the results home with `closloop import hpcc --names DIR/names.json`: flows keep their
+    numbers.
+
+    Example: closloop export hpcc runs/quickstart/secn1-r1-0123456789 -o ~/hpcc/mix/closloop
+    """
+    parameters = dict(_parameter(text) for text in settings)
+    with waiting("exporting"):
+        written = [
+            export_hpcc(
+                item,
+                place,
+                control=control,
+                prefix=seen,
+                thresholds=thresholds,
+                parameters=parameters,
+            )
+            for item, place, seen in export_places(run, out, prefix)
+        ]
+    if as_json:
+        data = [
+            {
+                "folder": str(one.folder),
+                "config": one.config,
+                "flows": one.flows,
+                "notes": one.notes,
+            }
+            for one in written
+        ]
+        print_json(data)
+        return
+    for one in written:
+        typer.echo(f"{one.folder}: {one.flows} flows")
+    for note in dict.fromkeys(note for one in written for note in one.notes):
+        typer.echo(f"  note: {note}")
+    for one in written:
+        typer.echo(f"there: ./waf --run 'scratch/third {one.config}'")
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    """Return key and value of `KEY=VALUE`. Raises InputError."""
+    key, equals, value = text.partition("=")
+    if not equals or not value:
+        raise InputError.single(
+            "--set", f"{text!r} is no KEY=VALUE", "write it like RATE_AI=50Mb/s"
+        )
+    return key, value
 
 
 def export_hpcc(

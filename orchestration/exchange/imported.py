@@ -108,7 +108,8 @@ class Imported:
     `inputs` are the files that define flows and fabric, and `results` those with the outcome, by
     kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
     known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
-    `parent` is the closloop trial whose flows were sent, if there is one. `settings` are what
+    `parent` is the closloop trial whose flows were sent, if there is one. `label` stands in the
+    tuner's place unless the user gives another. `settings` are what
     decides the results and has no other place here; see orchestration/core/import_facts.py.
     """
 
@@ -132,6 +133,7 @@ class Imported:
     settings: Mapping[str, str] = field(default_factory=dict)
     sample_period_ns: int = 100_000
     parent: str = ""
+    label: str = "imported"
     seed: int = 0
     repeat: int = 0
 

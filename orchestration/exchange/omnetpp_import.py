@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
 from inventory.strictyaml import Document, suggest
-from orchestration.core.errors import InputError
+from orchestration.cli.terminal import print_json, waiting
+from orchestration.core.errors import InputError, Problem
 from orchestration.core.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
@@ -27,6 +29,7 @@ from orchestration.exchange.mapping import (
     read_mapping,
 )
 from orchestration.exchange.omnetpp_file import Result, Run, read_results
+from orchestration.exchange.verbs import NewTrial
 
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -39,6 +42,50 @@ class Listed(NamedTuple):
     name: str
     modules: int
     values: int
+
+
+def import_results(
+    files: Annotated[list[Path], "The .sca and .vec files of one run."],
+    *,
+    mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
+    listing: Annotated[
+        bool, "--list", "Show what the files have, for writing a mapping file."
+    ] = False,
+    out: Annotated[Path | None, "--out", "-o", "The campaign's folder."] = None,
+    trial: NewTrial,
+) -> None:
+    """Take over a run of OMNeT++ (result files of versions 2 and 3).
+
+    Examples: closloop import omnetpp results/General-0.vec --list
+
+    closloop import omnetpp results/General-0.sca results/General-0.vec --mapping mapping.yml
+    -o runs/omnetpp
+    """
+    if listing:
+        with waiting("reading"):
+            runs = list_results(files)
+        _print_results(runs, as_json=trial.as_json)
+        return
+    if mapping is None or out is None:
+        given = {"--mapping": mapping, "--out": out}
+        remedy = "add it, or use --list to see what there is"
+        raise InputError(
+            [Problem(flag, "is needed", remedy) for flag, value in given.items() if value is None]
+        )
+    with waiting("reading"):
+        imported = import_omnetpp(files, mapping)
+    trial.write(imported, out)
+
+
+def _print_results(runs: dict[str, list[Listed]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({run: [item._asdict() for item in items] for run, items in runs.items()})
+        return
+    for run, items in runs.items():
+        typer.echo(f"run {run}")
+        for item in items:
+            modules = f" in {item.modules} modules" if item.modules > 1 else ""
+            typer.echo(f"  {item.kind:9} {item.module} {item.name}: {item.values} values{modules}")
 
 
 def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
@@ -110,6 +157,7 @@ def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
         complete=mapping.flows.kind == "scalars",
         measured=ends_known,
         ports=ports,
+        label="omnetpp",
         sample_period_ns=mapping.queues.sample_period if mapping.queues else 100_000,
         facts={
             "clock": "virtual",

@@ -61,7 +61,7 @@ def take_over(tmp_path):
         names = {"queues": "qlen.txt", "names": "names.json"}
         roles = ("topology", "flow", "fct", "queues", "config", "names")
         paths = {role: folder / names.get(role, f"{role}.txt") for role in roles}
-        imported = import_hpcc(HpccFiles(**paths), base_ns)
+        imported = import_hpcc(HpccFiles(**paths), base=f"{base_ns}ns")
         written = write_imported(imported, tmp_path / out, label=label, seed=seed)
         return read_trial(written.folder)
 
