@@ -19,17 +19,21 @@ from pathlib import Path
 from orchestration.core.csv_columns import numbered_lines, opened_csv, refuse, shown
 from orchestration.core.errors import InputError
 from orchestration.core.topology import TCP_IP_HEADER_BYTES
-from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
 from orchestration.exchange.records import (
+    ETHERNET,
     OTHER,
+    RAW_IP4,
+    RAW_IP6,
     TUNNEL,
     FlowRecord,
     Recorded,
     Tally,
     Unread,
     counted,
+    ends_of,
     kind_of_datagram,
     merged,
+    parse,
 )
 
 # Column names of nfdump 1.6, and of the shorter CSV of 1.7.
