@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orchestration.cluster.authentication import no_cluster
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
@@ -17,6 +21,9 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.own_process import noted_signals
 from orchestration.run.pool import Work
+
+if TYPE_CHECKING:
+    from orchestration.run.place import Place
 
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.
@@ -134,3 +141,44 @@ def _name(node: dict[str, Any]) -> str:
 
 def _nothing(job: Any, backend: Backend, pipe: Any, parent: int) -> None:
     """Do nothing: the question whether a node is ready has no job."""
+
+
+_ADDRESS = re.compile(r"(?!-)[\w.-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+
+
+@contextmanager
+def executor(cluster: str) -> Iterator[Place]:
+    """Yield the cluster that an option names; leave or stop it at the end.
+
+    Raises InputError for what names none, NotReadyError for one that is not ready.
+    """
+    from orchestration.cluster.authentication import admitted
+    from orchestration.cluster.started import joined, started
+
+    require_ray()
+    with ExitStack() as ends:
+        address = cluster
+        if cluster.endswith((".yml", ".yaml")):
+            from inventory.ansible import load_machines
+            from orchestration.device.ssh import Secrets
+
+            machines = load_machines(Path(cluster))
+            address = ends.enter_context(started(machines, Secrets.of_environment(), _say))
+        elif _ADDRESS.fullmatch(cluster):
+            ends.enter_context(joined(cluster, _say))
+        elif cluster == "auto":
+            ends.enter_context(admitted(cluster, _say))
+        else:
+            raise InputError.single(
+                "--cluster",
+                f"{cluster!r} is no cluster",
+                "use HOST:PORT of a Ray cluster, auto for this machine's, or an inventory's .yml",
+            )
+        ends.callback(disconnect)
+        place = Cluster(address)
+        _say(place.in_words())
+        yield place
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
