@@ -13,9 +13,8 @@ from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
 from orchestration.core.topology import Testbed
-from orchestration.replay.campaign_file import campaign_text
+from orchestration.replay.campaign_file import campaign_text, with_rates, write_testbed
 from orchestration.replay.drafts import Draft, ReplayRequest, drafts
-from orchestration.replay.testbed_file import with_rates, write_testbed
 from orchestration.results.reader import finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"

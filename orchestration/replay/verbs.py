@@ -50,8 +50,8 @@ class _Changes:
     name: Annotated[str, "--name", "-o", "What the replay is called; default: made up."] = ""
 
     def request(self, run: Path) -> ReplayRequest:
+        from orchestration.replay.campaign_file import parse_rate
         from orchestration.replay.drafts import ReplayRequest
-        from orchestration.replay.testbed_file import parse_rate
 
         return ReplayRequest(
             run=run,

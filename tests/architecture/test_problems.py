@@ -40,7 +40,7 @@ NO_REMEDIES = (
     "orchestration/exchange/csv_flows.py",
     "orchestration/policies/render_c.py",
     "orchestration/replay/campaign_file.py",
-    "orchestration/replay/testbed_file.py",
+    "orchestration/replay/campaign_file.py",
     "orchestration/search/text.py",
     "orchestration/bench/",
     "orchestration/papers/",
