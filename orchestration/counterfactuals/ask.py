@@ -25,7 +25,7 @@ from orchestration.counterfactuals.effects import (
     queue_figures,
 )
 from orchestration.replay.build import Replay
-from orchestration.replay.parents import named_trials
+from orchestration.replay.recordings import named_trials
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 
 UNCHANGED = "unchanged"

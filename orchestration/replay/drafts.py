@@ -34,9 +34,11 @@ from orchestration.replay.campaign_file import (
     recorded_tuner,
     with_checkpoint,
 )
-from orchestration.replay.parents import Group, find_parents, group_parents
 from orchestration.replay.recordings import (
+    Group,
     class_order,
+    find_parents,
+    group_parents,
     keeps_numbers,
     schedule_of,
     shared_schedule,
