@@ -16,8 +16,16 @@ import numpy as np
 from orchestration.analysis.flow_figures import in_class
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Observation
-from orchestration.counterfactuals.ask import UNCHANGED, by_label, parse_then, the_trial
-from orchestration.counterfactuals.build import Then, Variant, build_counterfactuals, name_of
+from orchestration.counterfactuals.ask import (
+    UNCHANGED,
+    Then,
+    Variant,
+    build_counterfactuals,
+    by_label,
+    name_of,
+    parse_then,
+    the_trial,
+)
 from orchestration.counterfactuals.decisions import Decisions, check_repeatable
 from orchestration.counterfactuals.effects import (
     differing_tables,

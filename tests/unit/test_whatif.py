@@ -18,8 +18,16 @@ from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.records import Observation
 from orchestration.core.trial import REAL, TunerSpec
-from orchestration.counterfactuals.ask import UNCHANGED, Asked, Question, answer, prepare
-from orchestration.counterfactuals.build import Variant, build_counterfactuals, edited
+from orchestration.counterfactuals.ask import (
+    UNCHANGED,
+    Asked,
+    Question,
+    Variant,
+    answer,
+    build_counterfactuals,
+    edited,
+    prepare,
+)
 from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
