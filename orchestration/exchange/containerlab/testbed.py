@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
-from inventory.amend import check_new, write_new
 from inventory.ansible_schema import GROUPS
 from inventory.ansible_text import flow
-from inventory.files import load_testbed
+from inventory.files import check_new, load_testbed, write_new
 from inventory.schema import MAX_MTU_BYTES, MIN_MTU_BYTES
 from inventory.strictyaml import in_order
 from inventory.yamltree import MAX_FAULTS
