@@ -15,7 +15,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from inventory import slow_links, switch_file
+from inventory import schema as slow_links
+from inventory import switch_file
 from inventory.generators import Fabric, GeneratorError
 from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
