@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.core.errors import InputError
