@@ -1,13 +1,18 @@
-"""Testbed files: finds them, and checks what their schema cannot.
+"""Testbed files: finds them, checks what their schema cannot, and changes figures in one.
 
-A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`).
+A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`). A file may
+begin from another; a field takes the place of the other file's whole field:
+
+    like: graphcc
+    name: graphcc-pfc
+    switch: {buffer: 32MB, alpha: 1/8, pfc: [3]}     # takes the place of `buffer`
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -15,10 +20,15 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from inventory import schema as slow_links
 from inventory import switch_file
 from inventory.generators import Fabric, GeneratorError
-from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
+from inventory.schema import (
+    MAX_CLASSES,
+    BuiltFile,
+    CustomFile,
+    TestbedFile,
+    slow_link_problems,
+)
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from orchestration.core import plugins
 from orchestration.core.errors import InputError, Problem, unwritable
@@ -30,58 +40,6 @@ LIKE = "like"
 # One stands for the other: what a port may hold, and what its switch may.
 _INSTEAD = {"switch": "buffer", "buffer": "switch"}
 _DEEPEST = 8
-
-# Finds a testbed's file by name or path.
-Finder = Callable[[str], AbstractContextManager[Path]]
-
-
-def read_testbed(path: Path, find: Finder) -> Document:
-    """Return a testbed file's data, with what it has from the file that it is like.
-
-    Paths in `like` start in the file's folder. Lines are those of the file itself. Raises
-    InputError if a file cannot be read, is like itself, or names none.
-    """
-    return _read(path, find, ())
-
-
-def _read(path: Path, find: Finder, seen: tuple[Path, ...]) -> Document:
-    document = read(path)
-    if LIKE not in document.data:
-        return document
-    named = document.data[LIKE]
-    if not isinstance(named, str) or not named:
-        what = f"{LIKE!r} is no testbed: {named!r}"
-        remedy = "name one, or a file's path: like: graphcc"
-        raise InputError([document.problem((LIKE,), what, remedy)])
-    here = (*seen, path.resolve())
-    if named.endswith((".yml", ".yaml")) or "/" in named:
-        named = str(path.parent / named)
-    with ExitStack() as stack:
-        try:
-            other = stack.enter_context(find(named))
-        except InputError as error:
-            raise InputError(document.at((LIKE,), it) for it in error.problems) from error
-        if other.resolve() in here or len(here) > _DEEPEST:
-            what = f"{path.name} is like itself, through {other.name}"
-            raise InputError([document.problem((LIKE,), what, "let one of them stand alone")])
-        base = _read(other, find, here).data
-    own = {key: value for key, value in document.data.items() if key != LIKE}
-    given_up = {_INSTEAD[key] for key in own if key in _INSTEAD}
-    data = {key: value for key, value in base.items() if key not in given_up}
-    return replace(document, data={**data, **own})
-
-
-def whole_text(path: Path, find: Finder) -> str:
-    """Return a testbed file as text that stands alone. Raises InputError as `read_testbed`."""
-    if LIKE not in read(path).data:
-        return path.read_text(encoding="utf-8")
-    yaml = YAML()
-    yaml.width = 4096
-    written = io.StringIO()
-    yaml.dump(read_testbed(path, find).data, written)
-    return written.getvalue()
-
-
 GROUP = "closloop.testbeds"
 
 
@@ -109,7 +67,13 @@ def testbed_text(name_or_path: str) -> str:
     One that is `like` another is written out.
     """
     with _file(name_or_path) as path:
-        return whole_text(path, _file)
+        if LIKE not in read(path).data:
+            return path.read_text(encoding="utf-8")
+        yaml = YAML()
+        yaml.width = 4096
+        written = io.StringIO()
+        yaml.dump(_read(path).data, written)
+        return written.getvalue()
 
 
 @contextmanager
@@ -128,17 +92,50 @@ def _file(name_or_path: str) -> Iterator[Path]:
         yield folder / f"{name_or_path}.yml"
 
 
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
+    """Return a testbed file's data, with what it has from the file that it is like.
+
+    Paths in `like` start in the file's folder. Lines are those of the file itself.
+    """
+    document = read(path)
+    if LIKE not in document.data:
+        return document
+    named = document.data[LIKE]
+    if not isinstance(named, str) or not named:
+        what = f"{LIKE!r} is no testbed: {named!r}"
+        remedy = "name one, or a file's path: like: graphcc"
+        raise InputError([document.problem((LIKE,), what, remedy)])
+    here = (*seen, path.resolve())
+    if named.endswith((".yml", ".yaml")) or "/" in named:
+        named = str(path.parent / named)
+    with ExitStack() as stack:
+        try:
+            other = stack.enter_context(_file(named))
+        except InputError as error:
+            raise InputError(document.at((LIKE,), it) for it in error.problems) from error
+        if other.resolve() in here or len(here) > _DEEPEST:
+            what = f"{path.name} is like itself, through {other.name}"
+            raise InputError([document.problem((LIKE,), what, "let one of them stand alone")])
+        base = _read(other, here).data
+    own = {key: value for key, value in document.data.items() if key != LIKE}
+    given_up = {_INSTEAD[key] for key in own if key in _INSTEAD}
+    data = {key: value for key, value in base.items() if key not in given_up}
+    return replace(document, data={**data, **own})
+
+
 def _load(path: Path) -> Testbed:
-    document = read_testbed(path, _file)
+    document = _read(path)
     checked, problems = switch_file.filled(document).check(TestbedFile)
     if checked is None:
         raise InputError(in_order(problems))
     file = checked.root
     names = [item.name for item in file.classes]
-    if file.switch is None:
-        problems += _buffer_problems(file, document)
-    else:
+    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    if file.switch is not None:
         problems += switch_file.problems(file.switch, names, document)
+    elif file.buffer < least:
+        what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
+        problems.append(document.problem(("buffer",), what, f"use {least}B or more"))
     problems += _class_problems(file, document)
     if isinstance(file, CustomFile):
         problems += list(_device_problems(file, document)) or _reach_problems(file, document)
@@ -148,7 +145,7 @@ def _load(path: Path) -> Testbed:
     except GeneratorError as error:
         problems.append(document.at((error.parameter,), error.problem))
     if file.slow_links is not None and fabric[0]:
-        problems += slow_links.problems(file.slow_links, fabric, document)
+        problems += slow_link_problems(file.slow_links, fabric, document)
         fabric = file.slow_links.slowed(fabric)
     if problems:
         raise InputError(in_order(problems))
@@ -167,13 +164,6 @@ def _load(path: Path) -> Testbed:
     if problems := list(switch_file.room_problems(testbed, document)):
         raise InputError(problems)
     return testbed
-
-
-def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
-    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
-    if file.buffer < least:
-        what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
-        yield document.problem(("buffer",), what, f"use {least}B or more")
 
 
 def _class_problems(file: BuiltFile, document: Document) -> Iterator[Problem]:

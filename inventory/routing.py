@@ -1,4 +1,4 @@
-"""Shortest-path ECMP routes over a testbed, and ideal times on idle paths.
+"""Shortest-path ECMP routes over a testbed, ideal times on idle paths, and a trial's flows there.
 
 Pure: backends install the routes of `next_hops`, analysis takes ideal times from `PathTable`.
 """
@@ -202,16 +202,17 @@ def ideal_times_ns(testbed: Testbed, schedule: Schedule, trial: TrialSpec | None
     """
     paths, hosts = PathTable(testbed), testbed.hosts
     columns = (schedule.src, schedule.dst, schedule.size_bytes)
-    flows = zip(*(column.tolist() for column in columns), strict=True)
-    if trial is None or trial.host.roce is None:
-        times = [paths.ideal_fct_ns(hosts[src], hosts[dst], size) for src, dst, size in flows]
-        return np.array(times, dtype=np.int64)
-    framing_bytes, by_roce = testbed.framing_bytes, roce_flows(testbed, trial, schedule).tolist()
+    roce = trial.host.roce if trial is not None else None
+    by_roce = np.zeros(len(schedule), dtype=bool)
+    if trial is not None and roce is not None:
+        by_roce = roce_flows(testbed, trial, schedule)
     times = [
-        _ideal_roce_ns(paths.path(hosts[src], hosts[dst]), size, trial.host.roce, framing_bytes)
-        if roce
+        _ideal_roce_ns(paths.path(hosts[src], hosts[dst]), size, roce, testbed.framing_bytes)
+        if roce is not None and is_roce
         else paths.ideal_fct_ns(hosts[src], hosts[dst], size)
-        for roce, (src, dst, size) in zip(by_roce, flows, strict=True)
+        for is_roce, src, dst, size in zip(
+            by_roce.tolist(), *(column.tolist() for column in columns), strict=True
+        )
     ]
     return np.array(times, dtype=np.int64)
 

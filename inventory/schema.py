@@ -64,7 +64,7 @@ class SlowLinks(StrictModel):
         return sorted(between, key=lambda number: order[number])[:count]
 
 
-def problems(slow: SlowLinks, fabric: Fabric, document: Document) -> Iterator[Problem]:
+def slow_link_problems(slow: SlowLinks, fabric: Fabric, document: Document) -> Iterator[Problem]:
     """Yield what is wrong with `slow_links` on this fabric."""
     between = _between_switches(fabric)
     known = [_name(fabric[1][number]) for number in between]

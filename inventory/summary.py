@@ -1,17 +1,21 @@
-"""A testbed's key figures: tiers, links, oversubscription, base RTTs. Pure, JSON-ready.
+"""A testbed's key figures, JSON-ready (tiers, links, oversubscription, base RTTs), and its picture.
 
 A base RTT is propagation only. BDP is the base RTT times the rate of the path's slowest link.
+
+The picture has the top switches, and below them the parts that they connect. Each column is a set
+of devices that stay connected without the top tier: a leaf with its hosts, a rack of leaves that
+share hosts, a pod of a fat tree. If not all columns fit, those in the middle are left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inventory.routing import PathTable, attachment
-from orchestration.core.topology import Link, Testbed
+from orchestration.core.topology import Link, Testbed, reachable
 from orchestration.core.units import format_rate
 
 
@@ -91,7 +95,7 @@ def _links(testbed: Testbed) -> list[dict[str, Any]]:
     for link in testbed.links:
         ends = (testbed.device[testbed.ports[port].device].tier for port in (link.a, link.b))
         low, high = sorted(ends)
-        kinds[(low, high, link.rate_bps, link.delay_ns)] += 1
+        kinds[low, high, link.rate_bps, link.delay_ns] += 1
     return [
         {
             "between": [tier_name(testbed, low), tier_name(testbed, high)],
@@ -166,7 +170,9 @@ def picture(testbed: Testbed, width: int = 80) -> list[str]:
     top = max(device.tier for device in testbed.devices)
     tiers = sorted({d.tier for d in testbed.devices if 0 < d.tier < top}, reverse=True)
     labels = [tier_name(testbed, tier) for tier in (top, *tiers)]
-    rates = [_cabling(testbed, top, _between_pair), _cabling(testbed, 0, _at_host)]
+    tier_of = {device.name: device.tier for device in testbed.devices}
+    rates = [_cabling(testbed, top, frozenset)]
+    rates.append(_cabling(testbed, 0, lambda ends: min(ends, key=tier_of.__getitem__)))
     margin = max(len(text) for text in (*labels, *rates)) + 3
     roots = _fit(
         [_Column((_short(d.name),)) for d in testbed.devices if d.tier == top], width - margin
@@ -189,7 +195,8 @@ def picture(testbed: Testbed, width: int = 80) -> list[str]:
         hosts_row = 7 + len(tiers)
         for centre, column in zip(under, columns, strict=True):
             if column is not _LEFT_OUT:
-                page.pillar(range(4, hosts_row), centre)
+                for row in range(4, hosts_row):
+                    page.text(row, centre, "│")
             page.box(4, centre, column)
         for row, label in enumerate(labels[1:], start=5):
             page.label(row, label)
@@ -212,10 +219,6 @@ class _Page:
 
     def text(self, row: int, centre: int, text: str) -> None:
         self._put(row, centre - len(text) // 2, text)
-
-    def pillar(self, rows: Sequence[int], centre: int) -> None:
-        for row in rows:
-            self._put(row, centre, "│")
 
     def box(self, row: int, centre: int, column: _Column) -> None:
         if not column.lines:
@@ -267,21 +270,10 @@ def _groups(testbed: Testbed, top: int) -> list[list[str]]:
         if not others and testbed.device[name].kind == "host":
             alone.append(name)
         elif name not in seen:
-            group = set(_connected(name, neighbours))
-            seen |= group
+            group = reachable(name, neighbours.__getitem__)
+            seen.update(group)
             groups.append([other for other in neighbours if other in group])
     return [*groups, alone] if alone else groups
-
-
-def _connected(start: str, neighbours: dict[str, list[str]]) -> Iterator[str]:
-    seen = {start}
-    todo = [start]
-    while todo:
-        name = todo.pop()
-        yield name
-        fresh = [other for other in neighbours[name] if other not in seen]
-        seen.update(fresh)
-        todo += fresh
 
 
 def _column(testbed: Testbed, names: Sequence[str], tiers: Sequence[int]) -> _Column:
@@ -335,24 +327,17 @@ def _drawn(centres: Sequence[int], columns: Sequence[_Column]) -> list[int]:
     return [x for x, column in zip(centres, columns, strict=True) if column is not _LEFT_OUT]
 
 
-def _cabling(testbed: Testbed, tier: int, key: Callable[[Testbed, Link], object]) -> str:
+def _cabling(testbed: Testbed, tier: int, key: Callable[[tuple[str, str]], object]) -> str:
     """Return text such as `2x100Gbps` for the links of a tier's devices, counted by `key`."""
     links = [
-        link
+        (ends, link.rate_bps)
         for link in testbed.links
-        if tier in {testbed.device[name].tier for name in _ends(testbed, link)}
+        for ends in (_ends(testbed, link),)
+        if tier in {testbed.device[name].tier for name in ends}
     ]
-    rates = "/".join(format_rate(rate) for rate in sorted({link.rate_bps for link in links}))
-    most = max(Counter(key(testbed, link) for link in links).values())
+    rates = "/".join(format_rate(rate) for rate in sorted({rate for _, rate in links}))
+    most = max(Counter(key(ends) for ends, _ in links).values())
     return f"{most}x{rates}" if most > 1 else rates
-
-
-def _between_pair(testbed: Testbed, link: Link) -> object:
-    return frozenset(_ends(testbed, link))
-
-
-def _at_host(testbed: Testbed, link: Link) -> object:
-    return min(_ends(testbed, link), key=lambda name: testbed.device[name].tier)
 
 
 def _ends(testbed: Testbed, link: Link) -> tuple[str, str]:

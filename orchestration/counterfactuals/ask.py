@@ -39,10 +39,12 @@ from orchestration.counterfactuals.effects import (
     flow_changes,
     queue_figures,
 )
+from orchestration.counterfactuals.question import Question
 from orchestration.replay.build import Replay, write_replay
 from orchestration.replay.campaign_file import ReplayCampaign, TunerEntry
-from orchestration.replay.drafts import ReplayRequest, drafts
+from orchestration.replay.drafts import drafts
 from orchestration.replay.recordings import named_trials
+from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import Columns
 from tuners.registry import FORCED, RECORDED, create
@@ -212,21 +214,6 @@ def forced(
 
 
 UNCHANGED = "unchanged"
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked, as the user wrote it; `lasts` "" means until the next decision."""
-
-    run: Path
-    at: str
-    target: str
-    settings: tuple[str, ...]
-    trial: str = ""
-    lasts: str = ""
-    then: str = "recorded"
-    verify: bool = False
-    name: str = ""
 
 
 @dataclass(frozen=True)

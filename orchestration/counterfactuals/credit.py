@@ -33,6 +33,7 @@ from orchestration.counterfactuals.effects import (
     sampling_times,
     totals,
 )
+from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import (
     MeanChange,
     Measured,
@@ -50,19 +51,6 @@ _NEGLIGIBLE = 1e-3
 _MOST_STEPS = 50
 # Flows that were under way within so many decisions are those that a decision is most about.
 _NEAR_STEPS = 5
-
-
-@dataclass(frozen=True)
-class CreditRequest:
-    """What to sample: `decisions` of the one trial of `run` that `trial` names, by `seed`."""
-
-    run: Path
-    trial: str = ""
-    decisions: int = 40
-    alternatives: int = 2
-    then: str = "recorded"
-    seed: int = 1
-    name: str = ""
 
 
 @dataclass(frozen=True)

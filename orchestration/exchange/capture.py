@@ -138,7 +138,6 @@ class _Flow:
         return (packet.sequence - (self._highest or 0) + _HALF) % _WRAP - _HALF
 
     def take(self, t_ns: int, packet: Packet) -> None:
-        """Add a packet."""
         self.end_ns = max(self.end_ns, t_ns)
         if packet.opens:
             self._opened = packet.sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -80,14 +79,13 @@ def import_csv(
     ends_known = columns.fct is not None or columns.end is not None
     missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
     missing += ["thresholds", *(["retransmits"] if columns.retransmits is None else [])]
-    missing += hosts.notes
     return Imported(
         format="CSV",
         testbed=hosts.testbed,
         flows=flows,
         inputs={"mapping": mapping, "flows": file},
         results={},
-        missing=missing,
+        missing=[*missing, *hosts.notes],
         complete=ends_known,
         measured=ends_known,
         facts={"hosts_named": hosts.renamed} if hosts.renamed else {},
@@ -107,7 +105,6 @@ class _Table:
         self.wanted = _wanted(mapping)
 
     def take(self, block: Block) -> None:
-        """Add the rows of a block."""
         found = self.mapping.columns
         self.lines += block.lines
         self.src += block.cells["src"]
@@ -118,7 +115,7 @@ class _Table:
             "start": start - self.mapping.base,
             "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], least=1),
             "end": self._end(block, start),
-            "ideal": self._time(block, "ideal", found.ideal, least=1),
+            "ideal": self._time(block, "ideal", found.ideal),
         }
         for name in ("retransmits", "flow_id"):
             if name in self.wanted:
@@ -127,7 +124,7 @@ class _Table:
         for name, column in values.items():
             self._numbers.setdefault(name, []).append(column)
 
-    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int) -> Ints:
+    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int = 1) -> Ints:
         if column is None:
             return np.full(len(block.lines), MISSING, dtype=np.int64)
         return block.scaled(name, TIME_UNITS[column.unit], least=least, empty=True)
@@ -135,7 +132,7 @@ class _Table:
     def _end(self, block: Block, start: Ints) -> Ints:
         found, base = self.mapping.columns, self.mapping.base
         if found.end is None:
-            fct = self._time(block, "fct", found.fct, least=1)
+            fct = self._time(block, "fct", found.fct)
             return np.where(fct >= 0, start - base + fct, MISSING)
         end = self._time(block, "end", found.end, least=0)
         early = (end >= 0) & (end <= start)
@@ -161,7 +158,6 @@ class _Table:
         return np.array(found, dtype=np.int64)
 
     def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
-        """Return the flows. Raises InputError for duplicate rows."""
         joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
         klass, classes = numbered(self._klass)
         ids = joined.get("flow_id")
@@ -240,32 +236,32 @@ def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
 
     Example: closloop export csv runs/quickstart -o exported
     """
+    places = export_places(run, out)
     with waiting("exporting"):
-        written = [export_csv(item, place) for item, place, _ in export_places(run, out)]
+        for item, folder, _ in places:
+            export_csv(item, folder)
     if as_json:
-        print_json([{"folder": str(one.folder), "flows": one.flows} for one in written])
+        print_json([{"folder": str(place), "flows": len(one.schedule)} for one, place, _ in places])
         return
-    for one in written:
-        typer.echo(f"{one.folder}: {one.flows} flows")
+    for item, folder, _ in places:
+        typer.echo(f"{folder}: {len(item.schedule)} flows")
 
 
-@dataclass(frozen=True)
-class CsvExport:
-    """The folder with schedule.csv, flows.csv, testbed.json and mapping.yml."""
-
-    folder: Path
-    flows: int
-
-
-def export_csv(item: Exported, folder: Path) -> CsvExport:
+def export_csv(item: Exported, folder: Path) -> None:
     """Write one trial into the new folder `folder`. Raises InputError if the folder exists."""
     if not len(item.schedule):
         raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")
-    columns = schedule_columns(item)
-    count = len(item.schedule)
+    schedule, hosts = item.schedule, item.testbed.hosts
+    columns: dict[str, list[object]] = {
+        "start_ns": schedule.start_ns.tolist(),
+        "src": [hosts[number] for number in schedule.src.tolist()],
+        "dst": [hosts[number] for number in schedule.dst.tolist()],
+        "bytes": schedule.size_bytes.tolist(),
+        "class": [schedule.classes[number] for number in schedule.klass.tolist()],
+    }
     with new_folder(folder) as partial:
         write_csv(partial / SCHEDULE_FILE, columns)
-        flows: dict[str, list[object]] = {"flow_id": list(range(count)), **columns}
+        flows: dict[str, list[object]] = {"flow_id": list(range(len(schedule))), **columns}
         mapping = _MAPPING
         if item.result is not None:
             table = item.result.table("flows")
@@ -279,16 +275,3 @@ def export_csv(item: Exported, folder: Path) -> CsvExport:
         (partial / MAPPING_FILE).write_text(mapping)
         text = json.dumps(testbed_to_json(item.testbed), indent=1)
         (partial / _TESTBED_FILE).write_text(text + "\n", encoding="utf-8")
-    return CsvExport(folder, count)
-
-
-def schedule_columns(item: Exported) -> dict[str, list[object]]:
-    """Return the columns of a replay's file: `start_ns,src,dst,bytes,class`."""
-    schedule, hosts = item.schedule, item.testbed.hosts
-    return {
-        "start_ns": schedule.start_ns.tolist(),
-        "src": [hosts[number] for number in schedule.src.tolist()],
-        "dst": [hosts[number] for number in schedule.dst.tolist()],
-        "bytes": schedule.size_bytes.tolist(),
-        "class": [schedule.classes[number] for number in schedule.klass.tolist()],
-    }

@@ -72,11 +72,7 @@ def thresholds_of(item: Exported, control: Control, wanted: bool, notes: list[st
             f"{pmax:.0%}" + ("" if not wanted else ": the run does not say its own")
         )
         return {
-            rate: (
-                max(1, rate * kmin // 10**9) * 1000,
-                max(1, rate * kmax // 10**9) * 1000,
-                pmax,
-            )
+            rate: (max(1, rate * kmin // 10**9) * 1000, max(1, rate * kmax // 10**9) * 1000, pmax)
             for rate in rates
         }
     if known.changed:

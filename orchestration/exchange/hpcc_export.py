@@ -6,6 +6,7 @@ Settings that its formats cannot express are refused; differences are noted (`Hp
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,16 +97,7 @@ def export_runs(
             for item, place, seen in export_places(run, out, prefix)
         ]
     if as_json:
-        data = [
-            {
-                "folder": str(one.folder),
-                "config": one.config,
-                "flows": one.flows,
-                "notes": one.notes,
-            }
-            for one in written
-        ]
-        print_json(data)
+        print_json([{**vars(one), "folder": str(one.folder)} for one in written])
         return
     for one in written:
         typer.echo(f"{one.folder}: {one.flows} flows")
@@ -116,12 +108,10 @@ def export_runs(
 
 
 def _parameter(text: str) -> tuple[str, str]:
-    """Return key and value of `KEY=VALUE`. Raises InputError."""
-    key, equals, value = text.partition("=")
-    if not equals or not value:
-        raise InputError.single(
-            "--set", f"{text!r} is no KEY=VALUE", "write it like RATE_AI=50Mb/s"
-        )
+    key, _, value = text.partition("=")
+    if not value:
+        remedy = "write it like RATE_AI=50Mb/s"
+        raise InputError.single("--set", f"{text!r} is no KEY=VALUE", remedy)
     return key, value
 
 
@@ -219,9 +209,8 @@ def _link_down(item: Exported, clock: Clock) -> tuple[int, int, int]:
         return 0, 0, 0
     where = f"trial {item.name}"
     if len(steps) > 1 or len(steps[0].down) != 1:
-        what = (
-            f"has faults ({'; '.join(s.detail for s in steps)}); LINK_DOWN takes one link down once"
-        )
+        detail = "; ".join(step.detail for step in steps)
+        what = f"has faults ({detail}); LINK_DOWN takes one link down once"
         raise InputError.single(where, what, "export a trial without faults, or with one link down")
     t_ns = steps[0].t_ns
     if t_ns % 1000 or not t_ns:
@@ -242,10 +231,8 @@ def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
     taken: set[tuple[int, int]] = set()
     result = []
     for name in classes:
-        group, port = _own_port(name) or (
-            _GROUP,
-            _INCAST_PORT if name.startswith("incast") else _NORMAL_PORT,
-        )
+        usual = _INCAST_PORT if name.startswith("incast") else _NORMAL_PORT
+        group, port = _own_port(name) or (_GROUP, usual)
         while (group, port) in taken:
             port += 1
         taken.add((group, port))
@@ -255,9 +242,8 @@ def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
 
 def _own_port(name: str) -> tuple[int, int] | None:
     """Return group and port from the generated name of an imported class, such as `pg3-port100`."""
-    group, _, port = name.removeprefix("pg").partition("-port")
-    whole = name.startswith("pg") and group.isdecimal() and port.isdecimal()
-    return (int(group), int(port)) if whole else None
+    found = re.fullmatch(r"pg(\d+)-port(\d+)", name, re.ASCII)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _topology(testbed: Testbed) -> Iterator[str]:
@@ -282,17 +268,9 @@ def _flows(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> Iterat
     host = [ids[name] for name in item.testbed.hosts]
     marks = [f"{group} {port}" for group, port in ports]
     yield f"{len(schedule)}\n"
-    columns = (
-        column.tolist()
-        for column in (
-            schedule.src,
-            schedule.dst,
-            schedule.klass,
-            schedule.size_bytes,
-            schedule.start_ns + clock.base_ns,
-        )
-    )
-    for src, dst, klass, size, start in zip(*columns, strict=True):
+    columns = (schedule.src, schedule.dst, schedule.klass, schedule.size_bytes)
+    rows = zip(*(c.tolist() for c in (*columns, schedule.start_ns + clock.base_ns)), strict=True)
+    for src, dst, klass, size, start in rows:
         # The simulator truncates a double: half a nanosecond more makes every start exact.
         seconds = f"{start // 10**9}.{start % 10**9:09d}5"
         yield f"{host[src]} {host[dst]} {marks[klass]} {size} {seconds}\n"

@@ -161,14 +161,14 @@ def write_imported(
     A failure leaves nothing behind. Raises InputError if the trial exists already and TrialError if
     it cannot be written.
     """
-    flows = imported.flows.sorted()
-    testbed = imported.testbed
-    schedule = Schedule(
-        flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass, flows.classes
-    )
+    flows, testbed = imported.flows.sorted(), imported.testbed
+    columns = (flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass)
+    schedule = Schedule(*columns, flows.classes)
     count = len(schedule)
     ideal = _ideal(testbed, schedule, flows.ideal)
     unknown = np.full(count, MISSING, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int64)
+    settings = ECN.named(none, none, np.zeros(0))
     seed = imported.seed if seed is None else seed
     repeat = imported.repeat if repeat is None else repeat
     trial = _trial(imported, flows, out, label, seed, repeat)
@@ -180,10 +180,10 @@ def write_imported(
             status=flows.status,
         ),
         samples={
-            "queue": imported.ports or no_samples(testbed, "queue"),
-            "host": no_samples(testbed, "host"),
+            "queue": imported.ports or _no_samples(testbed, "queue"),
+            "host": _no_samples(testbed, "host"),
         },
-        changes={ECN.name: imported.actions or no_changes()},
+        changes={ECN.name: imported.actions or ChangeRecords(none, none, none, none, settings)},
         events=imported.events,
         facts={},
     )
@@ -199,15 +199,8 @@ def write_imported(
     return Written(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
 
 
-def no_samples(testbed: Testbed, scope: Scope) -> Samples:
-    """Return samples of a scope without rows."""
+def _no_samples(testbed: Testbed, scope: Scope) -> Samples:
     return Samples.of(scope, np.zeros(0, np.int64), targets=len(targets(testbed, scope)))
-
-
-def no_changes() -> ChangeRecords:
-    """Return an empty table of threshold changes."""
-    none = np.zeros(0, dtype=np.int64)
-    return ChangeRecords(none, none, none, none, ECN.named(none, none, np.zeros(0)))
 
 
 def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:

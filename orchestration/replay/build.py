@@ -13,8 +13,9 @@ from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
 from orchestration.core.topology import Testbed
-from orchestration.replay.campaign_file import campaign_text, with_rates, write_testbed
-from orchestration.replay.drafts import Draft, ReplayRequest, drafts
+from orchestration.replay.campaign_file import campaign_text, parse_rate, with_rates, write_testbed
+from orchestration.replay.drafts import Draft, drafts
+from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
@@ -54,7 +55,7 @@ def _name(request: ReplayRequest, draft: Draft) -> str:
     else:
         others = [entry.label for entry in draft.others]
         rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
-        rates += ["rates"] if request.rates else []
+        rates += ["rates"] if request.rate else []
         rates += ["thresholds"] if request.scale_thresholds else []
         place = Path(request.testbed).stem
         words = [draft.parent, draft.apart, "replay", *others, place, *rates, draft.backend]
@@ -83,7 +84,10 @@ def write_replay(
             "make room there, make it writable, or choose another place with --out",
             InputError,
         ) from error
-    return Replay(target / CAMPAIGN_FILE, (*draft.notes, *_changed(draft.testbed, testbed)))
+    notes = draft.notes
+    if draft.testbed is not None and draft.testbed.name != testbed.name:
+        notes = (*notes, f"testbed {testbed.name} in place of {draft.testbed.name}")
+    return Replay(target / CAMPAIGN_FILE, notes)
 
 
 def _testbed(request: ReplayRequest, draft: Draft) -> Testbed:
@@ -94,12 +98,7 @@ def _testbed(request: ReplayRequest, draft: Draft) -> Testbed:
             "a file of flows says nothing of its testbed",
             "name it with --testbed: a name of `closloop inventory list`, or a file of your own",
         )
-    return with_rates(testbed, request.scale_rates, request.rates)
-
-
-def _changed(before: Testbed | None, after: Testbed) -> Iterable[str]:
-    if before is not None and before.name != after.name:
-        yield f"testbed {after.name} in place of {before.name}"
+    return with_rates(testbed, request.scale_rates, dict(map(parse_rate, request.rate)))
 
 
 def _put(

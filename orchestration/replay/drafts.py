@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,10 @@ from orchestration.replay.recordings import (
     shared_schedule,
     write_actions,
 )
+from orchestration.replay.request import ReplayRequest
 from orchestration.replay.substitutions import (
-    Choices,
     balances,
+    check_choices,
     fabric_of,
     has_roce,
     host_under,
@@ -65,36 +66,6 @@ _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
 # Of one trial. The campaign file of a replay lists each, and may have 8 MiB.
 _MAX_REPEATS = 10_000
-
-
-@dataclass(frozen=True)
-class ReplayRequest:
-    """The runs to replay, the backend, and the changes.
-
-    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` selects trials of a run.
-    `tuners` are names or mappings as in a campaign file; `recorded` means the recorded actions.
-    `rates` are in bit/s, by name of the link. An empty `backend` or `testbed` and `repeats` of None
-    mean the recorded ones. An empty `name` is replaced by a generated one. `congestion_control` and
-    `without` name what takes the place of what cannot be carried over (`replay.substitutions`).
-    """
-
-    run: Path
-    backend: str = ""
-    tuners: tuple[str, ...] = (RECORDED,)
-    trials: str = ""
-    repeats: int | None = None
-    name: str = ""
-    testbed: str = ""
-    scale_rates: float = 1.0
-    rates: Mapping[str, int] = field(default_factory=dict)
-    scale_thresholds: bool = False
-    congestion_control: str = ""
-    without: tuple[str, ...] = ()
-
-    @property
-    def choices(self) -> Choices:
-        """What the user names in place of what cannot be carried over."""
-        return Choices(self.congestion_control, self.without, self.testbed)
 
 
 def backend_of(request: ReplayRequest, recorded: str) -> str:
@@ -156,7 +127,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     flows = _FLOWS_FILE if single else f"flows-{REPEAT}.csv"
     order = _class_order(group)
     declared = _declared(trial.spec, order)
-    notes = settle(trial, declared, backend, request.choices)
+    notes = settle(trial, declared, backend, request)
     sent = transport(trial, order, declared, request.congestion_control)
     patterns = _patterns(flows, declared, order, backend, sent.patterns)
     if not _keeps_numbers(group, order):
@@ -352,7 +323,7 @@ def _of_flows(request: ReplayRequest) -> Draft:
         if given:
             problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
     raise_any(problems)
-    request.choices.check()
+    check_choices(request)
     flows = flow_file.read_flows(str(request.run))
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")

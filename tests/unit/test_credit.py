@@ -20,9 +20,10 @@ from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Observation
 from orchestration.core.trial import TunerSpec
-from orchestration.counterfactuals.credit import CreditRequest, measure, plan_credit
+from orchestration.counterfactuals.credit import measure, plan_credit
 from orchestration.counterfactuals.credit_printed import credit_csv, credit_page, credit_to_json
 from orchestration.counterfactuals.decisions import Decisions
+from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import Measured, agreement, consistency, kendall
 from orchestration.counterfactuals.sample import draw_cases, half_marked_bytes, rewarded
 from orchestration.results.reader import TrialResult

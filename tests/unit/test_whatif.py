@@ -21,7 +21,6 @@ from orchestration.core.trial import REAL, TunerSpec
 from orchestration.counterfactuals.ask import (
     UNCHANGED,
     Asked,
-    Question,
     Variant,
     answer,
     build_counterfactuals,
@@ -37,6 +36,7 @@ from orchestration.counterfactuals.decisions import (
 )
 from orchestration.counterfactuals.effects import Paths, differing_tables, flow_changes, totals
 from orchestration.counterfactuals.printed import answer_to_json
+from orchestration.counterfactuals.question import Question
 from orchestration.results.reader import TrialResult, read_trial
 from tests.unit.test_replay_runs import run
 from tuners import registry

@@ -269,8 +269,6 @@ def _write_keys(lab: Lab, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """What the lab's nodes are."""
-
     switch: Annotated[str, "The kind of the switches: linux, or sonic-vs (SONiC's container)."] = (
         "linux"
     )
@@ -301,48 +299,36 @@ def export_lab(
     Example: closloop export containerlab graphcc -o lab
     """
     switch = _switch(nodes.switch)
+    usual = SONIC_IMAGE if switch == "sonic-vs" else NODE_IMAGE
     lab = Lab(
         load_testbed(testbed),
         switch,
         _image("--host-image", nodes.host_image or NODE_IMAGE),
-        _image(
-            "--switch-image",
-            nodes.switch_image or (SONIC_IMAGE if switch == "sonic-vs" else NODE_IMAGE),
-        ),
-        *([_network(nodes.management)] if nodes.management else []),
+        _image("--switch-image", nodes.switch_image or usual),
+        _network(nodes.management or MANAGEMENT_PREFIX),
     )
     with waiting("making keys"):
         written = write_lab(lab, testbed, out)
     if as_json:
-        data = {
-            "folder": str(written.folder),
-            "topology": str(written.topology),
-            "inventory": str(written.inventory),
-            "nodes": lab.address,
-            "notes": written.notes,
-        }
-        print_json(data)
-    else:
-        _print_lab(lab.testbed.name, written, NODE_IMAGE in (lab.host_image, lab.switch_image))
-
-
-def _print_lab(name: str, written: WrittenLab, is_built: bool) -> None:
-    typer.echo(f"{written.folder}: the lab {name}, its inventory, and keys of its own")
+        paths = {n: str(getattr(written, n)) for n in ("folder", "topology", "inventory")}
+        print_json({**paths, "nodes": lab.address, "notes": written.notes})
+        return
+    typer.echo(f"{written.folder}: the lab {lab.testbed.name}, its inventory, and keys of its own")
     for note in written.notes:
         typer.echo(f"  note: {note}")
     typer.echo("next:")
-    if is_built:
+    if NODE_IMAGE in (lab.host_image, lab.switch_image):
         typer.echo(f"  docker build -t closloop-node - < {written.folder}/Containerfile")
     typer.echo(f"  sudo containerlab deploy -t {written.topology}")
     typer.echo(f"  closloop inventory check {written.inventory}")
 
 
 def _switch(text: str) -> SwitchKind:
-    for kind in SWITCH_KINDS:
-        if kind == text:
-            return kind
-    remedy = f"{suggest(text, SWITCH_KINDS)}use {' or '.join(SWITCH_KINDS)}"
-    raise InputError.single("--switch", f"no kind of switch is called {text!r}", remedy)
+    found = next((kind for kind in SWITCH_KINDS if kind == text), None)
+    if found is None:
+        remedy = f"{suggest(text, SWITCH_KINDS)}use {' or '.join(SWITCH_KINDS)}"
+        raise InputError.single("--switch", f"no kind of switch is called {text!r}", remedy)
+    return found
 
 
 def _image(flag: str, text: str) -> str:

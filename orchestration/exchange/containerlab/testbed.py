@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,7 +21,7 @@ from inventory.yamltree import MAX_FAULTS
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError, Problem
-from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed, reachable
 from orchestration.core.units import (
     format_duration,
     format_rate,
@@ -182,10 +183,7 @@ def _tiers(
         hosts = [node for node in linked if lab.nodes[node].kind == "linux"]
         why = f"hosts are the nodes of kind linux; {_HOSTS} says others"
     else:
-        count = dict.fromkeys(linked, 0)
-        for cable in lab.cables:
-            for end in cable.ends:
-                count[end.node] += 1
+        count = Counter(end.node for cable in lab.cables for end in cable.ends)
         hosts = [node for node in linked if count[node] == 1]
         why = f"hosts are the nodes with one link; {_HOSTS} says others"
     number = {node: n for n, node in enumerate(linked)}
@@ -246,13 +244,7 @@ def _shape_problems(lab: LabFile, tier: Mapping[str, int]) -> Iterator[Problem]:
             what = f"{a} and {b} are linked, and both {both}: links join two tiers"
             yield here.problem(cable.loc, what, f"{cure}, or take the link out")
     start = next(node for node, number in tier.items() if number)
-    reached: set[str] = set()
-    todo = [start]
-    while todo:
-        node = todo.pop()
-        if node not in reached:
-            reached.add(node)
-            todo += near[node] if tier[node] else []
+    reached = reachable(start, lambda node: near[node] if tier[node] else ())
     for node in tier:
         if node not in reached:
             what = f"{node} is not connected to {start} (hosts do not forward)"
@@ -311,7 +303,6 @@ class _Unsaid:
     buffer: Annotated[str, "What a switch port may hold."] = "16MB"
 
     def figures(self) -> Figures:
-        """Return them in base units. Raises InputError."""
         return Figures(
             rate_bps=quantity("--rate", self.rate, parse_rate_bps, 1),
             uplink_rate_bps=quantity("--uplink-rate", self.uplink_rate, parse_rate_bps, 1),
@@ -357,11 +348,7 @@ def import_lab(
             "notes": found.notes,
         }
         print_json(data)
-    else:
-        _print_testbed(out, found)
-
-
-def _print_testbed(out: Path, found: ImportedLab) -> None:
+        return
     testbed = found.testbed
     typer.echo(
         f"{out}: {len(testbed.hosts)} hosts, {len(testbed.switches)} switches, "
