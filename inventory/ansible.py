@@ -165,28 +165,28 @@ def _tiers(groups: Groups) -> tuple[dict[str, int], list[Problem]]:
             result.setdefault(name, tier)
     for kind, found in (("switch", any(result.values())), ("host", 0 in result.values())):
         if not found:
-            hints = [suggest(name, GROUPS) for name in groups.group_names if name not in GROUPS]
+            hints = [suggest(name, GROUPS) for name in groups.groups if name not in GROUPS]
             remedy = f"{''.join(hints)}list the devices in groups {', '.join(GROUPS[:4])}"
             problems.append(document.problem((), f"no {kind} in the groups", remedy))
     for name, loc in list(groups.hosts_of(COLLECTOR).items())[1:]:
         problems.append(document.problem(loc, f"{name} is a second collector", "keep one"))
     for name in groups.hosts:
-        if name not in result and "closloop_links" in groups.own(name):
+        if name not in result and "closloop_links" in groups.hosts[name]:
             what = f"{name} has links, but is in none of the groups {', '.join(GROUPS[:4])}"
-            loc = groups.own(name)["closloop_links"]
+            loc = groups.hosts[name]["closloop_links"]
             problems.append(document.problem(loc, what, "put it in the group of its tier"))
     return result, problems
 
 
 def _rack_document(groups: Groups, names: tuple[str, ...]) -> Document:
-    variables = groups.group_variables(ALL)
+    variables = groups.groups[ALL].variables
     here: Loc = (ALL, "vars") if (ALL, "vars") in groups.document.lines else ()
     return groups.view({n: variables[n] for n in names if n in variables}, here)
 
 
 def _device_document(groups: Groups, name: str) -> Document:
     merged = groups.merged(name)
-    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.place(name))
+    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.places[name])
 
 
 def _device_problems(

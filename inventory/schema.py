@@ -45,13 +45,11 @@ class SlowLinks(StrictModel):
     def slowed(self, fabric: Fabric) -> Fabric:
         """Return the fabric with these links slowed, in both directions."""
         devices, links = fabric
-        chosen = set(self._chosen(links, _between_switches(fabric)))
-        return devices, [
-            replace(link, rate_bps=max(1, round(link.rate_bps * self.factor)))
-            if number in chosen
-            else link
-            for number, link in enumerate(links)
-        ]
+        slowed = list(links)
+        for number in self._chosen(links, _between_switches(fabric)):
+            rate_bps = max(1, round(links[number].rate_bps * self.factor))
+            slowed[number] = replace(links[number], rate_bps=rate_bps)
+        return devices, slowed
 
     def _chosen(self, links: Sequence[LinkSpec], between: list[int]) -> list[int]:
         if self.share is None:
@@ -194,12 +192,9 @@ class LeafSpineFile(BuiltFile):
 
     def fabric(self) -> Fabric:
         """Return the devices and cables. Raises GeneratorError."""
+        names = ("leaves", "spines", "hosts_per_leaf", "nics_per_host", "uplinks_per_spine")
         return leaf_spine(
-            leaves=self.leaves,
-            spines=self.spines,
-            hosts_per_leaf=self.hosts_per_leaf,
-            nics_per_host=self.nics_per_host,
-            uplinks_per_spine=self.uplinks_per_spine,
+            **{name: getattr(self, name) for name in names},
             host_cable=self.host_link.cable(),
             uplink_cable=self.uplink.cable(),
         )

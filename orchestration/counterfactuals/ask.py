@@ -19,7 +19,6 @@ from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.problems import of_value
-from orchestration.core.signals import TARGET_COLUMNS
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.core.units import UnitError, parse_duration_ns
@@ -191,10 +190,9 @@ def edited(table: Columns, decision: Decision, setting: Setting, until_ns: int |
             if back != setting:
                 added.append((until_ns, back))
     found = {name: values[~dropped] for name, values in new.items()}
-    names = dict(zip(TARGET_COLUMNS[target.knob.scope], target.names, strict=True))
     for t_ns, values in added:  # behind the rows of the same time
         at = int(np.searchsorted(found["t_ns"], t_ns, side="right"))
-        row = {"t_ns": t_ns, **names, **values}
+        row = {"t_ns": t_ns, **target.columns, **values}
         found = {name: np.insert(column, at, row[name]) for name, column in found.items()}
     return found
 
@@ -203,14 +201,9 @@ def forced(
     table: Columns, decision: Decision, setting: Setting, times_ns: Sequence[int]
 ) -> Columns:
     """Return a recording that sets the decision's target only, at each of `times_ns`."""
-    target = decision.target
-    names = dict(zip(TARGET_COLUMNS[target.knob.scope], target.names, strict=True))
-    return {
-        name: np.array(
-            [{"t_ns": t_ns, **names, **setting}[name] for t_ns in times_ns], dtype=table[name].dtype
-        )
-        for name in table
-    }
+    row = {"t_ns": 0, **decision.target.columns, **setting}
+    found = {name: np.full(len(times_ns), row[name], dtype=table[name].dtype) for name in table}
+    return {**found, "t_ns": np.array(times_ns, dtype=table["t_ns"].dtype)}
 
 
 UNCHANGED = "unchanged"
@@ -234,9 +227,9 @@ class Asked:
             return self.variant.until_ns
         if self.then == "tuner" and len(self.decisions.asked_ns):
             return decision.at_ns + self.decisions.period_ns
-        return (
-            max(spec.duration_ns, decision.at_ns) if decision.next_ns is None else decision.next_ns
-        )
+        if decision.next_ns is not None:
+            return decision.next_ns
+        return max(spec.duration_ns, decision.at_ns)
 
 
 @dataclass(frozen=True)
@@ -280,12 +273,9 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
     then = parse_then(question.then)
     knob, setting = parse_settings(question.settings)
     if knob not in decisions.tables:
+        what = f"the trial's tuner turned no {knob.plural} ({knob.name})"
         turned = ", ".join(one.name for one in decisions.tables)
-        raise InputError.single(
-            "--set",
-            f"the trial's tuner turned no {knob.plural} ({knob.name})",
-            f"change what it turned: {turned}",
-        )
+        raise InputError.single("--set", what, f"change what it turned: {turned}")
     target = target_of(trial.testbed, knob, question.target)
     at_ns = _time("--at", question.at)
     decision = decisions.find(target, at_ns)
@@ -293,11 +283,8 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
     if question.lasts:
         until_ns = at_ns + _time("--for", question.lasts)
         if until_ns <= at_ns or until_ns % decisions.period_ns:
-            raise InputError.single(
-                "--for",
-                f"{question.lasts} is no whole number of the trial's decisions",
-                f"they are {decisions.period_ns} ns apart",
-            )
+            what = f"{question.lasts} is no whole number of the trial's decisions"
+            raise InputError.single("--for", what, f"they are {decisions.period_ns} ns apart")
     whole = changed(decision, setting, trial.testbed)
     label = str(trial.spec.cell.get("tuner", trial.spec.tuner.name))
     variants = [Variant(label, decision, whole, until_ns)]
@@ -331,10 +318,10 @@ def answer(asked: Asked, folder: Path) -> Answer:
 
 def parse_then(text: str) -> Then:
     """Return who decides after the change. Raises InputError for an unknown word."""
-    for known in THEN:
-        if text == known:
-            return known
-    raise InputError.single("--then", f"{text!r} decides nothing", f"use {' or '.join(THEN)}")
+    found = next((known for known in THEN if known == text), None)
+    if found is None:
+        raise InputError.single("--then", f"{text!r} decides nothing", f"use {' or '.join(THEN)}")
+    return found
 
 
 def _time(option: str, text: str) -> int:

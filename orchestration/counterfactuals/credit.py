@@ -121,26 +121,15 @@ def measure(plan: Plan, folder: Path) -> Credit:
     parent = plan.decisions.trial
     trials = by_label(folder)
     own = _Rewards(plan, parent)
-    found: list[Measured] = []
-    invalid = 0
-    for case in plan.cases:
-        trial = trials.get(case.label)
-        if trial is None or not trial.stamp.valid:
-            invalid += 1
-            continue
-        found.append(_measured(plan, case, own, trial))
+    valid = {label: trial for label, trial in trials.items() if trial.stamp.valid}
+    found = [_measured(plan, c, own, valid[c.label]) for c in plan.cases if c.label in valid]
+    invalid = len(plan.cases) - len(found)
     if not found:
         raise InputError.single(str(folder), "no counterfactual is valid", "see its report")
     same = trials.get(UNCHANGED)
     differing = tuple(differing_tables(parent, same)) if same else ("it did not run",)
-    return Credit(
-        plan,
-        tuple(found),
-        tuple(rankings(found, plan.seed)),
-        tuple(mean_changes(found)),
-        differing,
-        invalid,
-    )
+    ranked, changes = tuple(rankings(found, plan.seed)), tuple(mean_changes(found))
+    return Credit(plan, tuple(found), ranked, changes, differing, invalid)
 
 
 def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Measured:

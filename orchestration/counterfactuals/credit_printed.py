@@ -53,7 +53,9 @@ def _lines(credit: Credit) -> list[str]:
         f"{spec.tuner.name}: {len(credit.measured)} alternatives to {count} decisions, "
         f"one at a time, then {credit.plan.then}",
         f"{moved} of them changed the completion of some flow",
-        _same(credit),
+        f"NOT THE SAME: unchanged, these differ: {', '.join(credit.differing)}"
+        if credit.differing
+        else "unchanged, all tables are the parent's to the bit",
     ]
     for name in ("returned", "slowdown"):
         alike = ":".join(map(str, consistency(credit.measured, name)))
@@ -106,12 +108,6 @@ def _estimate(name: str, found: Estimate) -> str:
     unit, digits, scale = ("us", 2, 1e-3) if name.endswith("_ns") else ("", 4, 1.0)
     half = "" if math.isnan(found.low) else f"\n±{scale * (found.high - found.mean):.{digits}f}"
     return f"{scale * found.mean:+.{digits}f}{unit}{half}"
-
-
-def _same(credit: Credit) -> str:
-    if not credit.differing:
-        return "unchanged, all tables are the parent's to the bit"
-    return f"NOT THE SAME: unchanged, these differ: {', '.join(credit.differing)}"
 
 
 def _misleading(credit: Credit, most: int) -> Table:
@@ -171,12 +167,7 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
             for name in ("returned", *OUTCOMES)
         },
         "mean_changes": [
-            {
-                "cases": one.group,
-                "of": one.figure,
-                **vars(one.estimate),
-            }
-            for one in credit.changes
+            {"cases": one.group, "of": one.figure, **vars(one.estimate)} for one in credit.changes
         ],
         "measured": [_row(one) for one in credit.measured],
     }
@@ -200,14 +191,13 @@ def _row(one: Measured) -> dict[str, Any]:
     }
 
 
-def credit_data(credit: Credit) -> Data:
-    """Return a row for each counterfactual, as columns."""
-    return rows_of(_row(one) for one in credit.measured)
-
-
 def credit_csv(credit: Credit) -> str:
     """Return a row for each counterfactual as CSV."""
-    return csv_text(credit_data(credit))
+    return csv_text(_data(credit))
+
+
+def _data(credit: Credit) -> Data:
+    return rows_of(_row(one) for one in credit.measured)
 
 
 def _picture(credit: Credit, reward: str) -> Picture:
@@ -218,29 +208,19 @@ def _picture(credit: Credit, reward: str) -> Picture:
     )
     figure = Figure()
     base_figure(height=420, figure=figure)
+    look = {"size": 8, "opacity": 0.75}
     for standing in (False, True):
         for deeper in (False, True):
-            own = [
-                one
-                for one in credit.measured
-                if (one.case.standing, one.case.deeper) == (standing, deeper)
-            ]
+            kind = (standing, deeper)
+            own = [m for m in credit.measured if (m.case.standing, m.case.deeper) == kind]
+            at = [(m.case.decision.target.label, m.case.decision.at_ns) for m in own]
             figure.add_trace(
                 scatter(
                     x=[getattr(one, reward) for one in own],
                     y=[one.slowdown for one in own],
                     mode="markers",
-                    marker={
-                        "color": _COLOURS[standing],
-                        "symbol": _SYMBOLS[deeper],
-                        "size": 8,
-                        "opacity": 0.75,
-                    },
-                    text=[
-                        f"{one.case.decision.target.label} at "
-                        f"{format_duration(one.case.decision.at_ns, 6)}"
-                        for one in own
-                    ],
+                    marker={**look, "color": _COLOURS[standing], "symbol": _SYMBOLS[deeper]},
+                    text=[f"{label} at {format_duration(at_ns, 6)}" for label, at_ns in at],
                     hovertemplate="%{text}<br>%{x:.3f}, slowdown %{y:+.4f}<extra></extra>",
                 )
             )
@@ -254,4 +234,4 @@ def _picture(credit: Credit, reward: str) -> Picture:
         "A reward that ranks as flows do falls from top left to bottom right. Orange: packets "
         "stood in the queue; blue: it was empty. Triangles up: deeper thresholds; down: shallower."
     )
-    return Picture(title, caption, figure, f"credit-{reward}", credit_data(credit))
+    return Picture(title, caption, figure, f"credit-{reward}", _data(credit))

@@ -29,8 +29,13 @@ def answer_blocks(answer: Answer, most: int) -> list[Block]:
         parts.append(_queue(answer))
     if len(answer.flows.most_changed(most)):
         parts.append(_flows(answer, most))
-    if answer.verified is not None:
-        parts.append(Paragraph(_verdict(answer.verified)))
+    if answer.verified:
+        differing = ", ".join(answer.verified)
+        text = f"NOT THE SAME: with the decision unchanged, these differ: {differing}"
+        parts.append(Paragraph(text))
+    elif answer.verified is not None:
+        text = "verified: with the decision unchanged, all tables are the parent's to the bit"
+        parts.append(Paragraph(text))
     if (ratio := _ratio(answer)) is not None:
         parts.append(Paragraph(f"it took {ratio:.2f} times as long as its parent"))
     return parts
@@ -83,14 +88,11 @@ def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> str:
+    shown = {"bytes": format_size, "ns": format_duration}
     words = []
     for name, value in setting.items():
-        if name.endswith("_bytes"):
-            words.append(f"{name.removesuffix('_bytes')} {format_size(value)}")
-        elif name.endswith("_ns"):
-            words.append(f"{name.removesuffix('_ns')} {format_duration(value)}")
-        else:
-            words.append(f"{name} {value:g}")
+        stem, _, unit = name.rpartition("_")
+        words.append(f"{stem} {shown[unit](value)}" if unit in shown else f"{name} {value:g}")
     return ", ".join(words)
 
 
@@ -161,13 +163,7 @@ def _passes(answer: Answer, paths: Paths, row: int) -> str | None:
     return paths.passes(target.index, answer.flows.src[row], answer.flows.dst[row])
 
 
-def _verdict(differing: tuple[str, ...]) -> str:
-    if not differing:
-        return "verified: with the decision unchanged, all tables are the parent's to the bit"
-    return f"NOT THE SAME: with the decision unchanged, these differ: {', '.join(differing)}"
-
-
 def _ratio(answer: Answer) -> float | None:
-    walls = [t.facts.get("wall_s") for t in (answer.asked.decisions.trial, answer.trial)]
-    before, after = walls
+    trials = (answer.asked.decisions.trial, answer.trial)
+    before, after = (trial.facts.get("wall_s") for trial in trials)
     return after / before if before and after else None

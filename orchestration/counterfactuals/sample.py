@@ -62,9 +62,8 @@ def rewarded(decisions: Decisions) -> Rewarded:
     except ValueError as error:
         raise InputError.single(where, f"its tuner cannot be made: {error}", remedy) from error
     if not isinstance(tuner, Rewarded):
-        raise InputError.single(
-            where, f"its tuner, {spec.tuner.name}, does not say what its reward is", remedy
-        )
+        what = f"its tuner, {spec.tuner.name}, does not say what its reward is"
+        raise InputError.single(where, what, remedy)
     return tuner
 
 

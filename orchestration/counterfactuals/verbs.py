@@ -15,11 +15,7 @@ PAGE_FILE, CSV_FILE, JSON_FILE = "credit.html", "credit.csv", "credit.json"
 
 
 @verb()
-def whatif(
-    *,
-    question: Question,
-    running: Running,
-) -> None:
+def whatif(*, question: Question, running: Running) -> None:
     """Replay a trial to the bit with one decision changed: what did it do to every flow?
 
     Exit code: 0 done, 1 a trial failed, or --verify found a difference, 2 bad input,
@@ -58,11 +54,7 @@ def whatif(
 
 
 @verb()
-def credit(
-    *,
-    request: CreditRequest,
-    running: Running,
-) -> None:
+def credit(*, request: CreditRequest, running: Running) -> None:
     """Does a tuner's reward rank its decisions as flows' completion does?
 
     Tries other settings in place of some decisions, one at a time; each costs one trial. The same

@@ -12,8 +12,7 @@ from inventory.files import load_testbed
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
-from orchestration.core.topology import Testbed
-from orchestration.replay.campaign_file import campaign_text, parse_rate, with_rates, write_testbed
+from orchestration.replay.campaign_file import campaign_lines, parse_rate, with_rates, write_testbed
 from orchestration.replay.drafts import Draft, drafts
 from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import finished_trials
@@ -42,10 +41,8 @@ def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> 
     names = [_name(request, draft) for draft in found]
     if len(set(names)) < len(names):
         names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
-    return tuple(
-        write_replay(request, draft, name, out, fresh=fresh)
-        for draft, name in zip(found, names, strict=True)
-    )
+    both = zip(found, names, strict=True)
+    return tuple(write_replay(request, draft, name, out, fresh=fresh) for draft, name in both)
 
 
 def _name(request: ReplayRequest, draft: Draft) -> str:
@@ -70,10 +67,18 @@ def write_replay(
     target = out / f"{name}{INPUTS_SUFFIX}"
     try:
         with partial_folder(target) as partial:
-            testbed = _testbed(request, draft)
+            testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
+            if testbed is None:
+                remedy = (
+                    "name it with --testbed: a name of `closloop inventory list`, or a file of "
+                    "your own"
+                )
+                what = "a file of flows says nothing of its testbed"
+                raise InputError.single(str(request.run), what, remedy)
+            testbed = with_rates(testbed, request.scale_rates, dict(map(parse_rate, request.rate)))
             write_testbed(partial / TESTBED_FILE, testbed)
             campaign = draft.write(partial, testbed, name)
-            text = campaign_text(campaign, TESTBED_FILE)
+            text = "\n".join([*campaign_lines(campaign, TESTBED_FILE), ""])
             (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
             read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
             _put(partial, target, out / name, fresh, read)
@@ -88,17 +93,6 @@ def write_replay(
     if draft.testbed is not None and draft.testbed.name != testbed.name:
         notes = (*notes, f"testbed {testbed.name} in place of {draft.testbed.name}")
     return Replay(target / CAMPAIGN_FILE, notes)
-
-
-def _testbed(request: ReplayRequest, draft: Draft) -> Testbed:
-    testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
-    if testbed is None:
-        raise InputError.single(
-            str(request.run),
-            "a file of flows says nothing of its testbed",
-            "name it with --testbed: a name of `closloop inventory list`, or a file of your own",
-        )
-    return with_rates(testbed, request.scale_rates, dict(map(parse_rate, request.rate)))
 
 
 def _put(

@@ -29,7 +29,7 @@ from orchestration.core.roce import (
     is_former_hpcc,
 )
 from orchestration.core.switch import SwitchSpec
-from orchestration.core.topology import Link, Port, Testbed
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
 from orchestration.core.units import UnitError, parse_rate_bps, whole_duration, whole_rate
 from tuners.registry import RECORDED
@@ -61,12 +61,8 @@ class ReplayCampaign:
     clock: ClockName = ""
 
 
-def campaign_text(campaign: ReplayCampaign, testbed_file: str) -> str:
-    """Return the campaign file's text."""
-    return "\n".join([*_lines(campaign, testbed_file), ""])
-
-
-def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
+def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
+    """Yield the campaign file's lines."""
     yield "# Written by closloop replay; docs/replay.md says what is in it."
     yield f"campaign: {campaign.name}"
     yield f"testbed: {testbed_file}"
@@ -83,27 +79,14 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {whole_duration(value)}"
-    modes = capabilities(campaign.backend).modes
     control = (campaign.host or HostSpec()).congestion_control
-    several = sum(control in mode.controls for mode in modes) > 1
+    several = sum(control in mode.controls for mode in capabilities(campaign.backend).modes) > 1
     if several or campaign.fabric != LINUX:
         yield f"fabric: {mapping(vars(campaign.fabric))}"
     if campaign.load_balancing != ECMP:
         yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
-        settings: dict[str, Any] = {"min_rto": whole_duration(campaign.host.min_rto_ns)}
-        if campaign.host.loss_detection != HostSpec().loss_detection:
-            settings["loss_detection"] = campaign.host.loss_detection
-        # the default is left out: it would be refused where traffic classes have their own
-        if campaign.host.congestion_control != HostSpec().congestion_control:
-            settings["congestion_control"] = campaign.host.congestion_control
-        if campaign.host.roce is not None and campaign.host.roce.program:
-            numbers = [value for _, value in campaign.host.roce.values]
-            own = {"program": campaign.host.roce.program, "parameters": numbers}
-            settings["congestion_control"] = own
-        if campaign.host.roce is not None:
-            settings["roce"] = _roce(campaign.host.roce)
-        yield f"host: {mapping(settings)}"
+        yield f"host: {mapping(_host(campaign.host))}"
     if campaign.faults:
         yield "faults:"
     for fault in campaign.faults:
@@ -116,6 +99,21 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield "  trials:"
     for item in campaign.parent_trials:
         yield f"    - {mapping(item)}"
+
+
+def _host(host: HostSpec) -> dict[str, Any]:
+    settings: dict[str, Any] = {"min_rto": whole_duration(host.min_rto_ns)}
+    # the default is left out: it would be refused where traffic classes have their own
+    for name in ("loss_detection", "congestion_control"):
+        if getattr(host, name) != getattr(HostSpec(), name):
+            settings[name] = getattr(host, name)
+    if host.roce is not None:
+        if host.roce.program:
+            numbers = [value for _, value in host.roce.values]
+            own = {"program": host.roce.program, "parameters": numbers}
+            settings["congestion_control"] = own
+        settings["roce"] = _roce(host.roce)
+    return settings
 
 
 def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
@@ -194,12 +192,11 @@ def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
             fields = parse(text, _OPTION).data
         name = fields.get("name")
         if not isinstance(name, str) or not name or name == RECORDED:
-            raise InputError.single(
-                _OPTION,
-                f"{text!r} names no tuner",
+            remedy = (
                 "like amt, or '{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}'; "
-                f"{RECORDED} alone repeats the recorded actions",
+                f"{RECORDED} alone repeats the recorded actions"
             )
+            raise InputError.single(_OPTION, f"{text!r} names no tuner", remedy)
         entries.append(TunerEntry(fields, str(fields.get("label") or name)))
     return tuple(entries)
 
@@ -259,19 +256,15 @@ def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Te
     if unknown:
         known = testbed.links_by_name
         remedy = suggest(unknown[0], known) or f"its first is {next(iter(known), 'none')}: "
-        raise InputError.single(
-            "--rate",
-            f"testbed {testbed.name} has no link {unknown[0]!r}",
-            f"{remedy}a link is named by its two devices",
-        )
+        what = f"testbed {testbed.name} has no link {unknown[0]!r}"
+        raise InputError.single("--rate", what, f"{remedy}a link is named by its two devices")
     rates = [round(link.rate_bps * scale) for link in testbed.links]
     for name, rate_bps in changed.items():
         for index in testbed.links_by_name[name]:
             rates[index] = rate_bps
     if min(rates, default=1) < 1:
-        raise InputError.single(
-            "--scale-rates", f"{scale:g} leaves a link without a rate", "use a larger factor"
-        )
+        what = f"{scale:g} leaves a link without a rate"
+        raise InputError.single("--scale-rates", what, "use a larger factor")
     if rates == [link.rate_bps for link in testbed.links]:
         return testbed
     links = tuple(dataclasses.replace(link, rate_bps=rates[link.index]) for link in testbed.links)
@@ -308,14 +301,14 @@ def write_testbed(path: Path, testbed: Testbed) -> None:
     except InputError as error:
         what = f"testbed {testbed.name} cannot be a testbed file: {error.problems[0].what}"
         raise InputError.single("testbed.json", what, _REMEDY) from error
-    before, after = _said(testbed), _said(again)
+    before, after = _content(testbed), _content(again)
     different = [key for key in before if before[key] != after.get(key)]
     if different:
         what = f"testbed {testbed.name} cannot be a testbed file: its {different[0]} would differ"
         raise InputError.single("testbed.json", what, _REMEDY)
 
 
-def _said(testbed: Testbed) -> dict[str, Any]:
+def _content(testbed: Testbed) -> dict[str, Any]:
     """Return the content of a testbed. Hosts and switches may be mixed or listed separately."""
     tiers = {device.name: device.tier for device in testbed.devices}
     return {**testbed_to_json(testbed), "devices": (testbed.hosts, testbed.switches, tiers)}
@@ -340,7 +333,11 @@ def _text(testbed: Testbed) -> str:
         lines.append(f"  - {mapping({'name': klass.name, 'weight': klass.weight, **own})}")
     lines += [f"hosts: {json.dumps(testbed.hosts)}", "switches:"]
     lines += [f"  - {mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches]
-    lines += ["links:", *(f"  - {_link(link, testbed.ports)}" for link in testbed.links)]
+    lines.append("links:")
+    for link in testbed.links:
+        ends = {"a": testbed.ports[link.a].device, "b": testbed.ports[link.b].device}
+        figures = {"rate": whole_rate(link.rate_bps), "delay": whole_duration(link.delay_ns)}
+        lines.append(f"  - {mapping({**ends, **figures})}")
     return "\n".join([*lines, ""])
 
 
@@ -363,9 +360,3 @@ def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
         },
     }
     return f"switch: {json.dumps(said)}"
-
-
-def _link(link: Link, ports: tuple[Port, ...]) -> str:
-    ends = {"a": ports[link.a].device, "b": ports[link.b].device}
-    figures = {"rate": whole_rate(link.rate_bps), "delay": whole_duration(link.delay_ns)}
-    return mapping({**ends, **figures})

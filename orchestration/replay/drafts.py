@@ -97,31 +97,23 @@ class Draft:
 
 
 def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
-    """Return one draft per campaign. Raises InputError for trials that cannot be replayed."""
-    return (_of_flows(request),) if request.run.is_file() else _of_runs(request)
-
-
-def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
-    """Return a draft for each group of trials that one campaign can replay.
+    """Return a draft for each group of trials that one campaign can replay, or for a flow file.
 
     Raises InputError for trials that cannot be replayed.
     """
     others = other_tuners(request.tuners)
-    return tuple(
-        _draft(request, group, others)
-        for group in group_parents(find_parents(request.run, request.trials))
-    )
+    if request.run.is_file():
+        return (_of_flows(request, others),)
+    groups = group_parents(find_parents(request.run, request.trials))
+    return tuple(_draft(request, group, others) for group in groups)
 
 
 def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
     trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if not capabilities(backend).runs:
-        raise InputError.single(
-            str(request.run),
-            "it was imported, and nothing runs where it came from",
-            "say where to replay it: --on emulated",
-        )
+        what = "it was imported, and nothing runs where it came from"
+        raise InputError.single(str(request.run), what, "say where to replay it: --on emulated")
     group = _chosen(group, request.repeats)
     single = len(group.repeats) == 1
     flows = _FLOWS_FILE if single else f"flows-{REPEAT}.csv"
@@ -130,7 +122,8 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     notes = settle(trial, declared, backend, request)
     sent = transport(trial, order, declared, request.congestion_control)
     patterns = _patterns(flows, declared, order, backend, sent.patterns)
-    if not _keeps_numbers(group, order):
+    firsts = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
+    if not all(keeps_numbers(schedule_of(one), order, one.testbed) for one in firsts):
         notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
     with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
     balancing = trial.spec.load_balancing
@@ -163,11 +156,11 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             load_balancing=balancing if balances(backend, balancing) else ECMP,
         )
 
-    alone = len(group.recordings) == 1
+    parent = trial.spec.campaign
+    if len(group.recordings) == 1:
+        parent += f"-{group.first.label}-r{group.first.repeat}"
     return Draft(
-        parent=f"{trial.spec.campaign}-{group.first.label}-r{group.first.repeat}"
-        if alone
-        else trial.spec.campaign,
+        parent=parent,
         apart=group.factors,
         backend=backend,
         testbed=trial.testbed,
@@ -183,17 +176,12 @@ def _chosen(group: Group, repeats: int | None) -> Group:
     if repeats is None:
         return group
     if repeats > len(recorded) > 1:
-        raise InputError.single(
-            "--repeats",
-            f"{repeats} repeats, and {len(recorded)} were recorded",
-            f"use at most {len(recorded)}, or replay one of its trials as often as you like",
-        )
+        what = f"{repeats} repeats, and {len(recorded)} were recorded"
+        remedy = f"use at most {len(recorded)}, or replay one of its trials as often as you like"
+        raise InputError.single("--repeats", what, remedy)
     if repeats > _MAX_REPEATS:
-        raise InputError.single(
-            "--repeats",
-            f"{repeats:,} repeats are more than {_MAX_REPEATS:,}",
-            "use fewer: the file of a replay lists each",
-        )
+        what = f"{repeats:,} repeats are more than {_MAX_REPEATS:,}"
+        raise InputError.single("--repeats", what, "use fewer: the file of a replay lists each")
     kept = recorded[:repeats]
     return Group(group.factors, tuple(r for r in group.recordings if r.repeat in kept))
 
@@ -206,11 +194,6 @@ def _class_order(group: Group) -> tuple[str, ...]:
         found |= dict.fromkeys(class_order(trial, schedule_of(trial)))
     declared = class_names(group.first.spec.traffic)
     return tuple(name for name in declared if name in found) or tuple(found)
-
-
-def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
-    trials = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
-    return all(keeps_numbers(schedule_of(trial), order, trial.testbed) for trial in trials)
 
 
 def _declared(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
@@ -278,13 +261,8 @@ def _listed(
         pairs += [(entry.label, recordings[0]) for entry in others]
         for label, recording in pairs:
             own = recording.spec.seed if seed is None else seed
-            yield {
-                "tuner": label,
-                "repeat": repeat,
-                "seed": own,
-                "trial": recording.id,
-                "sha256": recording.sha256,
-            }
+            trial = {"trial": recording.id, "sha256": recording.sha256}
+            yield {"tuner": label, "repeat": repeat, "seed": own, **trial}
 
 
 def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
@@ -299,17 +277,14 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
         yield repeat, recorded, trial_seed(group.first.spec.seed, repeat, "replay")
 
 
-def _of_flows(request: ReplayRequest) -> Draft:
+def _of_flows(request: ReplayRequest, others: tuple[TunerEntry, ...]) -> Draft:
     """Return the draft of a replay of a flow file. Raises InputError for a bad one.
 
     The trial lasts until the start of the last flow, in whole sampling periods.
     """
     if request.run.suffix != ".csv":
-        raise InputError.single(
-            str(request.run),
-            "is no CSV of flows",
-            f"make one of a capture or of flow records: closloop import flows {request.run}",
-        )
+        remedy = f"make one of a capture or of flow records: closloop import flows {request.run}"
+        raise InputError.single(str(request.run), "is no CSV of flows", remedy)
     problems = []
     if RECORDED in request.tuners:
         remedy = "name a tuner that decides: --tuner secn1"
@@ -328,7 +303,6 @@ def _of_flows(request: ReplayRequest) -> Draft:
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
     backend = backend_of(request, _DEFAULT_BACKEND)
-    others = other_tuners(request.tuners)
     duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
@@ -348,12 +322,4 @@ def _of_flows(request: ReplayRequest) -> Draft:
             fabric=CLOSLOOP if has_roce(backend, host) else LINUX,
         )
 
-    return Draft(
-        parent=request.run.stem,
-        apart="",
-        backend=backend,
-        testbed=None,
-        others=others,
-        notes=(),
-        write=write,
-    )
+    return Draft(request.run.stem, "", backend, None, others, (), write)

@@ -29,6 +29,8 @@ from traffic.schedule import class_names
 from tuners.recorded import columns_of, faults
 
 _GLOB = "*?["
+# A reading that began up to a tenth of a period early still belongs to the sampling time.
+_EARLY_SHARE = 10
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,10 @@ class Recording:
 
 @dataclass(frozen=True)
 class Group:
-    """The recordings of one campaign, by label and repeat. `factors` distinguishes the group."""
+    """The recordings of one campaign, by label and repeat.
+
+    `factors` are those that distinguish it from other groups, such as `load-0.3-size-1MB`.
+    """
 
     factors: str
     recordings: tuple[Recording, ...]
@@ -86,11 +91,9 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
     trials = gather(read_trial, chosen)
     valid = [trial for trial in trials if one_meant or trial.stamp.valid]
     if not valid:
-        raise InputError.single(
-            str(run),
-            f"none of its {len(trials)} trials is valid",
-            f"to replay one nevertheless, name it: {trials[0].folder}",
-        )
+        what = f"none of its {len(trials)} trials is valid"
+        remedy = f"to replay one nevertheless, name it: {trials[0].folder}"
+        raise InputError.single(str(run), what, remedy)
     return tuple(
         Recording(one, sha256_of(one.folder / TRIAL_FILE), tuner_called(one.spec), one.spec.repeat)
         for one in valid
@@ -105,22 +108,17 @@ def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
     """
     if (run / TRIAL_FILE).is_file():
         if pattern:
-            raise InputError.single(
-                option,
-                f"{run} is the folder of one trial",
-                f"leave {option} out, or give the run's folder: {run.parent}",
-            )
+            remedy = f"leave {option} out, or give the run's folder: {run.parent}"
+            raise InputError.single(option, f"{run} is the folder of one trial", remedy)
         return [run]
     folders = finished_trials(run)
     if not folders:
         raise InputError([_nothing(run)])
     chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
     if not chosen:
-        raise InputError.single(
-            option,
-            f"no trial of {run} is called {pattern!r}",
-            f"its first is {folders[0].name}; * stands for anything",
-        )
+        what = f"no trial of {run} is called {pattern!r}"
+        remedy = f"its first is {folders[0].name}; * stands for anything"
+        raise InputError.single(option, what, remedy)
     return chosen
 
 
@@ -143,11 +141,12 @@ def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
     found: dict[str, list[Recording]] = {}
     for parent in parents:
         found.setdefault(_key(parent), []).append(parent)
-    several = len(found) > 1
-    return tuple(
-        Group(_factors(group[0].spec) if several else "", tuple(_apart(group)))
-        for group in found.values()
-    )
+    groups = []
+    for group in found.values():
+        spec = group[0].spec
+        factors = "-".join(in_words(spec.cell, "-")) or tuner_called(spec)
+        groups.append(Group(factors if len(found) > 1 else "", tuple(_apart(group))))
+    return tuple(groups)
 
 
 def _key(parent: Recording) -> str:
@@ -170,32 +169,17 @@ def _apart(group: Sequence[Recording]) -> list[Recording]:
     repeats = [item.repeat for item in group]
     if len(set(zip(labels, repeats, strict=True))) < len(group):
         # a factor that varies the tuner's own parameters becomes part of its label
-        cells = [item.spec.cell.values() for item in group]
-        labels = [
-            "-".join(map(str, cell)) or item.spec.id
-            for cell, item in zip(cells, group, strict=True)
-        ]
+        labels = ["-".join(map(str, item.spec.cell.values())) or item.spec.id for item in group]
     if len(set(labels)) == 1 and (min(repeats) < 1 or len(set(repeats)) < len(repeats)):
         repeats = list(range(1, len(group) + 1))
     seen: dict[tuple[str, int], Recording] = {}
     for item, label, repeat in zip(group, labels, repeats, strict=True):
         other = seen.setdefault((label, repeat), replace(item, label=label, repeat=repeat))
         if other.trial is not item.trial:
-            raise InputError.single(
-                str(item.trial.folder),
-                f"is repeat {repeat} of {label!r}, as {other.trial.folder.name} is",
-                "replay them one by one, or choose with --trials",
-            )
+            what = f"is repeat {repeat} of {label!r}, as {other.trial.folder.name} is"
+            remedy = "replay them one by one, or choose with --trials"
+            raise InputError.single(str(item.trial.folder), what, remedy)
     return [seen[key] for key in sorted(seen)]
-
-
-def _factors(spec: TrialSpec) -> str:
-    """Return the factors that distinguish conditions, such as `load-0.3-size-1MB`."""
-    return "-".join(in_words(spec.cell, "-")) or tuner_called(spec)
-
-
-# A reading that began up to a tenth of a period early still belongs to the sampling time.
-_EARLY_SHARE = 10
 
 
 def write_actions(
@@ -278,11 +262,8 @@ def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
             raise InputError.single("--scale-thresholds", what, "leave it out")
         known[port] = rates[1][port] / rates[0][port]
     factor = np.fromiter((known[port] for port in ports), np.float64, len(ports))
-    new = {
-        name: np.rint(actions[name] * factor).astype(np.int64)
-        for name in ("kmin_bytes", "kmax_bytes")
-    }
-    return {**actions, **new}
+    names = ("kmin_bytes", "kmax_bytes")
+    return {**actions, **{n: np.rint(actions[n] * factor).astype(np.int64) for n in names}}
 
 
 def schedule_of(trial: TrialResult) -> Columns:
@@ -306,11 +287,8 @@ def shared_schedule(group: Group, repeat: int) -> Columns:
         found = found or schedule
     if len(digests) > 1:
         one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
-        raise InputError.single(
-            other,
-            f"its flows are not those of {one}, of the same repeat",
-            "choose one tuner's trials with --trials",
-        )
+        what = f"its flows are not those of {one}, of the same repeat"
+        raise InputError.single(other, what, "choose one tuner's trials with --trials")
     assert found is not None  # each repeat of a group has a recording
     return found
 
@@ -336,9 +314,7 @@ def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
     after: dict[str, dict[str, None]] = {name: {} for name in found}
     together = np.flatnonzero(np.diff(schedule["start_ns"]) == 0)
     klass = schedule["class"]
-    for before, then in dict.fromkeys(
-        zip(klass[together].tolist(), klass[together + 1].tolist(), strict=True)
-    ):
+    for before, then in zip(klass[together].tolist(), klass[together + 1].tolist(), strict=True):
         if before != then:
             after[then][before] = None
     try:
