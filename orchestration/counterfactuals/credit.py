@@ -35,13 +35,14 @@ from orchestration.counterfactuals.effects import (
 )
 from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import (
+    Case,
     MeanChange,
     Measured,
     Ranking,
     mean_changes,
     rankings,
 )
-from orchestration.counterfactuals.sample import Case, draw_cases, rewarded
+from orchestration.counterfactuals.sample import draw_cases, rewarded
 from orchestration.replay.build import Replay
 from orchestration.results.reader import TrialResult
 from tuners.learning.rewarded import Rewarded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from orchestration.core.knobs import ECN, Bounds
 from orchestration.core.records import Ints
 from orchestration.counterfactuals.decisions import Decision, Decisions, Setting, target_of
 from orchestration.counterfactuals.effects import sampling_times
+from orchestration.counterfactuals.ranking import Case
 from tuners.learning.rewarded import Rewarded
 from tuners.registry import create
 
@@ -23,33 +23,6 @@ _AT_WORK = 0.1
 # The share of the sample where packets stand in the queue: where none do, thresholds seldom matter
 # within a period, so that fewer such decisions say as much.
 _STANDING = 0.75
-
-
-@dataclass(frozen=True)
-class Case:
-    """One alternative to one decision. `number` is the decision's, `queue_bytes` the queue then."""
-
-    label: str
-    number: int
-    decision: Decision
-    setting: Setting
-    queue_bytes: int
-
-    @property
-    def standing(self) -> bool:
-        """Whether packets stood in the queue when it was decided on."""
-        return self.queue_bytes > 0
-
-    @property
-    def deeper(self) -> bool:
-        """Whether the alternative lets the queue grow longer than the decision did."""
-        return half_marked_bytes(self.setting) > half_marked_bytes(self.decision.setting)
-
-
-def half_marked_bytes(setting: Setting) -> float:
-    """Return the queue length at which RED marks half of the packets: one measure of its depth."""
-    low, high, most = (float(setting[name]) for name in ("kmin_bytes", "kmax_bytes", "pmax"))
-    return high if most <= 0.5 else low + (high - low) * 0.5 / most
 
 
 def rewarded(decisions: Decisions) -> Rewarded:

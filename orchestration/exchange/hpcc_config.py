@@ -17,11 +17,13 @@ from orchestration.core.errors import InputError
 from orchestration.core.load_balancing import ECMP
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration, format_rate, format_size
-from orchestration.exchange.hpcc_inputs import BASE_NS, HEADER_BYTES, Thresholds
 from orchestration.exchange.hpcc_parameters import (
+    BASE_NS,
     DCTCP,
+    HEADER_BYTES,
     MARKED,
     Control,
+    Thresholds,
     control_of,
     differences,
     in_words,

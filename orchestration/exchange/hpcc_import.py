@@ -21,8 +21,6 @@ from orchestration.core.trial import FaultSpec
 from orchestration.core.units import format_duration, format_rate, parse_duration_ns
 from orchestration.exchange.hpcc_config import window_note
 from orchestration.exchange.hpcc_inputs import (
-    BASE_NS,
-    HEADER_BYTES,
     HpccConfig,
     HpccFlows,
     HpccTopology,
@@ -32,7 +30,9 @@ from orchestration.exchange.hpcc_inputs import (
     run_settings,
 )
 from orchestration.exchange.hpcc_parameters import (
+    BASE_NS,
     DCTCP,
+    HEADER_BYTES,
     Control,
     closest,
     differences,

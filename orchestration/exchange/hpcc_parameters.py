@@ -15,6 +15,11 @@ from orchestration.core.errors import InputError
 from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, parse_rate_bps
 
+HEADER_BYTES = 48
+# LINK_DOWN counts from this time, even if the flows begin at another one.
+BASE_NS = 2_000_000_000
+# kmin and kmax in bytes and pmax, by rate.
+Thresholds = dict[int, tuple[int, int, float]]
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
 # The other controls do not look at marks.
 DCTCP = 8

@@ -24,8 +24,14 @@ from orchestration.counterfactuals.credit import measure, plan_credit
 from orchestration.counterfactuals.credit_printed import credit_csv, credit_page, credit_to_json
 from orchestration.counterfactuals.decisions import Decisions
 from orchestration.counterfactuals.question import CreditRequest
-from orchestration.counterfactuals.ranking import Measured, agreement, consistency, kendall
-from orchestration.counterfactuals.sample import draw_cases, half_marked_bytes, rewarded
+from orchestration.counterfactuals.ranking import (
+    Measured,
+    agreement,
+    consistency,
+    half_marked_bytes,
+    kendall,
+)
+from orchestration.counterfactuals.sample import draw_cases, rewarded
 from orchestration.results.reader import TrialResult
 from tests.unit.test_replay_runs import run
 from tuners.registry import create
