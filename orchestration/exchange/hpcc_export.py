@@ -26,10 +26,18 @@ from orchestration.core.import_facts import (
 )
 from orchestration.core.records import Schedule
 from orchestration.core.topology import Testbed
-from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thresholds_of
+from orchestration.exchange.hpcc_config import (
+    BASE_NS,
+    Clock,
+    Control,
+    changed,
+    clock_of,
+    config_text,
+    control_of,
+    thresholds_of,
+)
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import MAX_NODES
-from orchestration.exchange.hpcc_parameters import BASE_NS, Control, changed, control_of
 from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.

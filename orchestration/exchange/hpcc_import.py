@@ -19,17 +19,7 @@ from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords,
 from orchestration.core.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import FaultSpec
 from orchestration.core.units import format_duration, format_rate, parse_duration_ns
-from orchestration.exchange.hpcc_config import window_note
-from orchestration.exchange.hpcc_inputs import (
-    HpccConfig,
-    HpccFlows,
-    HpccTopology,
-    read_config,
-    read_flows,
-    read_topology,
-    run_settings,
-)
-from orchestration.exchange.hpcc_parameters import (
+from orchestration.exchange.hpcc_config import (
     BASE_NS,
     DCTCP,
     HEADER_BYTES,
@@ -38,6 +28,16 @@ from orchestration.exchange.hpcc_parameters import (
     differences,
     in_words,
     window_bytes,
+    window_note,
+)
+from orchestration.exchange.hpcc_inputs import (
+    HpccConfig,
+    HpccFlows,
+    HpccTopology,
+    read_config,
+    read_flows,
+    read_topology,
+    run_settings,
 )
 from orchestration.exchange.hpcc_results import (
     PFC_KINDS,

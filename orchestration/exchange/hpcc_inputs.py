@@ -21,12 +21,7 @@ from orchestration.core.import_facts import shared_buffer_words
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, format_size, parse_duration_ns, parse_rate_bps
-from orchestration.exchange.hpcc_parameters import (
-    BASE_NS,
-    CONGESTION_CONTROL,
-    Thresholds,
-    window_bytes,
-)
+from orchestration.exchange.hpcc_config import BASE_NS, CONGESTION_CONTROL, Thresholds, window_bytes
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
 
 DEFAULT_PAYLOAD_BYTES = 1000

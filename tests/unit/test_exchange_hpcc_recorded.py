@@ -24,9 +24,9 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError
+from orchestration.exchange.hpcc_config import control_of
 from orchestration.exchange.hpcc_export import export_hpcc
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
-from orchestration.exchange.hpcc_parameters import control_of
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.source import QueueThresholds, read_source
 from orchestration.results.reader import finished_trials, read_trial
