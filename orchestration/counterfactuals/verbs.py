@@ -70,7 +70,7 @@ def credit(*, request: CreditRequest, running: Running) -> None:
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.credit import measure, plan_credit
-    from orchestration.counterfactuals.credit_printed import (
+    from orchestration.counterfactuals.printed import (
         credit_blocks,
         credit_csv,
         credit_page,

@@ -44,7 +44,7 @@ NO_REMEDIES = (
     "orchestration/search/text.py",
     "orchestration/bench/",
     "orchestration/papers/",
-    "orchestration/counterfactuals/credit_printed.py",
+    "orchestration/counterfactuals/printed.py",
 )
 # A command that is to be given: behind a colon or a backtick, or a text of its own.
 INSTRUCTION = re.compile(r"(^|: |`)(closloop [^`;,()]*)")

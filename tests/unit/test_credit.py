@@ -21,8 +21,8 @@ from orchestration.core.knobs import ECN
 from orchestration.core.records import Observation
 from orchestration.core.trial import TunerSpec
 from orchestration.counterfactuals.credit import draw_cases, measure, plan_credit, rewarded
-from orchestration.counterfactuals.credit_printed import credit_csv, credit_page, credit_to_json
 from orchestration.counterfactuals.decisions import Decisions
+from orchestration.counterfactuals.printed import credit_csv, credit_page, credit_to_json
 from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import (
     Measured,
