@@ -25,7 +25,7 @@ from orchestration.run.pool import STOP_GRACE_S
 from orchestration.run.worker import Failed, Progressed
 
 _ROOT = Path(__file__).resolve().parents[2]
-_TICK_S = 0.2
+_POLL_S = 0.2
 
 
 class Host:
@@ -55,7 +55,7 @@ class Host:
         try:
             self._connection.send(order)
             while message is None or isinstance(message, Progressed):
-                while not self._connection.poll(_TICK_S):
+                while not self._connection.poll(_POLL_S):
                     pass  # Ray interrupts a task that is cancelled between two polls
                 message, files = self._connection.recv()
                 yield message, files
