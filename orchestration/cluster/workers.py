@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestration.backends.emulated.launcher import OTHER_CPU
+from orchestration.cluster.host import carry_out
 from orchestration.cluster.orders import (
     Duty,
     cache_name,
@@ -24,7 +25,6 @@ from orchestration.cluster.orders import (
     own_files,
     unpack,
 )
-from orchestration.cluster.task import carry_out
 from orchestration.core.errors import TrialError
 from orchestration.core.files import sha256_of
 from orchestration.core.ports import Backend, Luggage, Travels

@@ -1,4 +1,4 @@
-"""The answer to a counterfactual, as blocks for a terminal and as JSON."""
+"""What `closloop whatif` and `closloop credit` found: blocks for a terminal, a page, JSON, CSV."""
 
 from __future__ import annotations
 

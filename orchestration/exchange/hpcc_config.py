@@ -1,8 +1,10 @@
 """Write the config file of the HPCC ns-3 simulator: run.py's parameters, times, thresholds.
 
-Facts from alibaba-edu/High-Precision-Congestion-Control at 9f4be2a, `simulation/scratch/third.cc`:
-queue lengths are counted each 100 ns between QLEN_MON_START and QLEN_MON_END, and are written, all
-since the start, at whole multiples of 100 ms only. So arrivals must end at such a multiple.
+Facts from alibaba-edu/High-Precision-Congestion-Control at 9f4be2a: `simulation/run.py` has a set
+of parameters by name, rates in proportion to the NICs'; `rdma-hw.cc` says which of them a control
+uses; `third.cc` works out the window. It counts queue lengths each 100 ns between QLEN_MON_START
+and QLEN_MON_END, and writes them, all since the start, at whole multiples of 100 ms only. So
+arrivals must end at such a multiple.
 """
 
 from __future__ import annotations
