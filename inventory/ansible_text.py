@@ -117,32 +117,30 @@ def _comment(comments: Mapping[str, str], name: str, indent: int) -> list[str]:
 
 def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
     testbed = rack.testbed
-    result: dict[str, Any] = {"closloop_name": rack.name}
-    if named:
-        result["closloop_testbed"] = named
-    else:
-        if testbed.description:
-            result["closloop_description"] = testbed.description
-        if testbed.source:
-            result["closloop_source"] = testbed.source
-        result["closloop_mtu"] = f"{testbed.mtu_bytes}B"
-        result["closloop_buffer"] = format_size(_buffer_bytes(testbed), _DIGITS)
-        if testbed.framing_bytes != ETHERNET_FRAMING_BYTES:
-            result["closloop_framing"] = f"{testbed.framing_bytes}B"
-        if testbed.classes:
-            result["closloop_classes"] = [
-                {name: value for name, value in dataclasses.asdict(item).items() if value}
-                for item in testbed.classes
-            ]
-    if rack.fabric_prefix != DEFAULT_PREFIX:
-        result["closloop_fabric_prefix"] = rack.fabric_prefix
-    if rack.known_hosts_file:
-        result["closloop_known_hosts"] = rack.known_hosts_file
-    if rack.scale != 1:
-        result["closloop_scale"] = rack.scale
-    if rack.safety != Safety():
-        result["closloop_safety"] = _safety(rack.safety)
-    return result
+    own_framing = testbed.framing_bytes != ETHERNET_FRAMING_BYTES
+    own_prefix = rack.fabric_prefix != DEFAULT_PREFIX
+    fabric: dict[str, Any] = {
+        "closloop_description": testbed.description,
+        "closloop_source": testbed.source,
+        "closloop_mtu": f"{testbed.mtu_bytes}B",
+        "closloop_buffer": format_size(_buffer_bytes(testbed), _DIGITS),
+        "closloop_framing": f"{testbed.framing_bytes}B" if own_framing else "",
+        "closloop_classes": [
+            {name: value for name, value in dataclasses.asdict(item).items() if value}
+            for item in testbed.classes
+        ],
+    }
+    result = {
+        "closloop_name": rack.name,
+        **({"closloop_testbed": named} if named else fabric),
+        "closloop_fabric_prefix": rack.fabric_prefix
+        if rack.fabric_prefix != DEFAULT_PREFIX
+        else "",
+        "closloop_known_hosts": rack.known_hosts_file,
+        "closloop_scale": rack.scale if rack.scale != 1 else 0,
+        "closloop_safety": _safety(rack.safety) if rack.safety != Safety() else {},
+    }
+    return {name: value for name, value in result.items() if value}
 
 
 def _safety(safety: Safety) -> dict[str, Any]:

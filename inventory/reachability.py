@@ -42,7 +42,9 @@ def is_provisioned(reached: Iterable[Reach | None]) -> bool:
     return any(reach is not None and reach.own for reach in reached)
 
 
-def problems(rack: Rack, reached: Mapping[str, Reach]) -> Iterator[tuple[str, Severity, str, str]]:
+def reach_problems(
+    rack: Rack, reached: Mapping[str, Reach]
+) -> Iterator[tuple[str, Severity, str, str]]:
     """Yield host, severity, what is wrong and the remedy; nothing before provisioning."""
     if not is_provisioned(reached.values()):
         return
