@@ -133,9 +133,7 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
     result = {
         "closloop_name": rack.name,
         **({"closloop_testbed": named} if named else fabric),
-        "closloop_fabric_prefix": rack.fabric_prefix
-        if rack.fabric_prefix != DEFAULT_PREFIX
-        else "",
+        "closloop_fabric_prefix": rack.fabric_prefix if own_prefix else "",
         "closloop_known_hosts": rack.known_hosts_file,
         "closloop_scale": rack.scale if rack.scale != 1 else 0,
         "closloop_safety": _safety(rack.safety) if rack.safety != Safety() else {},

@@ -6,26 +6,54 @@ device at the right interface of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from inventory.rack import Access, Rack
-from inventory.reachability import Reach, Severity, reach_problems
 from orchestration.core.problems import Code, Problem
 from orchestration.core.topology import Port
 from orchestration.core.units import format_rate
+
+Severity = Literal["wrong", "unproven"]
+_NAMED = 12
+_REMEDY = (
+    "see the routes of both and of the switches in between (`closloop provision` sets them), and "
+    "whether a firewall drops pings"
+)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a host reaches over the fabric: `own` are those of its fabric addresses that it has.
+
+    `unreached` are pairs of its and another host's address without an answer, with the reason.
+    """
+
+    own: tuple[str, ...] = ()
+    unreached: tuple[tuple[str, str, str], ...] = ()
+    problem: str = ""
+
+
+def fabric_addresses(rack: Rack) -> dict[str, list[str]]:
+    """Return every host's addresses in the fabric, by host."""
+    of_port = rack.addresses.nics
+    return {
+        host: [of_port[port.index] for port in rack.testbed.ports_of[host]]
+        for host in rack.testbed.hosts
+    }
+
+
+def is_provisioned(reached: Iterable[Reach | None]) -> bool:
+    """Return whether any host has a fabric address: `closloop provision` sets them."""
+    return any(reach is not None and reach.own for reach in reached)
+
 
 # In the order in which they are made and shown: a failed one may leave later ones unknown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights", "fabric")
 
 # Programs that a device needs, and their Debian packages.
-_PACKAGES = {
-    "tc": "iproute2",
-    "ip": "iproute2",
-    "rdma": "iproute2",
-    "ib_write_bw": "perftest",
-}
+_PACKAGES = {**dict.fromkeys(("tc", "ip", "rdma"), "iproute2"), "ib_write_bw": "perftest"}
 _NO_MAC = "00:00:00:00:00:00"
 # A veth has no rate: the one that its driver reports means nothing.
 _RATELESS = frozenset(("veth",))
@@ -129,10 +157,7 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
         }
         findings += [Finding(name, check, *one) for check, found in made.items() for one in found]
     reached = {name: item.reach for name, item in surveys.items() if item.reach is not None}
-    return findings + [
-        Finding(host, "fabric", severity, what, remedy)
-        for host, severity, what, remedy in reach_problems(rack, reached)
-    ]
+    return [*findings, *_unreached(rack, reached)]
 
 
 @dataclass(frozen=True)
@@ -164,7 +189,6 @@ class _Heard:
         self._of_name.pop("", None)
 
     def at(self, device: str, interface: str) -> list[_Seen]:
-        """Return the neighbours that a device hears at an interface."""
         neighbours = self._surveys[device].neighbours or ()
         return [self._seen(item) for item in neighbours if item.interface == interface]
 
@@ -266,11 +290,17 @@ def _end(rack: Rack, port: Port) -> str:
     return f"{far.device}:{rack.interface(far)}"
 
 
-def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
+def _present(rack: Rack, survey: Survey) -> Iterator[tuple[Port, str, InterfaceState]]:
     for port in rack.testbed.ports_of[survey.device]:
         name = rack.interface(port)
         state = survey.interfaces.get(name)
-        if state is None or not state.exists or state.operstate == "down":
+        if state is not None and state.exists:
+            yield port, name, state
+
+
+def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
+    for port, name, state in _present(rack, survey):
+        if state.operstate == "down":
             continue
         wanted = format_rate(port.rate_bps)
         if state.speed_bps < 0 or state.driver in _RATELESS:
@@ -293,11 +323,7 @@ def _mtus(rack: Rack, survey: Survey) -> Iterator[_Found]:
     """Check MTUs: a switch must accept the testbed's packets, a host must send that size."""
     wanted = rack.testbed.mtu_bytes
     is_switch = rack.testbed.device[survey.device].kind == "switch"
-    for port in rack.testbed.ports_of[survey.device]:
-        name = rack.interface(port)
-        state = survey.interfaces.get(name)
-        if state is None or not state.exists:
-            continue
+    for _, name, state in _present(rack, survey):
         if state.mtu_bytes < wanted or (state.mtu_bytes != wanted and not is_switch):
             what = f"{name} has an MTU of {state.mtu_bytes}B, not {wanted}B"
             remedy = f"`closloop provision` sets it; or: ip link set {name} mtu {wanted}"
@@ -343,3 +369,31 @@ def _rights(access: Access, survey: Survey) -> Iterator[_Found]:
         )
         remedy = "log in as root, or set ansible_become: true: the agent then leaves the VRF"
         yield "wrong", what, remedy
+
+
+def _unreached(rack: Rack, reached: Mapping[str, Reach]) -> Iterator[Finding]:
+    """Yield what hosts do not reach; nothing before provisioning."""
+    if not is_provisioned(reached.values()):
+        return
+    addresses = fabric_addresses(rack)
+    owners = {address: host for host, own in addresses.items() for address in own}
+    absent = {a for host, reach in reached.items() for a in {*addresses[host]} - {*reach.own}}
+    for host, reach in reached.items():
+        if reach.problem:
+            what = f"that it reaches the other hosts is not proven: {reach.problem}"
+            yield Finding(host, "fabric", "unproven", what, "log in as root, or with sudo")
+            continue
+        if missing := [address for address in addresses[host] if address in absent]:
+            what = f"has not its fabric address {', '.join(missing)}"
+            yield Finding(host, "fabric", "wrong", what, "`closloop provision` sets it")
+        for address in reach.own:
+            silent = [
+                (f"{owners.get(other, '?')} at {other}", why)
+                for source, other, why in reach.unreached
+                if source == address and other not in absent
+            ]
+            if silent:
+                named = ", ".join(name for name, _ in silent[:_NAMED])
+                more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+                what = f"from {address} it does not reach {named}{more} ({silent[0][1]})"
+                yield Finding(host, "fabric", "wrong", what, _REMEDY)
