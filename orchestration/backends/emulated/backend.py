@@ -14,7 +14,7 @@ import numpy as np
 from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
 from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
-from inventory.scale import scaled
+from inventory.rack import scaled
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched

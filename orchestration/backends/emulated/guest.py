@@ -180,7 +180,7 @@ def _told(job: Job) -> Job:
     factor = job.trial.scale
     if factor == 1:
         return job
-    from inventory.scale import scaled
+    from inventory.rack import scaled
     from orchestration.backends.dilation import stretched, stretched_schedule
 
     return replace(

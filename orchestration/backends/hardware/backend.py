@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from inventory.ansible import load_rack
-from inventory.rack import Access, Rack
-from inventory.scale import shapers_late_ns
+from inventory.rack import Access, Rack, shapers_late_ns
 from orchestration.backends.dilation import (
     dilated,
     stretched,

@@ -11,11 +11,12 @@ from inventory.cabling import (
     Finding,
     InterfaceState,
     Neighbour,
+    Reach,
     Survey,
+    fabric_addresses,
     judge,
 )
 from inventory.rack import Access, Rack
-from inventory.reachability import Reach, fabric_addresses
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import (
     DeviceError,
