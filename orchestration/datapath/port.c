@@ -185,7 +185,7 @@ static u32 class_of(const struct port *port, struct sk_buff *skb)
 
 	if (port->classes == 1 || skb->protocol != htons(ETH_P_IP))
 		return 0;
-	/* orchestration/device/qdiscs.py, CLASS_TOS */
+	/* orchestration/agent/linux/qdiscs.py, CLASS_TOS */
 	klass = ipv4_get_dsfield(ip_hdr(skb)) >> 3;
 	return klass < port->classes ? klass : 0;
 }
