@@ -12,8 +12,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from inventory.addressing import DEFAULT_PREFIX
-from inventory.rack import SONIC_QUEUE, Access, Corridor, Lacking, NicKind, Platform, Safety
-from inventory.scale import MOST_SCALE
+from inventory.rack import (
+    MOST_SCALE,
+    SONIC_QUEUE,
+    Access,
+    Corridor,
+    Lacking,
+    NicKind,
+    Platform,
+    Safety,
+)
 from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel, matching, must
 from orchestration.core.problems import WrongValue

@@ -113,8 +113,8 @@ def read(path: str | Path) -> Document:
 
 def parse(text: str, name: str) -> Document:
     """Read YAML text; `name` stands for the file in errors. Raises InputError if it is not YAML."""
-    tree = yamltree.parse(text, name)
-    return Document(name, tree.data, tree.lines, tuple(tree.faults))
+    data, lines, faults = yamltree.parse(text, name)
+    return Document(name, data, lines, tuple(faults))
 
 
 def field_names(model: type[BaseModel]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from inventory.flows import roce_flows
+from inventory.routing import roce_flows
 from orchestration.core.records import (
     DONE,
     MISSING,

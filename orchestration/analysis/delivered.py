@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.flows import roce_flows
+from inventory.routing import roce_flows
 from orchestration.analysis.counters import HEADER_BYTES
 from orchestration.core.capabilities import mode_of
 from orchestration.core.records import DONE, LASTING, MISSING, Floats, Ints, Samples, Schedule

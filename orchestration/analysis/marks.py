@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from inventory.flows import flow_controls, ignores_marks
+from inventory.routing import flow_controls, ignores_marks
 from orchestration.core.capabilities import mode_of
 from orchestration.core.knobs import ECN
 from orchestration.core.records import MISSING, ChangeRecords, Floats, TrialRecord

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.marks import check_marks

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.bench.outcome import Figure, Outcome, bench_folder
 from orchestration.core.ports import TrialRun
 from orchestration.core.provenance import versions

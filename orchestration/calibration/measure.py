@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from inventory.flows import ideal_times_ns
-from inventory.routing import PathTable
+from inventory.routing import PathTable, ideal_times_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.calibration.probes import (
     PMAX,

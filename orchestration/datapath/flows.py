@@ -1,6 +1,6 @@
 """Posts a schedule's flows to the guest's RoCE NICs, and reads their results.
 
-The structs are those of `nic.c`.
+The structs are those of `roce.h`, `roce_flows.c` and `nic.c`.
 """
 
 from __future__ import annotations

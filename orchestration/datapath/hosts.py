@@ -1,6 +1,6 @@
 """Reads the hosts, which are network namespaces: TCP's counters, and RoCE NICs.
 
-NICs' state and DCQCN's parameters, which are set at run time, are structs of `roce.h` and
+NICs' state and DCQCN's parameters, which are set at run time, are structs of `roce_flows.h` and
 `parameters.c`. `pairs.c` has the traffic matrix of edge switches, which they count themselves.
 """
 

@@ -1,6 +1,6 @@
 """Lets switches choose paths: begins it, turns `flowlet_timeout`, and reads the switches' counts.
 
-The structs are those of `paths.h` and `paths.c`.
+The structs are those of `load_balancing.h`, `paths_proc.h` and `paths_proc.c`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes the ports of the data path, and reads and sets their queues.
 
 Likewise their shared buffers, pauses, and what the watchdog has found. The structs are those of
-`data_path.h`, `pfc.h` and `watchdog.c`.
+`port.h`, `buffer.h` and `watchdog.c`.
 """
 
 from __future__ import annotations

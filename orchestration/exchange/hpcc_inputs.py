@@ -21,21 +21,17 @@ from orchestration.core.import_facts import shared_buffer_words
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, format_size, parse_duration_ns, parse_rate_bps
-from orchestration.exchange.hpcc_parameters import CONGESTION_CONTROL, window_bytes
+from orchestration.exchange.hpcc_config import BASE_NS, CONGESTION_CONTROL, Thresholds, window_bytes
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
 
-HEADER_BYTES = 48
 DEFAULT_PAYLOAD_BYTES = 1000
 DEFAULT_BUFFER_MIB = 16
-# LINK_DOWN counts from this time, even if the flows begin at another one.
-BASE_NS = 2_000_000_000
 MAX_NODES = 1 << 16
 
 # A tenth digit of 5 is ours: the simulator truncates its double to nanoseconds.
 _SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})5?0*)?")
 # The LB_MODE of ConWeave's fork.
 _LOAD_BALANCING = {"2": "DRILL", "3": "CONGA", "6": "LetFlow", "9": "ConWeave"}
-Thresholds = dict[int, tuple[int, int, float]]
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
 from inventory.strictyaml import Document, suggest
-from orchestration.core.errors import InputError
+from orchestration.cli.terminal import print_json, waiting
+from orchestration.core.errors import InputError, Problem
 from orchestration.core.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
@@ -27,6 +28,7 @@ from orchestration.exchange.mapping import (
     read_mapping,
 )
 from orchestration.exchange.omnetpp_file import Result, Run, read_results
+from orchestration.exchange.verbs import NewTrial
 
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -41,18 +43,61 @@ class Listed(NamedTuple):
     values: int
 
 
+def import_results(
+    files: Annotated[list[Path], "The .sca and .vec files of one run."],
+    *,
+    mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
+    listing: Annotated[
+        bool, "--list", "Show what the files have, for writing a mapping file."
+    ] = False,
+    out: Annotated[Path | None, "--out", "-o", "The campaign's folder."] = None,
+    trial: NewTrial,
+) -> None:
+    """Take over a run of OMNeT++ (result files of versions 2 and 3).
+
+    Examples: closloop import omnetpp results/General-0.vec --list
+
+    closloop import omnetpp results/General-0.sca results/General-0.vec --mapping mapping.yml
+    -o runs/omnetpp
+    """
+    if listing:
+        with waiting("reading"):
+            runs = list_results(files)
+        _print_results(runs, as_json=trial.as_json)
+        return
+    if mapping is None or out is None:
+        given = {"--mapping": mapping, "--out": out}
+        remedy = "add it, or use --list to see what there is"
+        raise InputError(
+            [Problem(flag, "is needed", remedy) for flag, value in given.items() if value is None]
+        )
+    with waiting("reading"):
+        imported = import_omnetpp(files, mapping)
+    trial.write(imported, out)
+
+
+def _print_results(runs: dict[str, list[Listed]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({run: [item._asdict() for item in items] for run, items in runs.items()})
+        return
+    for run, items in runs.items():
+        typer.echo(f"run {run}")
+        for item in items:
+            modules = f" in {item.modules} modules" if item.modules > 1 else ""
+            typer.echo(f"  {item.kind:9} {item.module} {item.name}: {item.values} values{modules}")
+
+
 def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
     """Return the results in the files by run, for writing a mapping file. Raises InputError."""
     found = {}
     for name, run in _joined(paths).items():
-        modules: Counter[tuple[str, str, str]] = Counter()
-        values: Counter[tuple[str, str, str]] = Counter()
+        values: dict[tuple[str, str, str], list[int]] = {}
         for item in run.results:
             key = (item.kind, _INDEX.sub("[*]", item.module), item.name)
-            modules[key] += 1
             # a statistic is one, whatever it sums up
-            values[key] += len(item.value) if item.kind == "vector" else 1
-        found[name] = [Listed(*key, modules[key], values[key]) for key in sorted(modules)]
+            count = len(item.value) if item.kind == "vector" else 1
+            values.setdefault(key, []).append(count)
+        found[name] = [Listed(*key, len(own), sum(own)) for key, own in sorted(values.items())]
     return found
 
 
@@ -60,11 +105,9 @@ def _joined(paths: Sequence[Path]) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     for path in paths:
         for name, run in read_results(path).items():
-            if name in runs:
-                runs[name].settings.update(run.settings)
-                runs[name].results += run.results
-            else:
-                runs[name] = run
+            joined = runs.setdefault(name, Run(name))
+            joined.settings.update(run.settings)
+            joined.results += run.results
     return runs
 
 
@@ -110,6 +153,7 @@ def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
         complete=mapping.flows.kind == "scalars",
         measured=ends_known,
         ports=ports,
+        label="omnetpp",
         sample_period_ns=mapping.queues.sample_period if mapping.queues else 100_000,
         facts={
             "clock": "virtual",
@@ -220,9 +264,8 @@ def _flows(
     bytes_ = _rounded([row.size for row in rows], size)
     fct = _rounded([row.fct for row in rows], time)
     end = _rounded([row.end for row in rows], time)
-    end = np.where(
-        fct != MISSING, start + fct, np.where(end != MISSING, end - mapping.base, MISSING)
-    )
+    end = np.where(end != MISSING, end - mapping.base, MISSING)
+    end = np.where(fct != MISSING, start + fct, end)
     done = end != MISSING
     for bad, what in (
         (start < 0, "a flow starts before the base time"),
@@ -231,10 +274,8 @@ def _flows(
         (src == dst, "a flow from a host to itself"),
     ):
         if bad.any():
-            row = int(np.argmax(bad))
-            raise InputError.single(
-                where(row), what, "check the units and names of the mapping file"
-            )
+            remedy = "check the units and names of the mapping file"
+            raise InputError.single(where(int(np.argmax(bad))), what, remedy)
     names = list(dict.fromkeys(row.klass for row in rows))
     return ImportedFlows(
         start_ns=start,
@@ -274,14 +315,16 @@ def queue_samples(
     labels = {queue.label: number for number, queue in enumerate(testbed.queues)}
     t_ns = np.arange(1, last_ns // queues.sample_period + 1, dtype=np.int64) * queues.sample_period
     shape = (len(t_ns), len(testbed.queues))
-    samples = {
-        name: np.full(shape, MISSING, dtype=np.int64) for name in ("length", "marked", "dropped")
+    called = {
+        queues.length: "qlen_bytes",
+        queues.marked: "marked_packets",
+        queues.dropped: "dropped_packets",
     }
-    wanted = {called: name for name in samples if (called := getattr(queues, name)) is not None}
+    samples = {name: np.full(shape, MISSING, dtype=np.int64) for name in called.values()}
     seen = 0
     for vector in run.results:
         match = pattern.fullmatch(vector.module)
-        if match is None or vector.kind != "vector" or vector.name not in wanted:
+        if match is None or vector.kind != "vector" or vector.name not in called:
             continue
         own = f"{match['device']}:{match['port']}"
         label = queues.ports.get(own, own)
@@ -291,8 +334,8 @@ def queue_samples(
                 f"{suggest(label, labels)}name it under `ports:` like {own}: {next(iter(labels))}"
             )
             raise InputError([document.problem(("queues",), what, remedy)])
-        name = wanted[vector.name]
-        factor = SIZE_UNITS[queues.size_unit] if name == "length" else 1
+        name = called[vector.name]
+        factor = SIZE_UNITS[queues.size_unit] if name == "qlen_bytes" else 1
         samples[name][:, labels[label]] = _held(vector, t_ns + base_ns, factor)
         seen += 1
     if not seen:
@@ -300,12 +343,7 @@ def queue_samples(
         remedy = "`closloop import omnetpp FILE --list` shows what there is"
         raise InputError([document.problem(("queues",), what, remedy)])
     unknown = np.full(shape, MISSING, dtype=np.int64)
-    found = {
-        "qlen_bytes": samples["length"],
-        "marked_packets": samples["marked"],
-        "dropped_packets": samples["dropped"],
-    }
-    return Samples(t_ns, {name: found.get(name, unknown) for name in names("queue")})
+    return Samples(t_ns, {name: samples.get(name, unknown) for name in names("queue")})
 
 
 def _held(vector: Result, t_ns: Ints, factor: int) -> Ints:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from inventory.files import load_testbed
 from inventory.strictyaml import in_order, read, suggest
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.csv_columns import opened, write_csv
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.files import whole_file
 from orchestration.core.topology import Testbed
-from orchestration.core.units import parse_duration_ns
+from orchestration.core.units import format_duration, format_size, parse_duration_ns
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import read_csv_records
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, Recorded, check_names
-from orchestration.exchange.source import new_place
+from orchestration.exchange.source import new_place, quantity
 
 # Kind of file -> default idle time of a five-tuple that ends a flow.
 IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
@@ -48,6 +54,63 @@ class ReplayFile:
     dropped: dict[str, int]
     dropped_flows: int
     notes: tuple[str, ...]
+
+
+def import_flows(
+    file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
+    *,
+    testbed: Annotated[str, "The testbed whose hosts the addresses become."],
+    out: Annotated[Path, "--out", "-o", "The CSV file to make."],
+    kind: Annotated[str, "--from", "capture, nfdump, sflowtool or csv (default: by content)."] = "",
+    hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
+    idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
+    mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
+    without: Annotated[
+        list[str], "Leave out packets that are not read yet: roce or tunnels; again for both."
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Make flows to replay out of what a network carried: a capture or exporters' flow records.
+
+    Without --hosts, each new address is the testbed's next host. Flows with an end that is no host
+    are dropped, and counted. RoCE and tunnels are refused, unless --without leaves them out; all
+    else that is no flow is counted.
+
+    Examples: closloop import flows rack.pcap --testbed graphcc --hosts hosts.yml -o flows.csv
+
+    closloop import flows records.csv --from nfdump --testbed graphcc -o flows.csv
+    """
+    fabric = load_testbed(testbed)
+    chosen = kind or ("csv" if mapping else kind_of(file))
+    with waiting("reading"):
+        idle_ns = quantity("--idle", idle, parse_duration_ns)
+        found, named = read_records(file, chosen, idle_ns, mapping, without)
+        given = read_hosts(hosts, fabric) if hosts else named or None
+        written = write_replay(out, found, fabric, given)
+    if as_json:
+        print_json({**asdict(written), "path": str(out)})
+    else:
+        _print_replay(written)
+
+
+def _print_replay(written: ReplayFile) -> None:
+    typer.echo(
+        f"{written.path}: {written.flows} flows of {format_size(written.size_bytes)} within "
+        f"{format_duration(written.duration_ns)}, from {written.source}"
+    )
+    if written.assigned:
+        pairs = [f"{address} = {host}" for address, host in written.hosts.items()]
+        more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
+        typer.echo(f"  hosts in order of appearance: {', '.join(pairs[:8])}{more}")
+    if written.dropped_flows:
+        worst = [f"{address} ({count})" for address, count in list(written.dropped.items())[:5]]
+        typer.echo(
+            f"  dropped: {written.dropped_flows} flows with an end that is no host of the "
+            f"testbed: {', '.join(worst)}"
+        )
+    for note in written.notes:
+        typer.echo(f"  note: {note}")
+    typer.echo(f"next, in a campaign file: traffic: [{{kind: replay, file: {written.path}}}]")
 
 
 def kind_of(path: Path) -> str:

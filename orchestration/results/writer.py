@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.core.errors import TrialError
 from orchestration.core.files import whole_folder

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
 from collectors.snapshot import ABOUT_FILE
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.analysis.load import load_facts
 from orchestration.analysis.packet_hops import hop_facts

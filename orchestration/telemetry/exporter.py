@@ -114,14 +114,13 @@ def _family(
 
 def _of_run(state: RunState) -> Iterator[Any]:
     tally, name = state.tally, state.name
-    counts = {
-        "planned": tally.trials,
-        "done": tally.done,
-        "running": len(tally.running),
-        "failed": tally.failed,
-        "invalid": tally.invalid,
-    }
-    trials = [((name, kind), count) for kind, count in counts.items()]
+    trials: list[_Series] = [
+        ((name, "planned"), tally.trials),
+        ((name, "done"), tally.done),
+        ((name, "running"), len(tally.running)),
+        ((name, "failed"), tally.failed),
+        ((name, "invalid"), tally.invalid),
+    ]
     yield _family("run_trials", "Trials of the campaign by state.", ["campaign", "state"], trials)
     active = [((name,), 0 if state.ended else 1)]
     yield _family("run_active", "1 while it runs.", ["campaign"], active)
@@ -201,8 +200,7 @@ def _values(snapshot: Snapshot) -> dict[str, Any]:
     read = snapshot.values
     found = {one.name: read[one.key] for one in recorded("queue") if one.key in read}
     for knob, columns in snapshot.settings.items():
-        if KNOBS[knob].scope == "queue":
-            found |= columns
+        found |= columns if KNOBS[knob].scope == "queue" else {}
     return found
 
 
@@ -213,14 +211,11 @@ def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
             told += [(one.name, one.help, False) for one in knob.columns]
     for name, text, cumulative in told:
         series: list[_Series] = [
-            (
-                (one.trial, queue.device, queue.name, str(queue.klass)),
-                float(one.columns[name][place]),
-            )
+            ((one.trial, queue.device, queue.name, str(queue.klass)), float(value))
             for one in trials
             if name in one.columns
-            for place, queue in enumerate(one.testbed.queues)
-            if one.columns[name][place] >= 0
+            for value, queue in zip(one.columns[name], one.testbed.queues, strict=True)
+            if value >= 0
         ]
         title = f"queue_{name.removeprefix('qlen_')}"
         text = f"{text[0].upper()}{text[1:]}."
@@ -229,9 +224,7 @@ def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
 
 def metrics_text(run: Path) -> str:
     """Return the metrics as text. Raises InputError if `run` is not a run folder."""
-    prometheus = _library()
-    text: str = prometheus.generate_latest(_registry(run)).decode()
-    return text
+    return str(_library().generate_latest(_registry(run)).decode())
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,11 +50,8 @@ class ArchivedPoints:
         """Set the trial, whose time 0 was at wall clock time `started_ns`."""
         self._trial, self._started_ns = trial, started_ns
         self.run = run_tag(started_ns)
-        self._tags = {
-            "campaign": trial.spec.campaign,
-            "trial": trial.spec.id,
-            "run": self.run,
-        }
+        spec = trial.spec
+        self._tags = {"campaign": spec.campaign, "trial": spec.id, "run": self.run}
 
     def check(self) -> None:
         """Raise InputError if the folder is inconsistent. Call it before anything is sent."""
@@ -119,14 +116,7 @@ class ArchivedPoints:
             for values in zip(*(column[firsts].tolist() for column in columns), strict=True)
         ]
         codes = np.repeat(np.array(of_run, dtype=np.int64), np.diff([*firsts, rows]))
-        begins = [
-            series(
-                measurement.name,
-                self._tags | dict(zip(measurement.tags, map(str, values), strict=True)),
-            )
-            for values in numbers
-        ]
-        return begins, codes
+        return _begins(measurement, self._tags, numbers), codes
 
     def _texts(self) -> dict[str, str]:
         folder = self._trial.folder
@@ -137,14 +127,9 @@ class ArchivedPoints:
 
     def _file(self, name: str, text: str) -> list[str]:
         starts = range(0, max(1, len(text)), _PART_CHARACTERS)
+        pieces = (text[start : start + _PART_CHARACTERS] for start in starts)
         # As JSON strings, because the database's CSV changes line ends.
-        parts = np.array(
-            [
-                json.dumps(text[start : start + _PART_CHARACTERS], ensure_ascii=False)
-                for start in starts
-            ],
-            dtype=object,
-        )
+        parts = np.array([json.dumps(one, ensure_ascii=False) for one in pieces], dtype=object)
         number = np.arange(len(parts))
         digest = hashlib.sha256(text.encode()).hexdigest()
         columns = {
@@ -158,8 +143,7 @@ class ArchivedPoints:
         return encode(FILE, [begin], zeros, columns, self._started_ns + number)
 
     def _last(self) -> list[str]:
-        trial = self._trial
-        spec = trial.spec
+        trial, spec = self._trial, self._trial.spec
         tags = {"testbed": spec.testbed, "backend": spec.backend, "tuner": spec.tuner.name}
         fields: dict[str, Any] = {
             "seed": spec.seed,
@@ -179,6 +163,14 @@ class ArchivedPoints:
         begin = series(TRIAL.name, self._tags | tags)
         times = np.array([self._started_ns])
         return encode(TRIAL, [begin], np.zeros(1, dtype=np.int64), columns, times)
+
+
+def _begins(
+    measurement: Measurement, tags: Mapping[str, str], targets: Iterable[Sequence[Any]]
+) -> list[str]:
+    """Return the beginnings of the lines of a measurement's targets."""
+    own = (zip(measurement.tags, map(str, target), strict=True) for target in targets)
+    return [series(measurement.name, {**tags, **dict(one)}) for one in own]
 
 
 def _text(path: Path) -> str:
@@ -228,15 +220,11 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], first: int = 0) -> Ite
     """
     tags = {name: about[name] for name in ("campaign", "trial", "run")}
     begins = {
-        name: [
-            series(name, tags | dict(zip(MEASUREMENTS[name].tags, map(str, target), strict=True)))
-            for target in targets
-        ]
+        name: _begins(MEASUREMENTS[name], tags, targets)
         for name, targets in about["targets"].items()
     }
     lines: list[str] = []
     rows: Counter[str] = Counter()
-    number = first
     for number, payload in run.parts(first):
         try:
             names, parts = unpack(payload)

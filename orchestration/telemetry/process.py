@@ -17,21 +17,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from collectors.sinks.spooling import SpoolNote
 from orchestration.core.errors import ClosloopError
 from orchestration.core.problems import Code, Problem, told
 
 if TYPE_CHECKING:  # the process itself needs none of these
-    from orchestration.core.repeats import RepeatRule, Standing
     from orchestration.core.trial import TrialSpec
     from orchestration.run.runner import Listener
-    from orchestration.run.worker import Failed, Finished, Progressed
     from orchestration.telemetry.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
@@ -134,12 +132,16 @@ class Following:
         """Set the campaign's folder, and how long the end may wait until all is sent."""
         self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
         self._sender: SenderProcess | None = None
-        self._listener: Listener
+        self._listener: Listener | None = None
 
     def before(self, listener: Listener) -> Listener:
         """Pass all events from now on to `listener`; return the listener to use in its place."""
         self._listener = listener
-        return self
+        return cast("Listener", self)
+
+    def __getattr__(self, event: str) -> Any:
+        # Events without a method here are the listener's alone.
+        return getattr(self._listener, event)
 
     def spool(self, trial: TrialSpec) -> SpoolNote:
         """Return the place of a trial's spool."""
@@ -164,36 +166,14 @@ class Following:
         finally:
             sender.close()
 
-    def planned(self, trials: int, finished: int, jobs: int) -> None:
+    def planned(self, *counts: int) -> None:
         """Pass on the size of the run, and start the sender, since the folder now exists."""
-        self._listener.planned(trials, finished, jobs)
+        self.__getattr__("planned")(*counts)
         self._sender = SenderProcess(self._folder)
-
-    def started(self, trial: TrialSpec) -> None:
-        """Pass on a trial's start."""
-        self._listener.started(trial)
-
-    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
-        """Pass on a trial's progress."""
-        self._listener.progressed(trial, progress)
-
-    def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """Pass on a trial's success."""
-        self._listener.finished(trial, result)
-
-    def failed(self, trial: TrialSpec, failure: Failed) -> None:
-        """Pass on a trial's failure."""
-        self._listener.failed(trial, failure)
-
-    def looked(
-        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
-    ) -> None:
-        """Pass it on."""
-        self._listener.looked(found, rule, trials, finished)
 
     def tick(self) -> None:
         """Pass on the tick, and show the sender's messages."""
-        self._listener.tick()
+        self.__getattr__("tick")()
         if self._sender is not None:
             for said in self._sender.messages():
                 _show(said)
@@ -216,7 +196,7 @@ def _show(problem: Problem) -> None:
 
 
 class _Patience:
-    """Decides whether to continue: always until told to finish, then until the time is over."""
+    """Whether to continue: always until told to finish, then until the time is over."""
 
     def __init__(self) -> None:
         self._until_s = self._trouble_until_s = float("inf")
@@ -233,7 +213,6 @@ class _Patience:
         return self._until_s < float("inf")
 
     def __call__(self) -> bool:
-        """Return whether to continue."""
         self.finishing()
         return time.monotonic() < (self._trouble_until_s if self.trouble else self._until_s)
 
@@ -259,10 +238,9 @@ def send(campaign_folder: Path) -> None:
             return answer
 
     settings = load_settings()
-    connection = Watched(settings.server)
     # Only now, after the imports, which are needed once per run.
     _stand_back()
-    delivery = Delivery(connection, patience, say)
+    delivery = Delivery(Watched(settings.server), patience, say)
     refused = False
     home = settings.home(campaign_folder)
     with closing(Sender(campaign_folder, home, delivery, say)) as sender:
@@ -281,8 +259,7 @@ def send(campaign_folder: Path) -> None:
                 select.select([0], [], [], _IDLE_S)
                 time.sleep(_IDLE_S / 10)
         left = sender.left()
-    trouble = delivery.trouble
-    _print(vars(Outcome(delivery.points, left.trials, left.spooled, trouble)))
+    _print(vars(Outcome(delivery.points, left.trials, left.spooled, delivery.trouble)))
 
 
 def _print(values: dict[str, Any]) -> None:

@@ -60,7 +60,8 @@ class Sender:
                 f"{campaign_folder} is being sent by another closloop",
                 "wait for it to end: what is left over can be sent then",
             ) from error
-        self._damaged: set[str] = set()
+        # The finished trials that could not be read.
+        self.damaged: set[str] = set()
         self._done: set[str] = set()
         self._clock_said = False
 
@@ -68,11 +69,6 @@ class Sender:
         """Close the ledger."""
         self._ledger.close()
         os.close(self._lock)
-
-    @property
-    def damaged(self) -> frozenset[str]:
-        """The finished trials that could not be read."""
-        return frozenset(self._damaged)
 
     def turn(self) -> bool:
         """Send all data available now; return whether there were any.
@@ -83,14 +79,14 @@ class Sender:
         spooling = {name for run in spooled_runs(self._spool) if (name := self._trial_of(run))}
         for folder in finished_trials(self._folder):
             if folder.name not in spooling:
-                busy = self.send_archive(folder) or busy
+                busy |= self.send_archive(folder)
         return busy
 
     def send_spooled(self) -> bool:
         """Send the runs' spooled records; return whether there were any. Raises as `turn`."""
         busy = False
         for run in spooled_runs(self._spool):
-            busy = self._send_spool(run) or busy
+            busy |= self._send_spool(run)
         return busy
 
     def left(self) -> Left:
@@ -110,12 +106,12 @@ class Sender:
 
         With `again`, send all of it. A damaged folder is reported once and skipped.
         """
-        if folder.name in self._damaged or (folder.name in self._done and not again):
+        if folder.name in self.damaged or (folder.name in self._done and not again):
             return False
         try:
             return self._archive(read_trial(folder), again)
         except InputError as error:
-            self._damaged.add(folder.name)
+            self.damaged.add(folder.name)
             self._say(error.problems[0].with_end("; it is not sent"))
             return False
 
@@ -279,7 +275,7 @@ def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
     for run in runs:
         place = run.absolute()
         found = trial_folders(place)
-        if not found and not _spool_only(place):
+        if not found and not (place / ".telemetry").is_dir():
             raise InputError.single(
                 str(run),
                 "is no run folder: it has no finished trials",
@@ -290,7 +286,3 @@ def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
         for folder in found:
             wanted.setdefault(folder.parent, []).append(folder)
     return wanted
-
-
-def _spool_only(place: Path) -> bool:
-    return (place / ".telemetry").is_dir()

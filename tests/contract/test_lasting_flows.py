@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.flows import base_rtt_ns
+from inventory.routing import base_rtt_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, LASTING

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import SECN1, run_trial

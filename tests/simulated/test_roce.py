@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.analysis.load import load_facts
 from orchestration.backends.simulated.program import POLICIES
 from orchestration.core.codec import flattened, record_tables

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -75,3 +77,15 @@ def test_flows_of_a_csv_for_a_replay(files):
     said = run(*words, "-o", "two.csv").output
     assert "dropped: 1 flows with an end that is no host of the testbed: x (1)" in said
     assert (files / "two.csv").read_text() == "start_ns,src,dst,bytes,class\n0,h1,h2,2000,all\n"
+
+
+def test_the_help_lists_importers_without_loading_them():
+    code = (
+        "import sys; from typer.testing import CliRunner; from orchestration.cli.main import app;"
+        "print(CliRunner().invoke(app, ['import', '--help']).output, *sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert "Take over a run of OMNeT++" in shown
+    assert "orchestration.exchange.verbs" in shown
+    assert "orchestration.exchange.omnetpp_import" not in shown
+    assert "numpy" not in shown

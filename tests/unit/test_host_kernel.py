@@ -10,7 +10,7 @@ import pytest
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
-from inventory.scale import scaled
+from inventory.rack import scaled
 from orchestration.agent.bpf.btf import LayoutError, Layouts, smallest
 from orchestration.backends.emulated import forwarding, machine
 from orchestration.backends.hardware.agents import make_switch

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inventory.flows import own_control
 from inventory.rack import Rack
+from inventory.routing import own_control
 from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.agent.senders.flows import Service
 from orchestration.agent.senders.sockets import Board

@@ -1,6 +1,6 @@
 """Scaled time: a trial whose seconds take `trial.scale` seconds of the clock.
 
-Devices have rates divided by the factor (`inventory.scale`), and what lasts, lasts so many times
+Devices have rates divided by the factor (`inventory.rack`), and what lasts, lasts so many times
 longer (`stretched`). The rig in real time is given those. The loop, the tuner and the records see
 the trial as it was written, by `_DilatedRig`: its times are the clock's, divided by the factor. Why
 nothing else changes: docs/decisions/0080-scaled-time.md.

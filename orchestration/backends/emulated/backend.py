@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.scale import scaled
+from inventory.rack import scaled
 from orchestration.backends.common.dilation import stretched
 from orchestration.backends.common.linux import by_name
 from orchestration.backends.common.realtime import bound_shapers_late_ns

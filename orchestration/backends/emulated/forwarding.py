@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collectors.bpf.compile import RED_LAW, compiled
-from inventory.scale import MOST_SCALE, scaled
+from inventory.rack import MOST_SCALE, scaled
 from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram

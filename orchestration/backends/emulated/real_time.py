@@ -9,7 +9,7 @@ from typing import Any
 
 from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS
-from inventory.scale import scaled
+from inventory.rack import scaled
 from orchestration.agent.bpf.btf import VMLINUX
 from orchestration.agent.bpf.congestion import OLDEST, Control, read_control
 from orchestration.agent.bpf.load import kernel_release

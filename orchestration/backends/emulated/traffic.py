@@ -134,7 +134,7 @@ class _RoceTraffic(Traffic):
     senders = Senders.NICS
 
     def __init__(self, job: Any, schedule: Any) -> None:
-        from inventory.flows import base_rtt_ns, window_bytes
+        from inventory.routing import base_rtt_ns, window_bytes
         from orchestration.datapath.flows import ECT0, RoceFlows
         from traffic.drivers.connections import services
         from traffic.schedule import lasting_flows
@@ -235,7 +235,7 @@ def traffic_of(job: Any, fabric: Any) -> Traffic:
     if job.trial.host.roce is None:
         own = job.trial.fabric.kind != "linux"
         return _Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
-    from inventory.flows import roce_flows
+    from inventory.routing import roce_flows
     from traffic.schedule import part_of
 
     roce = roce_flows(job.testbed, job.trial, job.schedule)

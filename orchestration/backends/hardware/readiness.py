@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from inventory.rack import Rack
-from inventory.scale import scaled
+from inventory.rack import Rack, scaled
 from orchestration.backends.hardware.switches import Switch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.ports import Tuner

@@ -7,9 +7,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inventory.cabling import Finding, InterfaceState, Neighbour, Survey, judge
+from inventory.cabling import (
+    Finding,
+    InterfaceState,
+    Neighbour,
+    Reach,
+    Survey,
+    fabric_addresses,
+    judge,
+)
 from inventory.rack import Access, Rack
-from inventory.reachability import Reach, fabric_addresses
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable, unreadable
 from orchestration.device.fleet import side_by_side

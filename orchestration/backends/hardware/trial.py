@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inventory.scale import shapers_late_ns
+from inventory.rack import shapers_late_ns
 from orchestration.backends.common.dilation import (
     dilated,
     stretched,

@@ -8,8 +8,7 @@ from ipaddress import IPv4Address
 import numpy as np
 
 from inventory.addressing import attachments, emulated_addresses
-from inventory.flows import base_rtt_ns, window_bytes
-from inventory.routing import next_hops
+from inventory.routing import base_rtt_ns, next_hops, window_bytes
 from orchestration.agent.senders.flows import Endpoints, Flows
 from orchestration.backends.common.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names

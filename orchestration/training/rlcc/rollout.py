@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.flows import base_rtt_ns
+from inventory.routing import base_rtt_ns
 from orchestration import datapath
 from orchestration.backends.simulated.job import build_arrays
 from orchestration.backends.simulated.program import Operation, Program, Simulation
