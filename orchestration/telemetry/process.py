@@ -128,11 +128,9 @@ class Following:
     Use it as a context manager around the run, and `spool` for the run's trials.
     """
 
-    def __init__(
-        self, campaign_folder: Path, settings: Settings, patience_s: float = PATIENCE_S
-    ) -> None:
-        """Set the campaign's folder, and how long the end may wait until all is sent."""
-        self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
+    def __init__(self, campaign_folder: Path, settings: Settings) -> None:
+        """Set the campaign's folder, and the server with its settings."""
+        self._folder, self._settings = campaign_folder, settings
         self._sender: SenderProcess | None = None
         self._listener: Listener
 
@@ -155,7 +153,7 @@ class Following:
         if sender is None:
             return
         try:
-            for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
+            for said in sender.finish(_INTERRUPTED_S if error else PATIENCE_S):
                 _show(said)
             self._sum_up(sender)
         except KeyboardInterrupt:  # the trials are done: this ends only the wait for the server
