@@ -84,19 +84,15 @@ def _end_problems(
         yield item.problem(number, "peer_interface", what, remedy)
         return
     if (back.peer, back.peer_interface) != (item.device, link.interface):
-        what = (
-            f"{link.interface} is linked to {at}, but that port says it is linked to "
-            f"{back.peer}:{back.peer_interface}"
-        )
+        there = f"{back.peer}:{back.peer_interface}"
+        what = f"{link.interface} is linked to {at}, but that port says it is linked to {there}"
         yield item.problem(number, "peer_interface", what, "correct the wrong one of the two")
         return
     for field, shown in (("rate", format_rate), ("delay", format_duration)):
         here, there = getattr(link, field), getattr(back, field)
         if here is not None and there is not None and here != there:
-            what = (
-                f"the link at {link.interface} has a {field} of {shown(here)}, but {shown(there)} "
-                f"at {at}"
-            )
+            ends = f"{shown(here)}, but {shown(there)} at {at}"
+            what = f"the link at {link.interface} has a {field} of {ends}"
             yield item.problem(number, field, what, "write the same at both ends")
 
 

@@ -285,13 +285,9 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value)
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _described(model: type[BaseModel], loc: Loc) -> str:

@@ -238,12 +238,9 @@ def difference(duty: Duty) -> Failed | None:
     for name in sorted({*ours, *theirs}):
         here, there = ours.get(name, "none"), theirs.get(name, "none")
         if here != there:
-            return Failed.of(
-                NotReadyError(
-                    f"it has {name} {here}, and the machine that plans {there}",
-                    "install the same there: pip install 'closloop[cluster]', of the same commit",
-                )
-            )
+            what = f"it has {name} {here}, and the machine that plans {there}"
+            remedy = "install the same there: pip install 'closloop[cluster]', of the same commit"
+            return Failed.of(NotReadyError(what, remedy))
     return None
 
 

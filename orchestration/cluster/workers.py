@@ -147,11 +147,9 @@ class ClusterWorkers:
         memory_bytes = self._offers.memory_bytes(job.trial, job.testbed)
         if memory_bytes > self._largest_bytes:
             needed, most = memory_bytes >> 20, self._largest_bytes >> 20
-            error = TrialError(
-                f"it is planned to take {needed} MiB, and no node has more than {most} MiB",
-                "add a larger node; or a longer sample_period, which needs less",
-            )
-            self._at_once.append((job, Failed.of(error)))
+            what = f"it is planned to take {needed} MiB, and no node has more than {most} MiB"
+            remedy = "add a larger node; or a longer sample_period, which needs less"
+            self._at_once.append((job, Failed.of(TrialError(what, remedy))))
             return
         task = _Task(job, time.monotonic())
         self._hand_out(task)

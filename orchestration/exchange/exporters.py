@@ -9,7 +9,7 @@ of datagrams, in whole seconds.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -298,7 +298,7 @@ class _Sampled:
 
 def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
     """Return the samples of the switch that has the most."""
-    samples: dict[str, int] = defaultdict(int)
+    samples: Counter[str] = Counter()
     for agent, seen in found:
         samples[agent] += seen.samples
     most = max(samples, key=lambda agent: (samples[agent], agent))

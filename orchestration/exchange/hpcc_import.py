@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -108,7 +108,11 @@ def import_hpcc(
     )
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)
-    called = _control_name(config, control)
+    # the set of run.py whose values the config has, else the mode's name
+    same = control is not None and not differences(control, config.values)
+    called = control.name if control is not None and same else config.congestion_control
+    keys = control.values if control is not None else ()
+    own = {key: config.values[key] for key in keys if key in config.values}
     return Imported(
         format=HPCC_FORMAT,
         testbed=testbed,
@@ -126,7 +130,7 @@ def import_hpcc(
         faults=_faults(config, testbed, base_ns, files),
         actions=_thresholds(config, testbed),
         events=_events(pauses, testbed, base_ns),
-        facts={**queues, **_parameters(config, control)},
+        facts={**queues, **({"hpcc_parameters": own} if own else {})},
         settings=run_settings(config, topology, testbed),
         parent=names.trial,
         seed=names.seed,
@@ -247,11 +251,11 @@ def _flows(
         size, group, port = flows.size_bytes, flows.group, flows.dport
         end, alone = np.full((2, len(flows)), MISSING, dtype=np.int64)
         if fct is not None:
-            pairing = pair(fct, flows)
-            end[pairing.flow] = start[pairing.flow] + fct.fct_ns
-            alone[pairing.flow] = fct.alone_ns
-            if pairing.off:
-                text = f"{pairing.off} flows started a nanosecond off, as its clock rounds seconds"
+            flow, off = pair(fct, flows)
+            end[flow] = start[flow] + fct.fct_ns
+            alone[flow] = fct.alone_ns
+            if off:
+                text = f"{off} flows started a nanosecond off, as its clock rounds seconds"
                 findings.append(Reason("start-rounded", "warning", text))
     first_ns = int(start.min())
     if first_ns < base_ns:
@@ -343,19 +347,6 @@ def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[
     return tuple(
         Event(t_ns, PFC_KINDS[kind], labels[node][port]) for t_ns, node, port, kind in rows
     )
-
-
-def _control_name(config: HpccConfig, control: Control | None) -> str:
-    """Return the set of run.py whose values a config has, else the mode's name."""
-    same = control is not None and not differences(control, config.values)
-    return control.name if control is not None and same else config.congestion_control
-
-
-def _parameters(config: HpccConfig, control: Control | None) -> dict[str, Any]:
-    if control is None:
-        return {}
-    own = {key: config.values[key] for key in control.values if key in config.values}
-    return {"hpcc_parameters": own} if own else {}
 
 
 def _about_control(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, NoReturn
 
 import numpy as np
 import typer
@@ -118,8 +118,7 @@ def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
     """
     mapping, document = read_mapping(mapping_path, OmnetppMapping)
     run = _chosen(_joined(paths), mapping, document)
-    modules = _Modules(run, mapping.flows, document)
-    rows = list(modules.rows())
+    rows = list(_rows(run, mapping.flows, document))
     if not rows:
         what = f"no module of run {run.name} has flows as `flows` says"
         remedy = "`closloop import omnetpp FILE --list` shows what there is"
@@ -191,65 +190,52 @@ class _Row(NamedTuple):
     klass: str
 
 
-class _Modules:
-    """The modules that have flows, and the flows of each."""
+def _rows(run: Run, flows: OmnetppFlows, document: Document) -> Iterator[_Row]:
+    """Yield the flows, module by module. Raises InputError for results that do not match."""
 
-    def __init__(self, run: Run, flows: OmnetppFlows, document: Document) -> None:
-        self._flows, self._document = flows, document
-        example = r"Net\.host\[(?P<src>\d+)\]\.app\[\d+\]"
-        pattern = _pattern(flows.module, document, "flows", example)
-        self._values: dict[str, tuple[re.Match[str], dict[str, Floats]]] = {}
-        for item in run.results:
-            match = pattern.fullmatch(item.module)
-            if match is not None and item.kind == flows.kind.removesuffix("s"):
-                self._values.setdefault(item.module, (match, {}))[1][item.name] = item.value
-
-    def rows(self) -> Iterator[_Row]:
-        """Yield the flows, module by module. Raises InputError for results that do not match."""
-        wanted = {
-            name: called
-            for name in ("start", "bytes", "fct", "end", "src", "dst", "klass")
-            if (called := getattr(self._flows, name)) is not None
-        }
-        for module, (match, values) in self._values.items():
-            found = {name: values[called] for name, called in wanted.items() if called in values}
-            if not found:
-                continue
-            unfinished = {"fct", "end"} if self._flows.kind == "scalars" else set()
-            absent = [n for n in wanted if n not in found and n not in unfinished]
-            if absent:
-                self._fail(module, f"has no {wanted[absent[0]]!r} beside its other results")
-            lengths = {len(value) for value in found.values()}
-            if len(lengths) > 1:
-                counts = ", ".join(f"{wanted[name]} {len(value)}" for name, value in found.items())
-                self._fail(module, f"its results have different numbers of values: {counts}")
-            for place in range(lengths.pop()):
-                yield self._row(module, match, {n: float(v[place]) for n, v in found.items()})
-
-    def _row(self, module: str, match: re.Match[str], value: dict[str, float]) -> _Row:
-        groups = match.groupdict()
-        ends = []
-        for name in ("src", "dst"):
-            if name in value:
-                ends.append(_whole(value[name]))
-            elif groups.get(name):
-                ends.append(groups[name])
-            else:
-                self._fail(module, f"nothing says the {name}: neither a result nor the group")
-        return _Row(
-            module=module,
-            src=ends[0],
-            dst=ends[1],
-            start=value["start"],
-            size=value["bytes"],
-            fct=value.get("fct", np.nan),
-            end=value.get("end", np.nan),
-            klass=_whole(value["klass"]) if "klass" in value else ALL,
-        )
-
-    def _fail(self, module: str, what: str) -> None:
+    def fail(module: str, what: str) -> NoReturn:
         remedy = "correct the mapping; record start, bytes, ends and fct together, flow by flow"
-        raise InputError([self._document.problem(("flows",), f"module {module}: {what}", remedy)])
+        raise InputError([document.problem(("flows",), f"module {module}: {what}", remedy)])
+
+    example = r"Net\.host\[(?P<src>\d+)\]\.app\[\d+\]"
+    pattern = _pattern(flows.module, document, "flows", example)
+    modules: dict[str, tuple[re.Match[str], dict[str, Floats]]] = {}
+    for item in run.results:
+        match = pattern.fullmatch(item.module)
+        if match is not None and item.kind == flows.kind.removesuffix("s"):
+            modules.setdefault(item.module, (match, {}))[1][item.name] = item.value
+    names = ("start", "bytes", "fct", "end", "src", "dst", "klass")
+    wanted = {name: called for name in names if (called := getattr(flows, name)) is not None}
+    unfinished = {"fct", "end"} if flows.kind == "scalars" else set()
+    for module, (match, values) in modules.items():
+        found = {name: values[called] for name, called in wanted.items() if called in values}
+        if not found:
+            continue
+        absent = [n for n in wanted if n not in found and n not in unfinished]
+        if absent:
+            fail(module, f"has no {wanted[absent[0]]!r} beside its other results")
+        lengths = {len(value) for value in found.values()}
+        if len(lengths) > 1:
+            counts = ", ".join(f"{wanted[name]} {len(value)}" for name, value in found.items())
+            fail(module, f"its results have different numbers of values: {counts}")
+        groups = {name: text for name, text in match.groupdict().items() if text}
+        for place in range(lengths.pop()):
+            value = {name: float(column[place]) for name, column in found.items()}
+            ends: dict[str, str] = dict(groups)
+            ends.update({n: _whole(value[n]) for n in ("src", "dst") if n in value})
+            for name in ("src", "dst"):
+                if name not in ends:
+                    fail(module, f"nothing says the {name}: neither a result nor the group")
+            yield _Row(
+                module=module,
+                src=ends["src"],
+                dst=ends["dst"],
+                start=value["start"],
+                size=value["bytes"],
+                fct=value.get("fct", np.nan),
+                end=value.get("end", np.nan),
+                klass=_whole(value["klass"]) if "klass" in value else ALL,
+            )
 
 
 def _whole(value: float) -> str:

@@ -27,13 +27,9 @@ from orchestration.exchange.source import new_place, quantity
 
 # Kind of file -> default idle time of a five-tuple that ends a flow.
 IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
-_MAGICS = (
-    b"\xa1\xb2\xc3\xd4",
-    b"\xd4\xc3\xb2\xa1",
-    b"\xa1\xb2\x3c\x4d",
-    b"\x4d\x3c\xb2\xa1",
-    b"\x0a\x0d\x0d\x0a",
-    b"\x1f\x8b",
+# Of pcap (in us and ns, by both byte orders), pcapng and gzip.
+_MAGICS = tuple(
+    map(bytes.fromhex, ["a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a", "1f8b"])
 )
 
 
@@ -181,33 +177,20 @@ def write_replay(
     the testbed. Flows with an address without a host are dropped. Raises InputError if no flow is
     left, or if `out` exists.
     """
-    with new_place(out):
-        return _write(out, recorded, testbed, hosts)
-
-
-def _write(
-    out: Path, recorded: Recorded, testbed: Testbed, hosts: dict[str, str] | None
-) -> ReplayFile:
-    assigned = hosts is None
     known = _in_order_of_appearance(recorded.records, testbed) if hosts is None else hosts
     kept, lost, itself = _placed(recorded.records, known)
     dropped = Counter(
         address for record in lost for address in (record.src, record.dst) if address not in known
     )
     if not recorded.records:
-        raise InputError.single(
-            str(out),
-            f"no flow is left of {recorded.source}"
-            + (f": {'; '.join(recorded.notes)}" if recorded.notes else ""),
-            "give a file with TCP or UDP that carries payload",
-        )
+        why = f": {'; '.join(recorded.notes)}" if recorded.notes else ""
+        what = f"no flow is left of {recorded.source}{why}"
+        remedy = "give a file with TCP or UDP that carries payload"
+        raise InputError.single(str(out), what, remedy)
     if not kept:
-        raise InputError.single(
-            str(out),
-            f"no flow is left: {len(lost)} of {len(lost) + itself} have an end that is no host of "
-            f"{testbed.name}",
-            "say which address is which host: --hosts FILE",
-        )
+        count = f"{len(lost)} of {len(lost) + itself}"
+        what = f"no flow is left: {count} have an end that is no host of {testbed.name}"
+        raise InputError.single(str(out), what, "say which address is which host: --hosts FILE")
     first_ns = min(record.start_ns for record in kept)
     number = {name: place for place, name in enumerate(testbed.hosts)}
     kept.sort(key=lambda r: (r.start_ns, number[known[r.src]], number[known[r.dst]]))
@@ -218,9 +201,10 @@ def _write(
         "bytes": [record.size_bytes for record in kept],
         "class": [record.klass for record in kept],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(out) as partial:
-        write_csv(partial, columns)
+    with new_place(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(out) as partial:
+            write_csv(partial, columns)
     notes = list(recorded.notes)
     if itself:
         notes.append(f"{itself} flows go from a host to itself and are dropped")
@@ -231,7 +215,7 @@ def _write(
         size_bytes=sum(record.size_bytes for record in kept),
         duration_ns=kept[-1].start_ns - first_ns,
         hosts=known,
-        assigned=assigned,
+        assigned=hosts is None,
         dropped=dict(dropped.most_common()),
         dropped_flows=len(lost),
         notes=tuple(notes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
@@ -21,7 +22,8 @@ from typer.core import TyperCommand, TyperGroup
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, waiting
 from orchestration.cli.verbs import command_of
-from orchestration.core.plugins import load, offered
+from orchestration.core.errors import InputError
+from orchestration.core.plugins import PluginError, load, offered
 from orchestration.exchange import VERBS
 
 if TYPE_CHECKING:
@@ -43,19 +45,26 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in offered(self.group):
             raise KeyError(name)
-        function = load(name, self.group)
+        try:
+            function = load(name, self.group)
+        except PluginError as error:
+            raise InputError([error.problem.relocated(self.group)]) from error
         if get_type_hints(function).get("return") is not type(None):
             function = _joining(function)
         return command_of(name, verb()(function))
 
     def docstring(self, name: str) -> str:
-        """Return the docstring of an entry point's function, from its source, which is not run."""
+        """Return the docstring of an entry point's function, from its source, which is not run.
+
+        It is "" for one that cannot be found or read: calling it says why.
+        """
         point = offered(self.group)[name]
-        spec = find_spec(point.module)
-        get_source = getattr(spec and spec.loader, "get_source", lambda _: "")
-        for node in ast.parse(get_source(point.module) or "").body:
-            if isinstance(node, ast.FunctionDef) and node.name == point.attr:
-                return ast.get_docstring(node) or ""
+        with suppress(ImportError, SyntaxError):
+            spec = find_spec(point.module)
+            get_source = getattr(spec and spec.loader, "get_source", lambda _: "")
+            for node in ast.parse(get_source(point.module) or "").body:
+                if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+                    return ast.get_docstring(node) or ""
         return ""
 
 

@@ -1,4 +1,8 @@
-"""Turn what trials recorded into what a replay reads: their flows, and their actions by knobs."""
+"""What a replay reads of trials: which they are, their flows, and their actions by knobs.
+
+They are the trial of one folder, or the valid trials of a run folder. Those that differ only in
+tuner, seed and repeat form a group, which one campaign can replay.
+"""
 
 from __future__ import annotations
 

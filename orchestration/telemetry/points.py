@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -182,15 +181,6 @@ def _text(path: Path) -> str:
         ) from error
 
 
-@dataclass(frozen=True)
-class SpoolBatch:
-    """Lines from a spool, the part that comes next, and the rows that they are, by table."""
-
-    lines: list[str]
-    next_part: int
-    rows: Counter[str]
-
-
 def started_ns(trial: TrialResult) -> int:
     """Return the wall clock time of a trial's time 0, in ns since 1970.
 
@@ -213,10 +203,13 @@ def started_ns(trial: TrialResult) -> int:
     return round(datetime.fromisoformat(at).timestamp() * 1000) * 1_000_000
 
 
-def spool_batches(run: SpooledRun, about: dict[str, Any], first: int = 0) -> Iterator[SpoolBatch]:
+def spool_batches(
+    run: SpooledRun, about: dict[str, Any], first: int = 0
+) -> Iterator[tuple[list[str], int, Counter[str]]]:
     """Yield the points of a run's parts from number `first` on, about `LINES` at a time.
 
-    Raises DamagedSpool.
+    With lines come the number of the part that is next, and their rows by table. Raises
+    DamagedSpool.
     """
     tags = {name: about[name] for name in ("campaign", "trial", "run")}
     begins = {
@@ -237,7 +230,7 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], first: int = 0) -> Ite
         except (KeyError, ValueError) as error:
             raise DamagedSpool(str(error)) from error
         if rows.total() >= LINES // 2:
-            yield SpoolBatch(lines, number + 1, rows)
+            yield lines, number + 1, rows
             lines, rows = [], Counter()
     if rows:
-        yield SpoolBatch(lines, number + 1, rows)
+        yield lines, number + 1, rows

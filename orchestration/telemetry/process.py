@@ -17,19 +17,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from collectors.sinks.spooling import SpoolNote
 from orchestration.core.errors import ClosloopError
 from orchestration.core.problems import Code, Problem, told
 
 if TYPE_CHECKING:  # the process itself needs none of these
+    from orchestration.core.repeats import RepeatRule, Standing
     from orchestration.core.trial import TrialSpec
     from orchestration.run.runner import Listener
+    from orchestration.run.worker import Failed, Finished, Progressed
     from orchestration.telemetry.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
@@ -126,22 +128,16 @@ class Following:
     Use it as a context manager around the run, and `spool` for the run's trials.
     """
 
-    def __init__(
-        self, campaign_folder: Path, settings: Settings, patience_s: float = PATIENCE_S
-    ) -> None:
-        """Set the campaign's folder, and how long the end may wait until all is sent."""
-        self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
+    def __init__(self, campaign_folder: Path, settings: Settings) -> None:
+        """Set the campaign's folder, and the server with its settings."""
+        self._folder, self._settings = campaign_folder, settings
         self._sender: SenderProcess | None = None
-        self._listener: Listener | None = None
+        self._listener: Listener
 
     def before(self, listener: Listener) -> Listener:
         """Pass all events from now on to `listener`; return the listener to use in its place."""
         self._listener = listener
-        return cast("Listener", self)
-
-    def __getattr__(self, event: str) -> Any:
-        # Events without a method here are the listener's alone.
-        return getattr(self._listener, event)
+        return self
 
     def spool(self, trial: TrialSpec) -> SpoolNote:
         """Return the place of a trial's spool."""
@@ -157,7 +153,7 @@ class Following:
         if sender is None:
             return
         try:
-            for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
+            for said in sender.finish(_INTERRUPTED_S if error else PATIENCE_S):
                 _show(said)
             self._sum_up(sender)
         except KeyboardInterrupt:  # the trials are done: this ends only the wait for the server
@@ -166,14 +162,36 @@ class Following:
         finally:
             sender.close()
 
-    def planned(self, *counts: int) -> None:
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
         """Pass on the size of the run, and start the sender, since the folder now exists."""
-        self.__getattr__("planned")(*counts)
+        self._listener.planned(trials, finished, jobs)
         self._sender = SenderProcess(self._folder)
+
+    def started(self, trial: TrialSpec) -> None:
+        """Pass it on."""
+        self._listener.started(trial)
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """Pass it on."""
+        self._listener.progressed(trial, progress)
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """Pass it on."""
+        self._listener.finished(trial, result)
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Pass it on."""
+        self._listener.failed(trial, failure)
+
+    def looked(
+        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    ) -> None:
+        """Pass it on."""
+        self._listener.looked(found, rule, trials, finished)
 
     def tick(self) -> None:
         """Pass on the tick, and show the sender's messages."""
-        self.__getattr__("tick")()
+        self._listener.tick()
         if self._sender is not None:
             for said in self._sender.messages():
                 _show(said)

@@ -167,10 +167,10 @@ class Sender:
                 self._watch_clock(int(about["started_ns"]))
                 key = (str(about["trial"]), str(about["run"]))
                 sent = self._ledger.of(*key)
-                for batch in spool_batches(run, about, sent.part):
-                    self._delivery.send(batch.lines)
-                    sent.part = batch.next_part
-                    sent.spooled.update(batch.rows)
+                for lines, next_part, rows in spool_batches(run, about, sent.part):
+                    self._delivery.send(lines)
+                    sent.part = next_part
+                    sent.spooled.update(rows)
                     self._ledger.note(*key)
                     run.forget(sent.part)
                     busy = True
