@@ -32,35 +32,22 @@ if TYPE_CHECKING:
 
 API_VERSION = "1.1"
 
-# name -> where it is, and what it is called there
-_PLACES = {
-    "Action": ("orchestration.core.records", "Action"),
-    "BaseTuner": ("tuners.base", "BaseTuner"),
-    "Change": ("orchestration.core.records", "Change"),
-    "ClosloopError": ("orchestration.core.errors", "ClosloopError"),
-    "Column": ("orchestration.core.knobs", "Column"),
-    "ECN": ("orchestration.core.knobs", "ECN"),
-    "EnvironmentSettings": ("orchestration.environment", "Settings"),
-    "FLOW_TABLE": ("orchestration.core.signals", "FLOW_TABLE"),
-    "FabricEnv": ("orchestration.environment", "FabricEnv"),
-    "FabricParallelEnv": ("orchestration.environment", "FabricParallelEnv"),
-    "KNOBS": ("orchestration.core.knobs", "KNOBS"),
-    "Knob": ("orchestration.core.knobs", "Knob"),
-    "Metric": ("orchestration.analysis.metric", "Metric"),
-    "Observation": ("orchestration.core.records", "Observation"),
-    "Offer": ("orchestration.core.ports", "Offer"),
-    "Program": ("orchestration.core.records", "Program"),
-    "SIGNALS": ("orchestration.core.signals", "SIGNALS"),
-    "Setup": ("orchestration.core.records", "Setup"),
-    "Signal": ("orchestration.core.signals", "Signal"),
-    "Tuner": ("orchestration.core.ports", "Tuner"),
-    "check_tuner": ("tuners.contract", "check_tuner"),
-    "compare": ("closloop.campaigns", "compare"),
-    "plan": ("closloop.campaigns", "plan"),
-    "run": ("closloop.campaigns", "run"),
-    "sql": ("orchestration.results.sql", "sql"),
-    "table": ("orchestration.results.sql", "table"),
+_MODULES = {
+    "closloop.campaigns": ("compare", "plan", "run"),
+    "orchestration.analysis.metric": ("Metric",),
+    "orchestration.core.errors": ("ClosloopError",),
+    "orchestration.core.knobs": ("ECN", "KNOBS", "Column", "Knob"),
+    "orchestration.core.ports": ("Offer", "Tuner"),
+    "orchestration.core.records": ("Action", "Change", "Observation", "Program", "Setup"),
+    "orchestration.core.signals": ("FLOW_TABLE", "SIGNALS", "Signal"),
+    "orchestration.environment": ("FabricEnv", "FabricParallelEnv"),
+    "orchestration.results.sql": ("sql", "table"),
+    "tuners.base": ("BaseTuner",),
+    "tuners.contract": ("check_tuner",),
 }
+# name -> where it is, and what it is called there
+_PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names}
+_PLACES["EnvironmentSettings"] = ("orchestration.environment", "Settings")
 
 __all__ = [
     "API_VERSION",

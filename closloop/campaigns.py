@@ -32,10 +32,10 @@ def plan(
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.plan import make_plan
-    from orchestration.run.wiring import check_fits
+    from orchestration.run.checked import checked
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
-    check_fits(loaded)
+    loaded = checked(loaded, with_policies=True)
     cores = 1 if loaded.takes_turns else len(os.sched_getaffinity(0))
     return make_plan(loaded, jobs or cores, RUNS)
 
@@ -58,18 +58,19 @@ def run(
     rack's, for the hardware backend. Call it from the main thread: it forks a process a trial.
     Raises InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
     """
-    from orchestration.run.own_process import spare_threads
+    from orchestration.core.machine import spare_threads
 
     spare_threads()
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.device.ssh import Secrets
+    from orchestration.run.checked import checked
     from orchestration.run.launcher import launch
     from orchestration.run.wiring import RackAccess
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     rack = None if inventory is None else RackAccess(Path(inventory), Secrets())
-    return launch(loaded, Path(out), rack=rack, jobs=jobs, fresh=fresh)
+    return launch(checked(loaded), Path(out), rack=rack, jobs=jobs, fresh=fresh)
 
 
 def compare(

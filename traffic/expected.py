@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import assert_never
 
-from orchestration.core.brought import here
+from orchestration.core.files import here
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     AllToAllSpec,

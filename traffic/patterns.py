@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from orchestration.core.brought import here
+from orchestration.core.files import here
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import (

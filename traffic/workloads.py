@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestration.core import plugins
-from orchestration.core.brought import here
 from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.files import here
 from orchestration.core.records import Floats, Ints
 
 GROUP = "closloop.workloads"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestration.core.brought import here
 from orchestration.core.csv_columns import CsvColumns, Kind, read_csv
 from orchestration.core.errors import InputError
+from orchestration.core.files import here
 from orchestration.core.knobs import ECN, KNOBS, Knob
 from orchestration.core.records import Action, Change, Ints, Observation, Setup
 from orchestration.core.signals import TARGET_COLUMNS, Scope, targets

@@ -13,9 +13,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from orchestration.core import user_folders
+from orchestration.core import files as user_folders
 from orchestration.core.errors import NotReadyError
-from orchestration.core.packaged import BPF, packaged
+from orchestration.core.files import BPF, packaged
 
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from orchestration.core.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
+from orchestration.core.roce import FORMER_HPCC_TEXT, trained_under_former_hpcc
 from orchestration.core.trial import TrialSpec, checkpoint_in
 from orchestration.results.stamp import Reason
 from tuners.learning.checkpoint import CheckpointError, card_of, find

@@ -28,12 +28,13 @@ from orchestration.core.condition import (
     factors_of,
     in_words,
     labels_of,
+    place_of,
     tuner_called,
+    turns,
 )
 from orchestration.core.errors import InputError, Problem, gather
 from orchestration.core.records import Floats
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
-from orchestration.core.turns import place_of, turns
 from orchestration.results.found import campaign_below, trial_folders
 from orchestration.results.looks import read_looks
 from orchestration.results.reader import read_trial

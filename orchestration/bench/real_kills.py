@@ -18,7 +18,7 @@ from orchestration.bench import machine
 from orchestration.bench.killed_racks import CARDS, KilledRacks
 from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.core.errors import NotReadyError, TrialError
-from orchestration.run.own_process import noted_signals
+from orchestration.core.machine import noted_signals
 from orchestration.virtual_rack import interfaces
 from orchestration.virtual_rack.containers import require_runtime
 from orchestration.virtual_rack.image import require_image

@@ -9,13 +9,11 @@ a time has not arrived by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
-from inventory.files import load_testbed
 from orchestration.core.condition import in_words
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
@@ -94,7 +92,7 @@ class Arriving:
 
 def arriving(
     trials: Sequence[TrialSpec],
-    testbed_of: Callable[[str], Testbed],
+    testbeds: Mapping[str, Testbed],
     schedule_of: Callable[[TrialSpec, Testbed], Schedule],
     repeats: int = REPEATS,
 ) -> tuple[Arriving, ...]:
@@ -114,19 +112,17 @@ def arriving(
     found = []
     for which, by_seed in groups.items():
         some = list(by_seed.values())[:repeats]
-        testbed = testbed_of(some[0].testbed)
+        testbed = testbeds[some[0].testbed]
         flows = [schedule_of(trial, testbed) for trial in some]
         found.append(_of_condition(tuple(sorted(labels[which])), some, testbed, flows))
     return tuple(sorted(found, key=lambda one: one.conditions))
 
 
-def foretold(trials: Sequence[TrialSpec]) -> str:
-    """Return what is to be said before trials run, of the condition that lacks most; "" if none."""
-    short = _short(arriving(trials, cache(load_testbed), make_schedule, repeats=1))
-    if not short:
-        return ""
+def foretold(trials: Sequence[TrialSpec], testbeds: Mapping[str, Testbed]) -> list[str]:
+    """Return what is to be said before trials run, of the condition that lacks most, if any."""
+    short = _short(arriving(trials, testbeds, make_schedule, repeats=1))
     more = f" ({len(short) - 1} more such: closloop plan CAMPAIGN)" if short[1:] else ""
-    return f"{short[0].sentence}{more}"
+    return [f"{one.sentence}{more}" for one in short[:1]]
 
 
 def in_plan(found: Sequence[Arriving]) -> list[str]:

@@ -7,19 +7,17 @@ each level of each factor once, and of the largest levels together.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from inventory.files import load_testbed
 from inventory.routing import PathTable
 from inventory.strictyaml import in_order, read
-from orchestration.campaign.expand import Cell, check_cells, first_trial, overridden
+from orchestration.campaign.cells import Cell, check_cells, overridden
+from orchestration.campaign.expand import first_trial
 from orchestration.campaign.factors import Factors, Level, read_factors
 from orchestration.campaign.limits import (
     FLOW_BYTES,
@@ -101,20 +99,19 @@ def read_bounds(
     Raises InputError for what is wrong in the file and in the conditions that are looked at, but
     for their sizes.
     """
-    folder = os.path.dirname(path)
     document = overridden(read(path), backend, clock, repeats)
     factors = read_factors(document)
     trials = count_trials(document, factors)
     problem = count_problem(document, factors, trials)
     cells, problems = check_cells(document, factors, islice(_some(factors), _CONDITIONS))
     if not problems and count_conditions(factors) > len(cells):
-        largest = _largest(factors, cells, folder)
+        largest = _largest(factors, cells)
         more, problems = check_cells(document, factors, [largest])
         cells += more
     if problems or not cells:
         raise InputError(in_order([*problems, *([problem] if problem else [])]))
     too_large = {one: None for cell in cells for one in cell.too_large}
-    sizes = [_size(cell, folder) for cell in cells]
+    sizes = [_size(cell) for cell in cells]
     conditions = count_conditions(factors)
     flows = max(size.sent.flows for size in sizes)
     readings = max(size.readings for size in sizes)
@@ -164,16 +161,12 @@ def _some(factors: Factors) -> Iterator[dict[str, Level]]:
                 yield {**first, name: levels[-place]}
 
 
-def _largest(factors: Factors, cells: list[Cell], folder: str) -> Mapping[str, Level]:
+def _largest(factors: Factors, cells: list[Cell]) -> Mapping[str, Level]:
     """Return the combination of the levels that made the largest trials alone."""
-    testbed = cache(load_testbed)
 
     def size(cell: Cell) -> float:
-        trial = first_trial(cell, folder)
-        fabric = testbed(trial.testbed)
-        return _sent(trial, fabric).flows * FLOW_BYTES + (
-            count_readings(cell.file, fabric) * READING_BYTES
-        )
+        flows = _sent(first_trial(cell), cell.testbed).flows
+        return flows * FLOW_BYTES + count_readings(cell.file, cell.testbed) * READING_BYTES
 
     first, chosen = cells[0].labels, {}
     for name, levels in factors.levels.items():
@@ -188,9 +181,8 @@ def _largest(factors: Factors, cells: list[Cell], folder: str) -> Mapping[str, L
     return chosen
 
 
-def _size(cell: Cell, folder: str) -> _Size:
-    trial = first_trial(cell, folder)
-    testbed = load_testbed(trial.testbed)
+def _size(cell: Cell) -> _Size:
+    trial, testbed = first_trial(cell), cell.testbed
     sent = _sent(trial, testbed)
     readings = count_readings(cell.file, testbed)
     pace = mode_of(trial).pace

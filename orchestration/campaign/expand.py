@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
-from inventory.files import load_testbed
-from inventory.strictyaml import Document, in_order, read
-from orchestration.campaign import checks, limits, schema
-from orchestration.campaign import found as found_settings
-from orchestration.campaign.factors import Factors, Level, choose, read_factors
-from orchestration.campaign.fields import (
-    beside,
-    is_path,
-    params_beside,
-    reference_beside,
-)
-from orchestration.campaign.former import with_former_sets
+from orchestration.campaign import schema
+from orchestration.campaign.cells import Cell, read_cells
+from orchestration.campaign.fields import is_path, params_beside, reference_beside
 from orchestration.campaign.host_checks import controls_of
-from orchestration.campaign.hosts import Host
 from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.core import plugins
 from orchestration.core.capabilities import capabilities, mode_of
-from orchestration.core.condition import TUNER
-from orchestration.core.congestion import PROGRAM
-from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.condition import TUNER, tuner_called
+from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
-from orchestration.core.problems import of_value
+from orchestration.core.load_balancing import MOST_TIMEOUT_NS
 from orchestration.core.repeats import RepeatRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
@@ -54,7 +39,7 @@ from orchestration.core.trial import (
     TunerSpec,
     of_repeat,
 )
-from orchestration.policies.store import program_path
+from orchestration.core.units import format_duration
 from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
 
@@ -65,7 +50,8 @@ class Campaign:
 
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
     order. `trials` are in the order in which they run; with adaptive `repeats` they are those that
-    may run at most.
+    may run at most. `testbeds` are theirs, by the names that they have them under, `tuner_lines`
+    the `file:line` of each tuner, by its label.
     """
 
     name: str
@@ -73,6 +59,8 @@ class Campaign:
     source: str
     cells: tuple[dict[str, Scalar], ...]
     trials: tuple[TrialSpec, ...]
+    testbeds: Mapping[str, Testbed]
+    tuner_lines: Mapping[str, str]
     repeats: RepeatRule | None = None
 
     @property
@@ -80,17 +68,9 @@ class Campaign:
         """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
         return any(mode_of(one).real_time for one in self.trials)
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One combination of the factors' levels: their labels, and the file with them in place.
-
-    `too_large` says what is too large of its trials.
-    """
-
-    labels: dict[str, Scalar]
-    file: schema.CampaignFile
-    too_large: tuple[Problem, ...] = ()
+    def line_of_tuner(self, trial: TrialSpec) -> str:
+        """Return the `file:line` of a trial's tuner; the campaign's name if the file has none."""
+        return self.tuner_lines.get(tuner_called(trial), self.name)
 
 
 def load_campaign(
@@ -105,7 +85,7 @@ def load_campaign(
     Raises InputError with every problem of the file, each with its line.
     """
     cells = read_cells(path, backend=backend, clock=clock, repeats=repeats)
-    trials = expand(cells, os.path.dirname(path))
+    trials = expand(cells)
     labels = [_labels(cell, tuner) for cell in cells for tuner in cell.file.tuners]
     return Campaign(
         name=cells[0].file.campaign,
@@ -114,85 +94,23 @@ def load_campaign(
         # in a replay, a cell may have no trial in the first repeats
         cells=tuple(cell for cell in labels if any(trial.cell == cell for trial in trials)),
         trials=trials,
+        testbeds={cell.testbed_name: cell.testbed for cell in cells},
+        tuner_lines={key: line for cell in cells for key, line in cell.tuner_lines.items()},
         repeats=_rule(cells[0].file),
     )
 
 
-def read_cells(
-    path: str | Path,
-    *,
-    backend: str | None = None,
-    clock: str | None = None,
-    repeats: int | None = None,
-    tuners: Sequence[Mapping[str, Scalar]] | None = None,
-) -> list[Cell]:
-    """Return the combinations of a file's factors, checked; the rest overrides the file's own.
-
-    With other `tuners` than the file's, factors that only those refer to fall away. Raises
-    InputError as `load_campaign` does.
-    """
-    document = overridden(read(path), backend, clock, repeats)
-    factors = read_factors(document)
-    trials = limits.count_trials(document, factors, None if tuners is None else len(tuners))
-    if too_many := limits.count_problem(document, factors, trials):
-        raise InputError(in_order([*factors.problems, too_many]))
-    cells, problems = check_cells(document, factors, factors.combinations(), tuners)
-    problems += [problem for cell in cells for problem in cell.too_large]
-    if problems:
-        raise InputError(in_order(problems))
-    files = with_former_sets([cell.file for cell in cells], path)
-    return [replace(cell, file=file) for cell, file in zip(cells, files, strict=True)]
-
-
-def check_cells(
-    document: Document,
-    factors: Factors,
-    combinations: Iterable[Mapping[str, Level]],
-    tuners: Sequence[Mapping[str, Scalar]] | None = None,
-) -> tuple[list[Cell], list[Problem]]:
-    """Return some combinations of a file's factors, and its problems but those of their sizes."""
-    kept = set(factors.levels) if tuners is None else factors.used_outside("tuners")
-    problems = list(factors.problems)
-    cells: list[Cell] = []
-    seen: set[tuple[Scalar, ...]] = set()
-    load = cache(load_testbed)
-    folder = os.path.dirname(document.name)
-    for chosen in combinations:
-        labels = {name: level.label for name, level in chosen.items() if name in kept}
-        if tuple(labels.values()) in seen:
-            continue
-        seen.add(tuple(labels.values()))
-        resolved = choose(document, factors.references, chosen)
-        if tuners is not None:
-            others = {"tuners": [dict(tuner) for tuner in tuners]}
-            resolved = replace(resolved, data={**resolved.data, **others})
-        resolved, found = found_settings.resolve(resolved, labels, load)
-        problems += found
-        file, found = resolved.check(schema.CampaignFile)
-        found += _semantic_problems(resolved, load)
-        problems += [problem for problem in found if not factors.explains(problem)]
-        if file is not None:
-            too_large: tuple[Problem, ...] = ()
-            with suppress(InputError):  # no such testbed, which is among the problems
-                testbed = load(beside(folder, file.testbed))
-                too_large = tuple(limits.size_problems(resolved, file, testbed, folder))
-            cells.append(Cell(labels, file, too_large))
-    return cells, problems
-
-
-def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
+def expand(cells: Sequence[Cell]) -> tuple[TrialSpec, ...]:
     """Return the trials of `cells`, crossed with tuners and repeats, in the order of their run.
 
     A block holds every cell once, in an order drawn from the campaign's seed, so that drift over
     time favours no tuner. In a replay, a block holds only the cells whose trials the parent has.
-    The campaign's paths start at `folder`.
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
-    load = cache(load_testbed)
     for repeat in range(1, most_repeats(file.repeats) + 1):
         block = [
-            _trial(cell, tuner, repeat, folder, load)
+            _trial(cell, tuner, repeat)
             for cell in cells
             for tuner in cell.file.tuners
             if _has(cell.file.parent, tuner, repeat)
@@ -202,9 +120,9 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     return tuple(trials)
 
 
-def first_trial(cell: Cell, folder: str = "") -> TrialSpec:
+def first_trial(cell: Cell) -> TrialSpec:
     """Return a trial of a cell: its first tuner's first repeat. Raises InputError."""
-    return _trial(cell, cell.file.tuners[0], 1, folder, load_testbed)
+    return _trial(cell, cell.file.tuners[0], 1)
 
 
 def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> int:
@@ -217,43 +135,6 @@ def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> 
 
 def _rule(file: schema.CampaignFile) -> RepeatRule | None:
     return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
-
-
-def overridden(
-    document: Document, backend: str | None, clock: str | None, repeats: int | None
-) -> Document:
-    """Return the document with the command line's settings in place of the file's."""
-    problems = []
-    if backend is not None:
-        try:
-            document.data["backend"] = schema.check_backend(backend)
-        except ValueError as error:
-            problems.append(of_value(error, "--on"))
-    if clock is not None:
-        document.data["clock"] = clock
-        clocks: tuple[str, ...] = get_args(schema.CampaignFile.model_fields["clock"].annotation)
-        if clock not in clocks:
-            problems.append(Problem("--clock", f"no clock {clock!r}", f"use {' or '.join(clocks)}"))
-    if repeats is not None:
-        document.data["repeats"] = repeats
-        if repeats < 1:
-            problems.append(Problem("--repeats", f"{repeats} repeats", "use 1 or more"))
-    raise_any(problems)
-    return document
-
-
-def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> list[Problem]:
-    folder = os.path.dirname(document.name)
-    testbed: Testbed | None = None
-    problems: list[Problem] = []
-    name = document.data.get("testbed")
-    if isinstance(name, str):
-        try:
-            testbed = load(beside(folder, name))
-        except InputError as error:
-            problems += [document.at(("testbed",), fault) for fault in error.problems]
-    found = checks.check(document.data, testbed, folder)
-    return problems + [document.problem(*finding) for finding in found]
 
 
 def _has(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool:
@@ -278,25 +159,19 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
 
 
-def _roce(testbed: Testbed, file: schema.CampaignFile, folder: str) -> RoceSpec | None:
+def _roce(cell: Cell) -> RoceSpec | None:
     """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
-    for control in controls_of(testbed, file.host, file.traffic):
+    file, rates_bps = cell.file, cell.testbed.nic_rates_bps
+    for control in controls_of(cell.testbed, file.host, file.traffic):
         if control in ROCE_CONTROLS:
-            return file.host.roce.spec(control, folder, testbed.nic_rates_bps[0])
+            return file.host.roce.spec(control, cell.folder, rates_bps[0])
     return None
 
 
-def _trial(
-    cell: Cell,
-    tuner: schema.Tuner,
-    repeat: int,
-    folder: str,
-    load: Callable[[str], Testbed],
-) -> TrialSpec:
-    file = cell.file
+def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
+    file, folder = cell.file, cell.folder
     replayed = _parent_trial(file.parent, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
-    testbed = beside(folder, file.testbed)
     traffic = tuple(pattern_spec(item, file.duration, folder) for item in file.traffic)
     name = reference_beside(folder, tuner.name)
     params = params_beside(folder, tuner.params(repeat))
@@ -311,7 +186,7 @@ def _trial(
     recordings = {spec.file for spec in traffic if isinstance(spec, ReplaySpec)}
     return TrialSpec(
         campaign=file.campaign,
-        testbed=testbed,
+        testbed=cell.testbed_name,
         backend=schema.check_backend(file.backend),
         tuner=TunerSpec(name, params),
         traffic=traffic,
@@ -335,15 +210,15 @@ def _trial(
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            _roce(load(testbed), file, folder),
+            _roce(cell),
             file.host.loss_detection,
         ),
         cell=_labels(cell, tuner),
         files={
-            **{path: sha256_of(path) for path in (testbed, *workloads) if is_path(path)},
+            **{path: sha256_of(path) for path in (cell.testbed_name, *workloads) if is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
-            **_program_digest(file.host, folder),
+            **file.host.program_digests(folder),
             **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
             **{f"{ACTIONS}{path}": sha256_of(own_actions[key]) for key, path in actions.items()},
         },
@@ -355,13 +230,6 @@ def _trial(
         warm_up_ns=file.warm_up,
         allow_starvation=file.allow_starvation,
     )
-
-
-def _program_digest(host: Host, folder: str) -> dict[str, str]:
-    if host.congestion_control != PROGRAM or host.roce.program is None:
-        return {}
-    path = str(program_path(folder, host.roce.program.program))
-    return {path: sha256_of(path)}
 
 
 def _fabric(file: schema.CampaignFile) -> FabricSpec:
@@ -382,3 +250,48 @@ def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
 
 def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
     return {TUNER: tuner.called, **cell.labels}
+
+
+def with_scale(campaign: Campaign, factor: int) -> Campaign:
+    """Return the campaign with `factor` as its trials' scale. They are other trials, by their ids.
+
+    Raises InputError for what cannot be scaled.
+    """
+    for trial in campaign.trials if factor > 1 else ():
+        _check(campaign, trial, factor)
+    return replace(
+        campaign, trials=tuple(replace(trial, scale=factor) for trial in campaign.trials)
+    )
+
+
+def in_words(campaign: Campaign) -> str:
+    """Return a sentence on a scaled campaign; "" for any other."""
+    first = campaign.trials[0]
+    if first.scale == 1:
+        return ""
+    least = format_duration(first.duration_ns * first.scale)
+    most = format_duration((first.duration_ns + first.drain_ns) * first.scale)
+    return (
+        f"scale {first.scale}: rates are 1/{first.scale} of the testbed's, and a trial of "
+        f"{format_duration(first.duration_ns)} takes {least}, to {most} with its drain; all times "
+        "in results are divided by the scale again"
+    )
+
+
+def _check(campaign: Campaign, trial: TrialSpec, factor: int) -> None:
+    name, paths = str(campaign.path), trial.load_balancing
+    if trial.host.roce is not None:
+        raise InputError.single(
+            name,
+            "flows of RoCE NICs cannot be scaled: their parameters are rates and microseconds",
+            "use a congestion control of TCP, or run it on an unscaled rack or in virtual time",
+        )
+    timeout_ns = max(paths.edge_timeout_ns, paths.aggregation_timeout_ns)
+    if paths.kind == "flowlets" and timeout_ns * factor > MOST_TIMEOUT_NS:
+        raise InputError.single(
+            name,
+            f"scaled by {factor}, a flowlet timeout of {format_duration(timeout_ns)} is "
+            f"{format_duration(timeout_ns * factor)}, and switches take at most "
+            f"{format_duration(MOST_TIMEOUT_NS)}",
+            "use a smaller scale with fewer hosts, or a shorter timeout",
+        )

@@ -13,6 +13,7 @@ from inventory.strictyaml import Duration, StrictModel, one_of
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.core.congestion import ACK_EVERY, CONTROLS, PROGRAM
+from orchestration.core.files import sha256_of
 from orchestration.core.roce import (
     BDP_WINDOW,
     DCQCN_SETS,
@@ -120,6 +121,13 @@ class Host(StrictModel):
     roce: Roce = Roce()
 
     _moved = model_validator(mode="before")(staticmethod(move_program))
+
+    def program_digests(self, folder: str) -> dict[str, str]:
+        """Return the SHA-256 of the hosts' own program by its path, which starts in `folder`."""
+        if self.congestion_control != PROGRAM or self.roce.program is None:
+            return {}
+        path = str(program_path(folder, self.roce.program.program))
+        return {path: sha256_of(path)}
 
 
 class Fabric(StrictModel):

@@ -5,12 +5,12 @@ What answers marks on which backend is declared in `orchestration.core.congestio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inventory.routing import flow_controls, ignores_marks
 from orchestration.core.condition import factors_of, in_words, settings, tuner_called
-from orchestration.core.errors import Problem, raise_any
+from orchestration.core.errors import Problem
 from orchestration.core.knobs import ECN
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import ROCE_CONTROLS, TrialSpec
@@ -72,6 +72,22 @@ class Marking:
         several = [one for one in self.unanswered if len(one.arms) > 1 and not one.replays]
         return several if self.everywhere else []
 
+    def problems(self, line_of_tuner: Callable[[TrialSpec], str]) -> list[Problem]:
+        """Return the problems of those that are refused.
+
+        `line_of_tuner` gives the place of a trial's tuner in its campaign's file.
+        """
+        return [
+            Problem(
+                line_of_tuner(one.arms[0]),
+                f"tuners {_listed(one.tuners)} turn ECN thresholds only, and no flow answers ECN "
+                f"marks: all are under {one.under}",
+                f"use `congestion_control: {one.instead}`, which answers them, or keep one of "
+                "these tuners",
+            )
+            for one in self.refused
+        ]
+
     @property
     def sentences(self) -> list[str]:
         """What a plan says: which tuners are the same where, and which work for nothing."""
@@ -83,7 +99,7 @@ class Marking:
         return [_sentence(names, found) for (_, *names), found in groups.items()]
 
 
-def marking(trials: Iterable[TrialSpec], testbed_of: Callable[[str], Testbed]) -> Marking:
+def marking(trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> Marking:
     """Return the conditions of trials in which no flow answers ECN marks."""
     cells: dict[object, TrialSpec] = {}
     for trial in trials:
@@ -94,34 +110,12 @@ def marking(trials: Iterable[TrialSpec], testbed_of: Callable[[str], Testbed]) -
     ignored = [
         group
         for group in conditions.values()
-        if ignores_marks(testbed_of(group[0].testbed), group[0])
+        if ignores_marks(testbeds[group[0].testbed], group[0])
     ]
-    found = [_unanswered(group, testbed_of(group[0].testbed)) for group in ignored]
+    found = [_unanswered(group, testbeds[group[0].testbed]) for group in ignored]
     return Marking(
         tuple(one for one in found if one.arms), everywhere=len(ignored) == len(conditions)
     )
-
-
-def check_marking(
-    trials: Iterable[TrialSpec],
-    testbed_of: Callable[[str], Testbed],
-    where: Callable[[TrialSpec], str],
-) -> None:
-    """Raise InputError for a campaign whose tuners differ in nothing that reaches a flow.
-
-    `trials` are all of the campaign; `where` names the place of a trial's tuner in its file.
-    """
-    problems = [
-        Problem(
-            where(one.arms[0]),
-            f"tuners {_listed(one.tuners)} turn ECN thresholds only, and no flow answers ECN "
-            f"marks: all are under {one.under}",
-            f"use `congestion_control: {one.instead}`, which answers them, or keep one of these "
-            "tuners",
-        )
-        for one in marking(trials, testbed_of).refused
-    ]
-    raise_any(problems)
 
 
 def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unanswered:

@@ -8,7 +8,7 @@ the trials that an earlier run left beneath `runs`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -94,7 +94,7 @@ class Plan:
 
 def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
     """Return the plan of a campaign; `runs` may hold earlier results, `jobs` is 1 or more."""
-    estimator = _Estimator()
+    estimator = _Estimator(campaign.testbeds)
     factor, earlier = _correction(estimator, campaign.trials[0], runs)
     trials = tuple(estimator.estimate(trial, factor) for trial in campaign.trials)
     each_s = [trial.wall_s for trial in trials]
@@ -104,7 +104,7 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
         wall_s=max(*each_s, sum(each_s) / jobs),
         disk_bytes=sum(trial.disk_bytes for trial in trials),
         earlier=earlier,
-        arriving=arriving(campaign.trials, estimator.testbed, estimator.schedule),
+        arriving=arriving(campaign.trials, campaign.testbeds, estimator.schedule),
     )
 
 
@@ -134,17 +134,20 @@ def packet_hops(
 
 
 class _Estimator:
-    """Estimates trials; trials with the same flows share the work."""
+    """Estimates trials; trials with the same flows share the work.
 
-    def __init__(self) -> None:
-        self.testbed = cache(load_testbed)
-        self._paths = cache(lambda name: PathTable(self.testbed(name)))
+    Of earlier trials, the testbed need not be among `testbeds`.
+    """
+
+    def __init__(self, testbeds: Mapping[str, Testbed]) -> None:
+        self._testbed = cache(lambda name: testbeds.get(name) or load_testbed(name))
+        self._paths = cache(lambda name: PathTable(self._testbed(name)))
         self._traffic: dict[object, tuple[Schedule, Hops]] = {}
         self._kept_flows = 0
 
     def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
         """Return a trial's plan, its wall time multiplied by `factor`."""
-        testbed = self.testbed(trial.testbed)
+        testbed = self._testbed(trial.testbed)
         schedule, hops = self._offered(trial, testbed)
         longest = int(schedule.size_bytes.max(initial=0))
         slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)

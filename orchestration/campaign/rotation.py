@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestration.core.condition import tuner_called
+from orchestration.core.condition import place_of, tuner_called, turns
 from orchestration.core.trial import CHECKPOINT_PARAM, TrialSpec
-from orchestration.core.turns import place_of, turns
 
 
 def turn(names: Sequence[str], repeat: int) -> str:

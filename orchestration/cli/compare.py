@@ -48,7 +48,7 @@ def compare(
     from orchestration.analysis.comparison.equivalence import EQUIVALENT
     from orchestration.analysis.comparison.margins import parse_margins
     from orchestration.analysis.comparison.result import compare_runs
-    from orchestration.core.outputs import check_outputs
+    from orchestration.core.files import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.terminal import show
     from orchestration.results.found import recorded_files

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestration.core import wall
+from orchestration.core import machine
 from orchestration.core.plugins import load
 from orchestration.core.problems import in_words, told
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, strong, table
-from orchestration.run.tally import RunningTrial, Tally, status_line
+from orchestration.run.state import RunningTrial, Tally, status_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ class Display:
         title: str,
         say: Callable[[str], None],
         show: Callable[[Tally], None],
-        clock: Callable[[], float] = wall.steady_s,
+        clock: Callable[[], float] = machine.steady_s,
     ) -> None:
         self.title = title
         self.tally = Tally()
@@ -150,10 +150,10 @@ class _Every:
         self, seconds: float, show: Callable[[Tally, float], None], *, at_once: bool
     ) -> None:
         self._seconds, self._show = seconds, show
-        self._shown_s = float("-inf") if at_once else wall.steady_s()
+        self._shown_s = float("-inf") if at_once else machine.steady_s()
 
     def __call__(self, tally: Tally) -> None:
-        now_s = wall.steady_s()
+        now_s = machine.steady_s()
         if now_s - self._shown_s >= self._seconds:
             self._shown_s = now_s
             self._show(tally, now_s)
@@ -191,7 +191,7 @@ def in_real_time(trial: TrialSpec) -> bool:
     """Return whether a trial's own time is wall time; on a virtual rack it is not."""
     from orchestration.core.capabilities import mode_of
 
-    return mode_of(trial).real_time and not wall.is_virtual()
+    return mode_of(trial).real_time and not machine.is_virtual()
 
 
 def _took(trial: TrialSpec, result: Finished) -> str:

@@ -60,8 +60,8 @@ def init(
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.starter.write import check_free, make, write
-    from orchestration.core.outputs import check_outputs
-    from orchestration.run import wiring
+    from orchestration.core.files import check_outputs
+    from orchestration.run.checked import checked
 
     if not force:
         check_free(place)
@@ -70,7 +70,7 @@ def init(
     made = make(answers, place)
     check_outputs(made.texts, [answers.testbed, answers.workload], "choose another place")
     write(made, force=force)
-    wiring.check_fits(load_campaign(made.file))
+    checked(load_campaign(made.file), with_policies=True)
     for path in made.texts:
         typer.echo(f"written: {path}")
     typer.echo("next:")
@@ -81,8 +81,7 @@ def init(
 def _answers(said: _Said, asks: bool) -> Answers:
     """Return the answers: as options say, else as the user says if asked, else the defaults."""
     from inventory.files import known_testbeds, load_testbed
-    from orchestration.campaign.starter.arms import COMPARISONS
-    from orchestration.campaign.starter.sizes import checked_load, usual_load
+    from orchestration.campaign.starter.arms import COMPARISONS, checked_load, usual_load
     from orchestration.campaign.starter.write import Answers, unfit
     from traffic.workloads import known_workloads, load_workload
 
@@ -129,7 +128,7 @@ def _choose(question: str, rows: Sequence[tuple[str, str]], default: str) -> str
 
 
 def _ask_load(usual: float, fabric: Testbed) -> float:
-    from orchestration.campaign.starter.sizes import checked_load
+    from orchestration.campaign.starter.arms import checked_load
 
     while True:
         answer: float = typer.prompt("   Load, of the hosts' line rate?", default=usual, type=float)

@@ -15,7 +15,7 @@ from collectors.bpf.compile import flow_table_object
 from orchestration.backends.emulated import forwarding
 from orchestration.backends.simulated.program import COMPILER, find_program, find_wheel
 from orchestration.core.errors import ClosloopError, NotReadyError
-from orchestration.core.memory import available_memory_bytes
+from orchestration.core.machine import available_memory_bytes
 from orchestration.core.problems import Code, Problem, told
 from orchestration.kernel.boot import check_kernel, memory_dir
 from orchestration.kernel.build import missing_tools

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,19 +101,21 @@ def show_plan(
     bounds: Bounds | None = None,
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer; `bounds` as JSON only."""
-    from inventory.files import load_testbed
     from orchestration.campaign.arriving import in_plan
-    from orchestration.campaign.marks import marking
     from orchestration.campaign.plan import make_plan
     from orchestration.campaign.rotation import in_words
-    from orchestration.run import wiring
+    from orchestration.run.checked import checked
+    from orchestration.run.wiring import hardware
 
-    wiring.check_fits(campaign)
-    offers = _offers(campaign, rack) if rack is not None else None
+    campaign = checked(campaign, with_policies=True)
+    offers = None
+    if rack is not None:
+        testbed = campaign.testbeds[campaign.trials[0].testbed]
+        offers = hardware(rack).offers(campaign.trials, testbed)
     cores = 1 if campaign.takes_turns else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     span = _span(campaign, made, out)
-    marks = marking(campaign.trials, cache(load_testbed))
+    marks = campaign.marking
     if as_json:
         switches = {} if offers is None else {"switches": offers}
         repeats = {} if span is None else {"repeats": span}
@@ -150,14 +151,6 @@ def _bounds_json(bounds: Bounds) -> dict[str, Any]:
         "possible": not bounds.problems,
         "problems": [problem.to_json() for problem in bounds.problems],
     }
-
-
-def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:
-    from inventory.files import load_testbed
-    from orchestration.run import wiring
-
-    testbed = load_testbed(campaign.trials[0].testbed)
-    return wiring.hardware(rack).offers(campaign.trials, testbed)
 
 
 def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
@@ -224,12 +217,13 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
 
     What is likely is known by the spread of results that an earlier run left; None without any.
     """
-    from orchestration.run.adaptive import Rounds, checked_rule, condition
+    from orchestration.run.adaptive import Rounds, condition
 
-    rule = checked_rule(campaign)
+    rule = campaign.repeats
     if rule is None:
         return None
-    rounds, folder, likely = Rounds(campaign, rule), out / campaign.name, None
+    rounds = Rounds(campaign.cells, campaign.trials, rule)
+    folder, likely = out / campaign.name, None
     if folder.exists():
         with Phases() as phases:
             phases.phase("reading results")

@@ -25,13 +25,14 @@ from orchestration.cli.options import (
 )
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError
+from orchestration.core.machine import spare_threads
 from orchestration.core.problems import of_value, told
-from orchestration.run.own_process import spare_threads
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.core.trial import BackendName
-    from orchestration.run.place import Place
+    from orchestration.run.checked import CheckedCampaign
+    from orchestration.run.executors import Place
     from orchestration.run.runner import Summary
     from orchestration.run.wiring import RackAccess
 
@@ -49,7 +50,7 @@ class Running:
 
     def run(
         self,
-        campaign: Campaign,
+        campaign: CheckedCampaign,
         rack: RackAccess | None = None,
         *,
         watch: bool = False,
@@ -70,7 +71,7 @@ class Running:
     def run_on(
         self,
         executor: Place,
-        campaign: Campaign,
+        campaign: CheckedCampaign,
         rack: RackAccess | None = None,
         *,
         watch: bool = False,
@@ -89,7 +90,6 @@ class Running:
             executor=executor,
             sink=sink,
             open_display=partial(open_display, watched=self.out / campaign.name if watch else None),
-            notice=partial(typer.echo, err=True),
         )
 
     def show(self, summary: Summary) -> None:
@@ -144,9 +144,24 @@ def run(
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
     campaign = at_scale(on_rack(campaign, rack), scale)
-    summary = running.run(campaign, rack, watch=watch, sink=sink)
+    summary = running.run(announced(campaign, running.jobs), rack, watch=watch, sink=sink)
     running.show(summary)
     raise typer.Exit(summary.exit_code)
+
+
+def announced(campaign: Campaign, jobs: int) -> CheckedCampaign:
+    """Check a campaign, and say what a user should know before `jobs` of its trials run at once.
+
+    Raises InputError for one that cannot run.
+    """
+    from orchestration.run.checked import checked
+
+    ready = checked(campaign)
+    if not jobs and any(trial.clock for trial in ready.trials):
+        typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
+    for text in ready.notices():
+        typer.echo(text, err=True)
+    return ready
 
 
 def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) -> RackAccess | None:
@@ -167,7 +182,7 @@ def on_rack(campaign: Campaign, rack: RackAccess | None) -> Campaign:
     if rack is None:
         return campaign
     from inventory.ansible import load_rack
-    from orchestration.campaign.scale import in_words, with_scale
+    from orchestration.campaign.expand import in_words, with_scale
 
     made = with_scale(campaign, load_rack(rack.inventory).scale)
     if text := in_words(made):
@@ -182,9 +197,8 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     """
     if text is None:
         return campaign
-    from inventory.files import load_testbed
     from orchestration.backends.emulated.forwarding import chosen_scale
-    from orchestration.campaign.scale import in_words, with_scale
+    from orchestration.campaign.expand import in_words, with_scale
     from orchestration.core.capabilities import capabilities
 
     if not campaign.trials[0].clock:
@@ -195,7 +209,8 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
             else "trials that are not in real time carry any rates",
             "leave it out",
         )
-    made = with_scale(campaign, chosen_scale(text, load_testbed(campaign.trials[0].testbed)))
+    testbed = campaign.testbeds[campaign.trials[0].testbed]
+    made = with_scale(campaign, chosen_scale(text, testbed))
     if said := in_words(made):
         typer.echo(f"note: {said}", err=True)
     return made
@@ -212,7 +227,6 @@ def backend_named(name: str) -> BackendName:
 
 
 def _as_json(summary: Summary) -> dict[str, Any]:
-
     return {
         "folder": str(summary.folder),
         "trials": summary.trials,

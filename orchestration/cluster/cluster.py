@@ -18,13 +18,12 @@ from orchestration.cluster.started import joined, started
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, NotReadyError, not_installed
+from orchestration.core.machine import noted_signals
 from orchestration.core.ports import Backend
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.device.ssh import Secrets
-from orchestration.run.own_process import noted_signals
-from orchestration.run.place import Place
-from orchestration.run.pool import Work
+from orchestration.run.executors import Place, Work
 
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.
@@ -43,7 +42,7 @@ _objects: list[Objects] = []
 class Cluster:
     """A running cluster by its address, HOST:PORT or `auto`. Processes that are given it connect.
 
-    As `runner.place.Place`.
+    As `run.executors.Place`.
     """
 
     address: str

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, packed, put
-from orchestration.core.brought import BROUGHT
 from orchestration.core.errors import ClosloopError, NotReadyError
+from orchestration.core.files import BROUGHT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.pool import STOP_GRACE_S, Pool
+from orchestration.run.executors import STOP_GRACE_S, Pool
 from orchestration.run.worker import Failed, Finished, Job, Message, Progressed
 
 # (message, the files that the job leaves, if it is done)

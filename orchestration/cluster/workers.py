@@ -30,7 +30,7 @@ from orchestration.core.files import sha256_of
 from orchestration.core.ports import Backend, Luggage, Travels
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.pool import STOP_GRACE_S, Work
+from orchestration.run.executors import STOP_GRACE_S, Work
 from orchestration.run.worker import Failed, Finished, Job, Lost, Message
 from traffic.schedule import make_schedule
 
@@ -125,7 +125,7 @@ class Offers:
 
 
 class ClusterWorkers:
-    """Trials under way on a cluster: as `runner.place.Workers`."""
+    """Trials under way on a cluster: as `run.executors.Workers`."""
 
     def __init__(self, offers: Offers, largest_bytes: int) -> None:
         import ray

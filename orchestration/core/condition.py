@@ -2,17 +2,18 @@
 
 A condition is everything that determines a trial except its tuner, seed and repeat. Trials of one
 condition differ only in the tuner and in what each repeat draws at random. A campaign gives a
-trial's `cell` a label for each factor. Only the label `tuner` names the tuner.
+trial's `cell` a label for each factor. Only the label `tuner` names the tuner, whose checkpoints
+may take turns: another network in each repeat.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from orchestration.core.capabilities import capabilities
 from orchestration.core.roce import FORMER_HPCC, HPCC, is_former_hpcc
-from orchestration.core.trial import Scalar, TrialSpec
+from orchestration.core.trial import Scalar, TrialSpec, checkpoint_in
 
 # The factor that every campaign has: its levels are the campaign's tuners.
 TUNER = "tuner"
@@ -68,3 +69,27 @@ def settings(spec: TrialSpec) -> str:
 def condition_key(spec: TrialSpec) -> str:
     """Return a text that is equal for trials of one condition: same factors and settings."""
     return json.dumps([factors_of(spec.cell), settings(spec)], sort_keys=True)
+
+
+Place = tuple[str, str]
+
+
+def place_of(trial: TrialSpec) -> Place:
+    """Return what names a trial's cell: its campaign, and the labels of tuner and factors."""
+    return trial.campaign, json.dumps(trial.cell, sort_keys=True)
+
+
+def turns(trials: Iterable[TrialSpec]) -> dict[Place, dict[str, list[int]]]:
+    """Return the cells that have several checkpoints, each with the repeats of each of them.
+
+    Cells without labels are left out: nothing says that their trials belong together.
+    """
+    found: dict[Place, dict[str, set[int]]] = {}
+    for trial in trials:
+        if (name := checkpoint_in(trial)) and trial.cell:
+            found.setdefault(place_of(trial), {}).setdefault(name, set()).add(trial.repeat)
+    return {
+        place: {name: sorted(repeats) for name, repeats in used.items()}
+        for place, used in found.items()
+        if len(used) > 1
+    }

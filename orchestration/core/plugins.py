@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from orchestration.core.brought import here
+from orchestration.core.files import here
 from orchestration.core.problems import WrongValue
 
 

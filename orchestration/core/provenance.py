@@ -1,12 +1,16 @@
-"""The code that made a result: versions, and the commit when it ran from a git checkout."""
+"""What made a result: versions and commit of our code, or what an import knows of its run."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from orchestration.core.units import format_size
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,3 +53,41 @@ def _git(root: Path, *arguments: str) -> str:
         ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
     )
     return done.stdout.strip()
+
+
+HPCC_FORMAT = "HPCC ns-3"
+# In the spec of an import, for the hosts' congestion control; the facts have the real one.
+IMPORTED_CONTROL = "imported"
+# The fact with the congestion control, and its value where no file has it.
+CONGESTION_CONTROL, UNKNOWN_CONTROL = "congestion_control", "unknown"
+
+
+def import_settings(facts: Mapping[str, Any], buffer_bytes: int) -> dict[str, str]:
+    """Return the settings of an imported run that its spec and testbed do not hold: name -> words.
+
+    They decide its results, and stand in `facts["imported"]["settings"]` of its trials.
+    For a folder of 0.2 they are what every run of that simulator has, with a switch's buffer of
+    `buffer_bytes`.
+    """
+    imported = facts.get("imported")
+    if not isinstance(imported, Mapping):
+        return {}
+    settings = imported.get("settings")
+    if isinstance(settings, Mapping):
+        return {str(name): str(words) for name, words in settings.items()}
+    if imported.get("format") != HPCC_FORMAT:
+        return {}
+    parameters = facts.get("hpcc_parameters")
+    window = parameters.get("HAS_WIN", "1") != "0" if isinstance(parameters, Mapping) else False
+    return {
+        "shared-buffer": shared_buffer_words(buffer_bytes),
+        "pfc": "PFC",
+        **({"window": "a window of a bandwidth-delay product for each flow"} if window else {}),
+    }
+
+
+def shared_buffer_words(buffer_bytes: int) -> str:
+    """Return the words about a switch's buffer that its ports share."""
+    mib, rest = divmod(buffer_bytes, 2**20)
+    size = format_size(buffer_bytes) if rest else f"{mib}MiB"
+    return f"a buffer of {size} that a switch's ports share"

@@ -8,10 +8,9 @@ recorded as missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -80,159 +79,130 @@ class Signal:
         return self.name if self.scope == "queue" else f"{self.scope}.{self.name}"
 
 
-# Counts from the start of the fabric; and what is read for a tuner that asks only.
-_counter = partial(Signal, cumulative=True)
-_on_demand = partial(Signal, recorded=False, on_demand=True)
+def _of(scope: Scope, **common: Any) -> Callable[..., Signal]:
+    """Return what declares signals of a scope by name, unit and help, with fields in common."""
+
+    def declare(name: str, unit: str, help: str, **own: Any) -> Signal:
+        return Signal(name, scope, unit, help, **(common | own))
+
+    return declare
+
+
+_COUNTED = {"cumulative": True}
+_queue = _of("queue")
+_queue_asked = _of("queue", recorded=False, on_demand=True)
+_priority = _of("priority", needs="pfc")
+_switch = _of("switch", needs="shared-buffer")
+_balancing = _of("switch", needs="load-balancing", since=2)
+_host = _of("host")
+_nic = _of("host", needs="roce", since=2)
+_flow = _of("flow", needs="roce")
 SIGNALS: tuple[Signal, ...] = (
-    Signal("qlen_bytes", "queue", "B", "length of the queue"),
-    _counter("tx_bytes", "queue", "B", "bytes sent, without framing"),
-    _counter("tx_packets", "queue", "packets", "packets sent"),
-    _counter("marked_packets", "queue", "packets", "packets marked CE"),
-    _counter("dropped_packets", "queue", "packets", "packets dropped"),
-    Signal(
+    _queue("qlen_bytes", "B", "length of the queue"),
+    _queue("tx_bytes", "B", "bytes sent, without framing", **_COUNTED),
+    _queue("tx_packets", "packets", "packets sent", **_COUNTED),
+    _queue("marked_packets", "packets", "packets marked CE", **_COUNTED),
+    _queue("dropped_packets", "packets", "packets dropped", **_COUNTED),
+    _queue(
         "qlen_mean_bytes",
-        "queue",
         "B",
         "mean length of the queue over the samples since the last decision; the loop adds it",
         dtype="float64",
         recorded=False,
     ),
-    _on_demand(
+    _queue_asked(
         "incast_degree",
-        "queue",
         "hosts",
         "largest number of senders that one receiver has through the queue (PET, section 4.2.1)",
     ),
-    _on_demand(
+    _queue_asked(
         "mice_flows",
-        "queue",
         "flows",
         "flows of up to 1 MB so far, within the flow table's window (PET, section 4.2.1)",
     ),
-    _on_demand(
-        "elephant_flows",
-        "queue",
-        "flows",
-        "flows of more than 1 MB so far, within the flow table's window",
+    _queue_asked(
+        "elephant_flows", "flows", "flows of more than 1 MB so far, within the flow table's window"
     ),
-    _counter(
-        "pauses_received", "priority", "frames", "pause frames that the peer sent", needs="pfc"
-    ),
-    _counter(
-        "paused_ns", "priority", "ns", "time for which the peer had stopped the queue", needs="pfc"
-    ),
-    _counter("pauses_sent", "priority", "frames", "pause frames sent to the peer", needs="pfc"),
-    _counter(
-        "pausing_ns", "priority", "ns", "time for which the port had stopped its peer", needs="pfc"
-    ),
-    Signal(
-        "held_bytes", "priority", "B", "bytes in the buffer that came in by the port", needs="pfc"
-    ),
-    Signal("headroom_bytes", "priority", "B", "bytes of them in the port's headroom", needs="pfc"),
-    Signal(
-        "buffer_bytes",
-        "switch",
-        "B",
-        "bytes in the shared buffer, headroom included",
-        needs="shared-buffer",
-    ),
-    Signal(
-        "headroom_bytes", "switch", "B", "bytes in the headroom of all ports", needs="shared-buffer"
-    ),
-    _counter(
+    _priority("pauses_received", "frames", "pause frames that the peer sent", **_COUNTED),
+    _priority("paused_ns", "ns", "time for which the peer had stopped the queue", **_COUNTED),
+    _priority("pauses_sent", "frames", "pause frames sent to the peer", **_COUNTED),
+    _priority("pausing_ns", "ns", "time for which the port had stopped its peer", **_COUNTED),
+    _priority("held_bytes", "B", "bytes in the buffer that came in by the port"),
+    _priority("headroom_bytes", "B", "bytes of them in the port's headroom"),
+    _switch("buffer_bytes", "B", "bytes in the shared buffer, headroom included"),
+    _switch("headroom_bytes", "B", "bytes in the headroom of all ports"),
+    _balancing(
         "flowlets",
-        "switch",
         "flowlets",
         "flowlets that began where there is a choice of ports; under spray, packets",
-        since=2,
-        needs="load-balancing",
+        **_COUNTED,
     ),
-    _counter(
+    _balancing(
         "reroutes",
-        "switch",
         "flowlets",
         "flowlets that left by another port than their flow's former one",
-        since=2,
-        needs="load-balancing",
+        **_COUNTED,
     ),
-    Signal(
+    _balancing(
         "flowlet_entries",
-        "switch",
         "entries",
         "entries of the flowlet table whose flow sent a packet within the timeout",
-        since=2,
-        needs="load-balancing",
     ),
-    _counter(
+    _balancing(
         "flowlet_overflows",
-        "switch",
         "packets",
         "packets that found no entry, and took their flow's ECMP path",
-        since=2,
-        needs="load-balancing",
+        **_COUNTED,
     ),
-    _counter("retransmits", "host", "segments", "TCP segments sent again"),
-    _counter("timeouts", "host", "timeouts", "retransmission timeouts"),
-    _counter("out_of_order", "host", "segments", "TCP segments that arrived before an earlier one"),
-    _counter(
+    _host("retransmits", "segments", "TCP segments sent again", **_COUNTED),
+    _host("timeouts", "timeouts", "retransmission timeouts", **_COUNTED),
+    _host(
+        "out_of_order", "segments", "TCP segments that arrived before an earlier one", **_COUNTED
+    ),
+    _host(
         "tx_bytes",
-        "host",
         "B",
         "bytes sent, IP headers included; on emulated and real hosts a large segment of TCP has "
         "its headers once, and RoCE counts nothing",
+        **_COUNTED,
     ),
-    _counter(
-        "cnps",
-        "host",
-        "packets",
-        "congestion notifications that its RoCE flows got",
-        since=2,
-        needs="roce",
-    ),
-    _counter("roce_resent", "host", "packets", "RoCE packets sent again", since=2, needs="roce"),
-    Signal(
-        "rtt_ns",
-        "host",
-        "ns",
-        "the last round trip that a RoCE flow measured, 0 if none",
-        since=2,
-        needs="roce",
-    ),
-    Signal(
+    _nic("cnps", "packets", "congestion notifications that its RoCE flows got", **_COUNTED),
+    _nic("roce_resent", "packets", "RoCE packets sent again", **_COUNTED),
+    _nic("rtt_ns", "ns", "the last round trip that a RoCE flow measured, 0 if none"),
+    _nic(
         "rate_bps",
-        "host",
         "bit/s",
         "sum of the rates that congestion control allows its unfinished RoCE flows",
-        since=2,
-        needs="roce",
     ),
-    _counter(
+    _host(
         "received_packets",
-        "host",
         "packets",
         "packets with data that arrived, sent again ones too",
         since=3,
+        **_COUNTED,
     ),
-    _counter(
+    _host(
         "out_of_order_packets",
-        "host",
         "packets",
         "those of them that arrived while an earlier one was missing",
         since=3,
+        **_COUNTED,
     ),
-    _on_demand(
+    Signal(
         "bytes",
         "pair",
         "B",
         "bytes that came in at an edge switch for another's hosts, IP headers included (DRLet, "
         "equation 2)",
         cumulative=True,
+        recorded=False,
+        on_demand=True,
     ),
-    _counter("acked_bytes", "flow", "B", "payload that was acknowledged", needs="roce"),
-    _counter("resent_packets", "flow", "packets", "packets sent again", needs="roce"),
-    _counter("rtts", "flow", "round trips", "round trips that were measured", needs="roce"),
-    _counter("rtt_sum_ns", "flow", "ns", "sum of these round trips", needs="roce"),
-    Signal("rate_bps", "flow", "bit/s", "rate that congestion control allows it", needs="roce"),
+    _flow("acked_bytes", "B", "payload that was acknowledged", **_COUNTED),
+    _flow("resent_packets", "packets", "packets sent again", **_COUNTED),
+    _flow("rtts", "round trips", "round trips that were measured", **_COUNTED),
+    _flow("rtt_sum_ns", "ns", "sum of these round trips", **_COUNTED),
+    _flow("rate_bps", "bit/s", "rate that congestion control allows it"),
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}

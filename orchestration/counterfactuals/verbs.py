@@ -5,10 +5,10 @@ from __future__ import annotations
 import typer
 
 from orchestration.cli.options import verb
-from orchestration.cli.run import Running
+from orchestration.cli.run import Running, announced
 from orchestration.cli.terminal import Phases, print_json
+from orchestration.core.machine import spare_threads
 from orchestration.counterfactuals.question import CreditRequest, Question
-from orchestration.run.own_process import spare_threads
 
 _NOT_THE_SAME = 1
 PAGE_FILE, CSV_FILE, JSON_FILE = "credit.html", "credit.csv", "credit.json"
@@ -38,7 +38,7 @@ def whatif(*, question: Question, running: Running) -> None:
     for note in asked.replay.notes:
         typer.echo(f"note: {note}", err=True)
     typer.echo(f"campaign: {asked.replay.file}", err=True)
-    summary = running.run(load_campaign(asked.replay.file))
+    summary = running.run(announced(load_campaign(asked.replay.file), running.jobs))
     if summary.failed:
         running.show(summary)
         raise typer.Exit(summary.exit_code)
@@ -85,7 +85,7 @@ def credit(*, request: CreditRequest, running: Running) -> None:
     with Phases() as phases:
         phases.phase(f"Reading {len(plan.cases)} counterfactuals")
         campaign = load_campaign(plan.replay.file)
-    summary = running.run(campaign)
+    summary = running.run(announced(campaign, running.jobs))
     with Phases() as phases:
         phases.phase("Ranking")
         found = measure(plan, summary.folder)

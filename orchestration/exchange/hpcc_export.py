@@ -19,11 +19,7 @@ from orchestration.backends.common.faults import fault_plan
 from orchestration.cli.options import Json
 from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError
-from orchestration.core.import_facts import (
-    CONGESTION_CONTROL,
-    IMPORTED_CONTROL,
-    UNKNOWN_CONTROL,
-)
+from orchestration.core.provenance import CONGESTION_CONTROL, IMPORTED_CONTROL, UNKNOWN_CONTROL
 from orchestration.core.records import Schedule
 from orchestration.core.topology import Testbed
 from orchestration.exchange.hpcc_config import (

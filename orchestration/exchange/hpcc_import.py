@@ -12,9 +12,9 @@ import numpy as np
 
 from inventory.routing import PathTable
 from orchestration.core.errors import InputError
-from orchestration.core.import_facts import HPCC_FORMAT
 from orchestration.core.knobs import ECN
 from orchestration.core.parts import Device, LinkSpec
+from orchestration.core.provenance import HPCC_FORMAT
 from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
 from orchestration.core.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import FaultSpec

@@ -17,7 +17,7 @@ import numpy as np
 from inventory.routing import PathTable
 from orchestration.core.csv_columns import opened, refuse, refuse_where, shown
 from orchestration.core.errors import InputError
-from orchestration.core.import_facts import shared_buffer_words
+from orchestration.core.provenance import shared_buffer_words
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, format_size, parse_duration_ns, parse_rate_bps

@@ -20,12 +20,8 @@ from inventory.testbed_json import testbed_to_json
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
-from orchestration.core.import_facts import (
-    CONGESTION_CONTROL,
-    IMPORTED_CONTROL,
-    UNKNOWN_CONTROL,
-)
 from orchestration.core.knobs import ECN
+from orchestration.core.provenance import CONGESTION_CONTROL, IMPORTED_CONTROL, UNKNOWN_CONTROL
 from orchestration.core.records import (
     DONE,
     MISSING,
@@ -110,7 +106,7 @@ class Imported:
     known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
     `parent` is the closloop trial whose flows were sent, if there is one. `label` stands in the
     tuner's place unless the user gives another. `settings` are what
-    decides the results and has no other place here; see orchestration/core/import_facts.py.
+    decides the results and has no other place here; see orchestration/core/provenance.py.
     """
 
     format: str

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestration.core.errors import NotReadyError
-from orchestration.core.memory import available_memory_bytes
+from orchestration.core.machine import available_memory_bytes
 from orchestration.kernel import probe
 from orchestration.kernel.fetch import require_version
 from orchestration.kernel.patches import unmet_options

@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.packaged import KERNEL, packaged
-from orchestration.core.user_folders import cache_folder
+from orchestration.core.files import KERNEL, cache_folder, packaged
 from orchestration.kernel.fetch import version_key
 from orchestration.kernel.patches import config_hash
 

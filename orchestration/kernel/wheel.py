@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collectors.bpf.compile import FLOW_TABLE, flow_table_object, rack_flow_table_object
 from orchestration.core.errors import NotReadyError
-from orchestration.core.packaged import BPF, KERNEL, PACKAGE, SOURCES
+from orchestration.core.files import BPF, KERNEL, PACKAGE, SOURCES
 from orchestration.core.provenance import versions
 from orchestration.kernel import build, patches
 from orchestration.kernel.cache import BINARY, MANIFEST, Kernel, Manifest

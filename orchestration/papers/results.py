@@ -24,8 +24,7 @@ from orchestration.core.condition import (
     labels_of,
     tuner_called,
 )
-from orchestration.core.former import FORMER_HPCC_TEXT
-from orchestration.core.roce import is_former_hpcc
+from orchestration.core.roce import FORMER_HPCC_TEXT, is_former_hpcc
 from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.papers.claims import Section, When
 from orchestration.papers.condition import Condition, Repeat, Repeats, in_order

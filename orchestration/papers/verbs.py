@@ -23,12 +23,12 @@ from orchestration.cli.options import (
     Runs,
     verb,
 )
-from orchestration.cli.run import Running, backend_named
+from orchestration.cli.run import Running, announced, backend_named
 from orchestration.cli.terminal import Phases, print_json, write_page
+from orchestration.core.machine import spare_threads
 from orchestration.render.table import table
 from orchestration.render.terminal import show
 from orchestration.run.launcher import executor_named
-from orchestration.run.own_process import spare_threads
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
@@ -142,7 +142,7 @@ def fidelity(
 
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
-    from orchestration.core.outputs import check_outputs
+    from orchestration.core.files import check_outputs
     from orchestration.papers.catalogue import load_scenarios
     from orchestration.papers.fidelity import fidelity_page
     from orchestration.results.found import recorded_files
@@ -186,7 +186,7 @@ def run_all(
                 said = f"{campaign.name}: {count} trials of earlier settings put aside"
                 typer.echo(said, err=True)
             typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
-            summary = Running(runs, jobs).run_on(executor, campaign)
+            summary = Running(runs, jobs).run_on(executor, announced(campaign, jobs))
             show(summary_table(summary), file=sys.stderr)
             code = max(code, summary.exit_code)
             finished += summary.finished
@@ -225,7 +225,7 @@ def headroom(
 
     Exit code: 0 done, 2 bad input.
     """
-    from orchestration.core.outputs import check_outputs
+    from orchestration.core.files import check_outputs
     from orchestration.papers.headroom_map import made_of, to_json
     from orchestration.papers.map_page import group_table, map_files, summary
     from orchestration.results.found import recorded_files

@@ -22,8 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestration.core.errors import InputError, suggest, unwritable
-from orchestration.core.files import sync_path, write_whole
-from orchestration.core.user_folders import state_folder
+from orchestration.core.files import state_folder, sync_path, write_whole
 
 PREFIX = "deployed:"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}\Z")

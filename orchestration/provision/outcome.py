@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from inventory.rack import Access
+from orchestration.core.machine import Took
 from orchestration.core.problems import Code, Problem
-from orchestration.core.wall import Took
 from orchestration.device.errors import printable
 
 BROKEN = "Data could not be sent to remote host"

@@ -32,8 +32,8 @@ from orchestration.core.errors import (
     not_installed,
     unwritable,
 )
+from orchestration.core.machine import Stopwatch
 from orchestration.core.trial import HostSpec
-from orchestration.core.wall import Stopwatch
 from orchestration.device.errors import printable
 from orchestration.device.fleet import holder_name
 from orchestration.device.jumps import SECRET_VARIABLES

@@ -15,14 +15,14 @@ from typing import Any, get_args
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.congestion import ACK_EVERY, PROGRAM
 from orchestration.core.errors import InputError, check_known
-from orchestration.core.import_facts import (
+from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.provenance import (
     CONGESTION_CONTROL,
     HPCC_FORMAT,
     IMPORTED_CONTROL,
     UNKNOWN_CONTROL,
     import_settings,
 )
-from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import (

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from orchestration.cli.options import InventoryOption, Passwords, verb
-from orchestration.cli.run import Running, on_rack, rack_of
+from orchestration.cli.run import Running, announced, on_rack, rack_of
+from orchestration.core.machine import spare_threads
 from orchestration.replay.request import ReplayRequest
-from orchestration.run.own_process import spare_threads
 
 
 @verb()
@@ -57,7 +57,7 @@ def replay(
         return
     worst = 0
     for campaign in campaigns:
-        summary = running.run(campaign, rack)
+        summary = running.run(announced(campaign, running.jobs), rack)
         running.show(summary)
         worst = max(worst, summary.exit_code)
     raise typer.Exit(worst)

@@ -15,14 +15,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from inventory.strictyaml import read
-from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.precision import Values, likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.trial_figures import figures
-from orchestration.campaign.expand import Campaign
 from orchestration.core.condition import TUNER, factors_of
-from orchestration.core.errors import InputError, TrialError, unknown
+from orchestration.core.errors import InputError, TrialError
 from orchestration.core.repeats import RepeatRule, Standing
 from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.results.looks import read_looks
@@ -31,30 +28,6 @@ from orchestration.results.reader import read_trial
 _TICK_S = 0.2
 # trial id -> metric -> value; None for a trial that counts nowhere
 Figures = dict[str, dict[str, float] | None]
-
-
-def checked_rule(campaign: Campaign) -> RepeatRule | None:
-    """Return a campaign's rule with its metrics' own names; None for a plain number of repeats.
-
-    Raises InputError, with the file's line, for metrics that do not exist.
-    """
-    rule = campaign.repeats
-    if rule is None:
-        return None
-    strange = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
-    if strange:
-        document, known = read(campaign.path), METRICS.of_a_trial
-        raise InputError(
-            unknown(
-                document.where(("repeats", "of", place)),
-                f"no metric is called {name!r}",
-                name,
-                known,
-            )
-            for place, name in ((place, rule.of[place]) for place in strange)
-        )
-    names = tuple(dict.fromkeys(METRICS.canonical(name) for name in rule.of))
-    return RepeatRule(rule.until, names, rule.least, rule.most)
 
 
 def refuse_other_looks(folder: Path, rule: RepeatRule) -> None:
@@ -76,22 +49,26 @@ def refuse_other_looks(folder: Path, rule: RepeatRule) -> None:
 class Rounds:
     """The trials of a campaign, round by round. A plain campaign has a single round."""
 
-    def __init__(self, campaign: Campaign, rule: RepeatRule | None) -> None:
-        self._rule = rule
-        self._groups: dict[str, list[TrialSpec]] = {}
-        for cell in campaign.cells:  # in the file's order
-            self._groups.setdefault(_key(cell), [])
-        for trial in campaign.trials:
+    def __init__(
+        self,
+        cells: Sequence[Mapping[str, Scalar]],
+        trials: Sequence[TrialSpec],
+        rule: RepeatRule | None,
+    ) -> None:
+        """`cells` are those of the trials in the order of the campaign's file."""
+        self.rule = rule
+        self._groups: dict[str, list[TrialSpec]] = {_key(cell): [] for cell in cells}
+        for trial in trials:
             self._groups[_key(trial.cell)].append(trial)
-        self._tuners = list(dict.fromkeys(str(cell[TUNER]) for cell in campaign.cells))
-        self._trials = campaign.trials
+        self._tuners = list(dict.fromkeys(str(cell[TUNER]) for cell in cells))
+        self._trials = trials
         self._looks = Looks(rule.sizes) if rule else Looks()
         self._known: Figures = {}
         self.standings: dict[str, Standing] = {}
 
     def due(self) -> list[TrialSpec]:
         """Return all trials that are due so far, in the campaign's order."""
-        if self._rule is None:
+        if self.rule is None:
             return list(self._trials)
         upto = {key: self._upto(key) for key in self._groups}
         return [trial for trial in self._trials if trial.repeat <= upto[_key(trial.cell)]]
@@ -99,7 +76,7 @@ class Rounds:
     @property
     def open(self) -> bool:
         """Whether the next look may ask for more repeats."""
-        return self._rule is not None and (
+        return self.rule is not None and (
             len(self.standings) < len(self._groups)
             or any(not standing.done for standing in self.standings.values())
         )
@@ -117,7 +94,7 @@ class Rounds:
         Returns what was found, nothing if `stop` said so meanwhile; `forks` as for
         `measure_apart`. Raises InputError for a finished trial that cannot be read.
         """
-        rule = self._rule
+        rule = self.rule
         assert rule is not None
         ended = {key for key, standing in self.standings.items() if standing.done}
         asked = [key for key in self._groups if key not in ended]
@@ -144,11 +121,11 @@ class Rounds:
 
     def _upto(self, key: str) -> int:
         """Return the repeats that are due of a condition."""
-        assert self._rule is not None
+        assert self.rule is not None
         standing = self.standings.get(key)
         if standing is None:
-            return self._rule.least
-        return standing.repeats if standing.done else self._rule.after(standing.repeats)
+            return self.rule.least
+        return standing.repeats if standing.done else self.rule.after(standing.repeats)
 
     def likely(
         self, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
@@ -159,7 +136,7 @@ class Rounds:
         `progress` is called with trials read and trials in all.
         Raises InputError for one that cannot be read.
         """
-        rule = self._rule
+        rule = self.rule
         assert rule is not None
         there = [folder / trial.id for trial in self._trials if (folder / trial.id).exists()]
         for done, place in enumerate(there):

@@ -8,8 +8,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+from orchestration.campaign.cells import has_former_hpcc
 from orchestration.campaign.expand import Campaign
-from orchestration.campaign.former import has_former_hpcc
 from orchestration.core.errors import InputError, NotReadyError, unwritable
 from orchestration.core.files import PARTIAL_SUFFIX, write_whole
 from orchestration.core.problems import Code

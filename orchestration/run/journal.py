@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.analysis.index.entries import History
-from orchestration.core import wall
+from orchestration.core import machine
 
 JOURNAL_FILE = "journal.jsonl"
 RUN_STARTED = "run-started"
@@ -40,7 +40,7 @@ class Journal:
 
     def add(self, event: str, **details: Any) -> None:
         """Append one event with the time of day."""
-        now = datetime.fromtimestamp(wall.now_s(), UTC).isoformat(timespec="milliseconds")
+        now = datetime.fromtimestamp(machine.now_s(), UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"at": now, "event": event, **details}, separators=(",", ":"))
         os.write(self._handle, line.encode() + b"\n")
         os.fsync(self._handle)

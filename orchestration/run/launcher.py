@@ -6,25 +6,29 @@ What a run does beside this machine's trials is found through entry points: `clo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from inventory.files import load_testbed
-from orchestration.campaign.arriving import foretold
-from orchestration.campaign.marks import marking
 from orchestration.core import plugins
-from orchestration.core.errors import check_known
-from orchestration.run.place import THIS_MACHINE, Place
-from orchestration.run.runner import Listener, Summary, default_jobs, run_campaign
+from orchestration.core.errors import NotReadyError, check_known
+from orchestration.run.adaptive import Rounds, refuse_other_looks
+from orchestration.run.executors import THIS_MACHINE, Place
+from orchestration.run.folder import RunFolder
+from orchestration.run.room import check_disk
+from orchestration.run.runner import Listener, Runner, Summary
 from orchestration.run.wiring import RackAccess, backend
+from orchestration.run.worker import work
 
 if TYPE_CHECKING:
     from collectors.sinks.spooling import SpoolNote
     from orchestration.campaign.expand import Campaign
+    from orchestration.core.ports import Backend
+    from orchestration.core.topology import Testbed
     from orchestration.core.trial import TrialSpec
+    from orchestration.run.checked import CheckedCampaign
 
 EXECUTORS, SINKS = "closloop.executors", "closloop.sinks"
 
@@ -53,7 +57,7 @@ class Silent:
 
 
 def launch(
-    campaign: Campaign,
+    campaign: CheckedCampaign,
     out: Path,
     *,
     rack: RackAccess | None = None,
@@ -62,22 +66,15 @@ def launch(
     executor: Place = THIS_MACHINE,
     sink: str = "",
     open_display: Callable[[str], AbstractContextManager[Listener]] | None = None,
-    notice: Callable[[str], None] = lambda text: None,
 ) -> Summary:
     """Run a campaign into `out/<campaign>/`, and return how it went.
 
-    `jobs` trials run side by side, with 0 as many as fit. `open_display` takes a title, `notice`
-    what a user should know before the run. Raises InputError or NotReadyError before anything is
-    written, Interrupted after Ctrl-C.
+    `jobs` trials run side by side, with 0 as many as fit. `open_display` takes a title. Raises
+    InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
     """
     live = live_sink(sink, out / campaign.name)
     engine = backend(campaign.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(campaign, engine, executor)
-    if not jobs and any(trial.clock for trial in campaign.trials):
-        notice("in real time, on this machine's kernel: one trial at a time")
-    ignored = marking(campaign.trials, cache(load_testbed)).sentences
-    for text in filter(None, (*ignored, foretold(campaign.trials))):
-        notice(text)
     silent: AbstractContextManager[Listener] = nullcontext(Silent())
     shown = open_display(f"{campaign.name} on {engine.name}") if open_display else silent
     with live or nullcontext(), shown as display:
@@ -91,6 +88,70 @@ def launch(
             spool=live.spool if live else None,
             place=executor,
         )
+
+
+def default_jobs(campaign: Campaign, backend: Backend, place: Place = THIS_MACHINE) -> int:
+    """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
+
+    A place that is not this machine says it. Raises NotReadyError if not even one can.
+    """
+    if campaign.takes_turns:
+        return 1
+    if slots := place.slots():
+        return slots
+    for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
+        try:
+            for testbed, trials in _by_testbed(campaign.trials, campaign.testbeds):
+                place.check(backend, testbed, jobs, trials)
+        except NotReadyError:
+            continue
+        return jobs
+    return 1
+
+
+def run_campaign(
+    campaign: Campaign,
+    backend: Backend,
+    out: Path,
+    jobs: int,
+    listener: Listener,
+    *,
+    fresh: bool = False,
+    spool: Callable[[TrialSpec], SpoolNote] | None = None,
+    part_of_many: bool = False,
+    place: Place = THIS_MACHINE,
+) -> Summary:
+    """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
+
+    The campaign was checked (`orchestration.run.checked`). `spool` says where a trial's records go
+    while it runs, if anywhere. With `part_of_many`, the folder may hold other trials: these are
+    some of those that its owner decides on as it goes. `place` is where they run.
+
+    Raises InputError or NotReadyError before anything is written, and what `Runner.run` raises.
+    """
+    folder = RunFolder(out / campaign.name)
+    if campaign.repeats is not None and not fresh:
+        refuse_other_looks(folder.path, campaign.repeats)
+    todo = [trial for trial in campaign.trials if fresh or not folder.of(trial).exists()]
+    for testbed, trials in _by_testbed(todo, campaign.testbeds):
+        place.check(backend, testbed, jobs, trials)
+    check_disk(out, todo, campaign.testbeds)
+    rounds = Rounds(campaign.cells, campaign.trials, campaign.repeats)
+    with folder:
+        folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
+        workers = place.workers(backend, work)
+        forks = place.forks
+        runner = Runner(rounds, campaign.testbeds, folder, workers, listener, spool, forks=forks)
+        return runner.run(jobs)
+
+
+def _by_testbed(
+    trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]
+) -> Iterator[tuple[Testbed, list[TrialSpec]]]:
+    groups: dict[str, list[TrialSpec]] = {}
+    for trial in trials:
+        groups.setdefault(trial.testbed, []).append(trial)
+    return ((testbeds[name], group) for name, group in groups.items())
 
 
 def live_sink(name: str, campaign_folder: Path) -> LiveSink | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestration.campaign.limits import FLOW_BYTES, READING_BYTES
 from orchestration.core.errors import NotReadyError
-from orchestration.core.memory import available_memory_bytes
+from orchestration.core.machine import available_memory_bytes
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size

@@ -1,37 +1,28 @@
-"""Runs a campaign's unfinished trials, `jobs` at a time, until done or interrupted."""
+"""Runs trials that are not finished, `jobs` at a time, until done or interrupted."""
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from collectors.sinks.spooling import SpoolNote
-from inventory.files import load_testbed
-from orchestration.campaign.expand import Campaign
-from orchestration.campaign.marks import check_marking
-from orchestration.campaign.places import tuner_places
-from orchestration.core.errors import Interrupted, NotReadyError
-from orchestration.core.ports import Backend
+from orchestration.core.errors import Interrupted
+from orchestration.core.machine import Stopwatch, noted_signals
 from orchestration.core.problems import told
 from orchestration.core.provenance import versions
 from orchestration.core.repeats import RepeatRule, Standing
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.core.wall import Stopwatch
 from orchestration.results.looks import write_looks
 from orchestration.results.reader import read_trial
 from orchestration.run import journal as log
-from orchestration.run.adaptive import Rounds, checked_rule, refuse_other_looks
-from orchestration.run.fit import check_fit
+from orchestration.run.adaptive import Rounds
+from orchestration.run.executors import Workers
 from orchestration.run.folder import RunFolder
-from orchestration.run.own_process import noted_signals
-from orchestration.run.place import THIS_MACHINE, Place
-from orchestration.run.room import check_disk, check_memory
-from orchestration.run.worker import Failed, Finished, Job, Lost, Progressed, work
+from orchestration.run.worker import Failed, Finished, Job, Lost, Progressed
 
 # How often to call the listener's `tick` and to look for signals.
 _TICK_S = 0.2
@@ -109,91 +100,32 @@ class Summary:
         return 1 if self.failed or self.invalid else 0
 
 
-def default_jobs(campaign: Campaign, backend: Backend, place: Place = THIS_MACHINE) -> int:
-    """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
+class Runner:
+    """Runs trials, round by round, into the open folder of a run.
 
-    A place that is not this machine says it. Raises NotReadyError if not even one can.
+    `spool` says where a trial's records go while it runs, None for nowhere. With `forks`, the
+    workers are forked from this process, which must then have no threads.
     """
-    if campaign.takes_turns:
-        return 1
-    if slots := place.slots():
-        return slots
-    testbeds = _testbeds(campaign.trials)
-    on = {name: [one for one in campaign.trials if one.testbed == name] for name in testbeds}
-    for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
-        try:
-            for name, testbed in testbeds.items():
-                backend.check(testbed, jobs)
-                check_memory(testbed, jobs, on[name])
-        except NotReadyError:
-            continue
-        return jobs
-    return 1
-
-
-def run_campaign(
-    campaign: Campaign,
-    backend: Backend,
-    out: Path,
-    jobs: int,
-    listener: Listener,
-    *,
-    fresh: bool = False,
-    spool: Callable[[TrialSpec], SpoolNote] | None = None,
-    part_of_many: bool = False,
-    place: Place = THIS_MACHINE,
-) -> Summary:
-    """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
-
-    `spool` says where a trial's records go while it runs, if anywhere. With `part_of_many`, the
-    folder may hold other trials: these are some of those that its owner decides on as it goes.
-    `place` is where they run.
-
-    Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
-    NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
-    workers have ended and the finished trials are kept.
-    """
-    testbeds = _testbeds(campaign.trials)
-    home = out / campaign.name
-    rule = checked_rule(campaign)
-    if rule is not None and not fresh:
-        refuse_other_looks(home, rule)
-    todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
-    check_fit(todo, testbeds, place_of_tuner := tuner_places(campaign))
-    if not part_of_many:
-        check_marking(campaign.trials, testbeds.__getitem__, place_of_tuner)
-    for name in dict.fromkeys(trial.testbed for trial in todo):
-        on_it = [trial for trial in todo if trial.testbed == name]
-        place.check(backend, testbeds[name], jobs, on_it)
-    check_disk(out, todo, testbeds)
-    with RunFolder(home) as folder:
-        folder.open(campaign, fresh=fresh, part_of_many=part_of_many)
-        run = _Run(Rounds(campaign, rule), backend, folder, testbeds, listener, spool, place)
-        run.summary.rule = rule
-        return run.run(jobs)
-
-
-class _Run:
-    """One call of `run_campaign`, once it holds the folder."""
 
     def __init__(
         self,
         rounds: Rounds,
-        backend: Backend,
-        folder: RunFolder,
         testbeds: Mapping[str, Testbed],
+        folder: RunFolder,
+        workers: Workers,
         listener: Listener,
         spool: Callable[[TrialSpec], SpoolNote] | None,
-        place: Place,
+        *,
+        forks: bool,
     ) -> None:
-        self._folder = folder
+        self._rounds = rounds
         self._testbeds = testbeds
+        self._folder = folder
+        self._workers = workers
         self._listener = listener
         self._spool = spool
-        self._pool = place.workers(backend, work)
-        self._forks = place.forks
-        self._rounds = rounds
-        self.summary = Summary(folder.path, 0)
+        self._forks = forks
+        self.summary = Summary(folder.path, 0, rule=rounds.rule)
         self._running: set[str] = set()
         self._taken: set[str] = set()
         self._todo: deque[TrialSpec] = deque()
@@ -216,23 +148,27 @@ class _Run:
                 self._todo.append(trial)
 
     def run(self, jobs: int) -> Summary:
-        """Run until all is done; raise Interrupted if a signal comes first."""
+        """Run `jobs` trials side by side until all is done; a failed one does not stop the others.
+
+        Call it from the main thread. Raises Interrupted after SIGINT or SIGTERM, when the workers
+        have ended and the finished trials are kept.
+        """
         stopwatch = Stopwatch()
         summary, journal = self.summary, self._folder.journal
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
         journal.add(log.RUN_STARTED, **about, versions=versions())
         self._listener.planned(summary.trials, summary.skipped, jobs)
-        with noted_signals(self._pool.kill) as signals:
+        with noted_signals(self._workers.kill) as signals:
             try:
                 while not signals:
-                    if self._todo or len(self._pool):
+                    if self._todo or len(self._workers):
                         self._turn(jobs)
                     elif self._rounds.open:
                         self._look(lambda: bool(signals))
                     else:
                         break
             finally:
-                self._pool.close()
+                self._workers.close()
                 for trial in self._running:
                     self._folder.discard(trial)
         summary.wall_s = stopwatch.took().wall_s
@@ -267,9 +203,9 @@ class _Run:
         self._listener.looked(found, rule, summary.trials, summary.skipped)
 
     def _turn(self, jobs: int) -> None:
-        while self._todo and len(self._pool) < jobs:
+        while self._todo and len(self._workers) < jobs:
             self._start(self._todo.popleft())
-        for job, message in self._pool.messages(_TICK_S):
+        for job, message in self._workers.messages(_TICK_S):
             if isinstance(message, Progressed):
                 self._listener.progressed(job.trial, message)
             elif isinstance(message, Finished):
@@ -287,7 +223,7 @@ class _Run:
         folder.journal.add(log.TRIAL_STARTED, trial=trial.id)
         testbed = self._testbeds[trial.testbed]
         spool = self._spool(trial) if self._spool else None
-        self._pool.start(Job(trial, testbed, folder.of(trial), folder.work_of(trial), spool))
+        self._workers.start(Job(trial, testbed, folder.of(trial), folder.work_of(trial), spool))
         self._listener.started(trial)
 
     def _finished(self, trial: TrialSpec, result: Finished) -> None:
@@ -310,7 +246,3 @@ class _Run:
     def _clear(self, trial: TrialSpec) -> None:
         self._running.discard(trial.id)
         self._folder.discard(trial.id)
-
-
-def _testbeds(trials: Iterable[TrialSpec]) -> dict[str, Testbed]:
-    return {name: load_testbed(name) for name in dict.fromkeys(trial.testbed for trial in trials)}

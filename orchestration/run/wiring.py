@@ -15,7 +15,6 @@ from orchestration.device.ssh import Secrets
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.backend import HardwareBackend
-    from orchestration.campaign.expand import Campaign
 
 
 @dataclass(frozen=True)
@@ -56,28 +55,3 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
         made = getattr(import_module(module), implementation)
     found: Backend = made(rack.inventory, rack.secrets) if own.on_rack and rack else made()
     return found
-
-
-def check_fits(campaign: Campaign) -> None:
-    """Raise InputError if a tuner needs something that its campaign's backend lacks.
-
-    Likewise if the guest's kernel refuses a policy of one's own, or if the repeats depend on a
-    metric that does not exist.
-    """
-    from inventory.files import load_testbed
-    from orchestration.campaign.marks import check_marking
-    from orchestration.campaign.places import tuner_places
-    from orchestration.run.adaptive import checked_rule
-    from orchestration.run.fit import check_fit
-
-    checked_rule(campaign)
-
-    names = dict.fromkeys(trial.testbed for trial in campaign.trials)
-    testbeds = {name: load_testbed(name) for name in names}
-    place = tuner_places(campaign)
-    check_fit(campaign.trials, testbeds, place)
-    check_marking(campaign.trials, testbeds.__getitem__, place)
-    if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
-        from orchestration.backends.emulated.programs import check_policies
-
-        check_policies(campaign.trials)

@@ -23,11 +23,11 @@ from orchestration.analysis.packet_hops import hop_facts
 from orchestration.analysis.stamp import stamp
 from orchestration.core.errors import ClosloopError, Problem
 from orchestration.core.files import write_whole
+from orchestration.core.machine import Stopwatch
 from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.problems import unexpected
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.core.wall import Stopwatch
 from orchestration.results.writer import write_trial
 from traffic.schedule import make_schedule
 

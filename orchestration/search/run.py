@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from orchestration.analysis.statistics import Estimate
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.found import (
     FOUND_FORMAT,
     Found,
     FoundCampaign,
-    FoundCondition,
     FoundGroup,
-    FoundInterval,
-    FoundRank,
     FoundSeeds,
     fabric_digest,
 )
@@ -26,18 +21,10 @@ from orchestration.campaign.limits import MAX_TRIALS
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.trial import Scalar
-from orchestration.search.figures import Ask, Figures, Seed
-from orchestration.search.halving import SEARCH, Effort, Halving, budget
-from orchestration.search.request import Group, SearchRequest
-from orchestration.search.spaces import ranges_of
-from orchestration.search.trials import Run, Trials
-from orchestration.search.verify import (
-    FINALISTS,
-    FINALISTS_OF_A_CONDITION,
-    Answer,
-    Ranked,
-    verify,
-)
+from orchestration.search.halving import SEARCH, Ask, Effort, Figures, Halving, Seed, budget
+from orchestration.search.request import Run, SearchRequest, Trials
+from orchestration.search.space import ranges_of
+from orchestration.search.verify import FINALISTS, FINALISTS_OF_A_CONDITION, verify
 
 Stage = tuple[str, int]
 # A plan makes the first settings, and each is measured under all conditions.
@@ -55,7 +42,7 @@ def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
     scene.check_folder(folder)
     figures = Figures(higher=metric.better == "higher")
     trials = Trials(scene, folder, metric, figures, run)
-    answers: list[tuple[Group, Halving, Answer]] = []
+    answers: list[tuple[Halving, FoundGroup]] = []
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         measure = _prefixed(trials.measure, prefix)
@@ -63,8 +50,9 @@ def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
             group.space, group.conditions, request.effort, figures, measure, scene.seed
         )
         halving.run()
-        answer = verify(halving, group.conditions, request.effort.verify, figures, measure)
-        answers.append((group, halving, answer))
+        cells = {one: scene.cells[one] for one in group.conditions}
+        seeds = request.effort.verify
+        answers.append((halving, verify(halving, cells, seeds, figures, measure, group.when)))
     return _found(request, answers, figures, trials.without)
 
 
@@ -124,19 +112,19 @@ def _prefixed(
 
 def _found(
     request: SearchRequest,
-    answers: Sequence[tuple[Group, Halving, Answer]],
+    answers: Sequence[tuple[Halving, FoundGroup]],
     figures: Figures,
     without: Sequence[str],
 ) -> Found:
     scene = request.scene
-    notes = [note for _, halving, _ in answers for note in _by_name(halving.notes, scene.cells)]
+    notes = [note for halving, _ in answers for note in _by_name(halving.notes, scene.cells)]
     if without:
         notes.append(
             f"{len(without)} trials failed or are invalid, and their settings rank last there: "
             f"{', '.join(without[:3])}{' …' if len(without) > 3 else ''}"
         )
     ranges: dict[str, tuple[Scalar, ...]] = {}
-    for _, halving, _ in answers:
+    for halving, _ in answers:
         ranges |= ranges_of(halving.space)
     return Found(
         found=FOUND_FORMAT,
@@ -156,10 +144,10 @@ def _found(
         ),
         effort=asdict(request.effort),
         trials=len(figures),
-        testbeds={bed.name: fabric_digest(bed) for bed in request.testbeds.values()},
+        testbeds={bed.name: fabric_digest(bed) for bed in scene.testbeds.values()},
         ranges=ranges,
         notes=tuple(dict.fromkeys(notes)),
-        groups=tuple(_group(group, answer, scene.cells) for group, _, answer in answers),
+        groups=tuple(group for _, group in answers),
     )
 
 
@@ -170,44 +158,3 @@ def _by_name(notes: Sequence[str], cells: Sequence[Mapping[str, Scalar]]) -> lis
         levels = ", ".join(f"{name} {level}" for name, level in cells[number - 1].items())
         named = [note.replace(f"condition {number} ", f"{levels} ") for note in named]
     return named
-
-
-def _group(group: Group, answer: Answer, cells: Sequence[dict[str, Scalar]]) -> FoundGroup:
-    return FoundGroup.model_validate(
-        {
-            "when": group.when,
-            "best-static": dict(answer.best_static),
-            "headroom": _interval(answer.headroom),
-            "ranking": tuple(_rank(one) for one in answer.ranking),
-            "conditions": tuple(
-                FoundCondition(
-                    when=cells[one.condition],
-                    oracle=dict(one.oracle),
-                    figure=_interval(one.figure),
-                    headroom=_interval(one.headroom),
-                    ranking=tuple(_rank(ranked) for ranked in one.ranking),
-                )
-                for one in answer.conditions
-            ),
-        }
-    )
-
-
-def _rank(ranked: Ranked) -> FoundRank:
-    return FoundRank(
-        setting=dict(ranked.setting),
-        regret=_digits(ranked.regret),
-        behind=None if ranked.behind is None else _interval(ranked.behind),
-        told_apart=ranked.told_apart,
-    )
-
-
-def _interval(estimate: Estimate) -> FoundInterval:
-    mean = _digits(estimate.mean)
-    return FoundInterval(
-        mean=0.0 if mean is None else mean, low=_digits(estimate.low), high=_digits(estimate.high)
-    )
-
-
-def _digits(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None

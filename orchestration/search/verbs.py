@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
 from orchestration.cli.options import ClusterOption, Jobs, Json, On, Out, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError
+from orchestration.core.machine import spare_threads
+from orchestration.core.roce import DCQCN_PARAMETERS
+from orchestration.render.numbers import percents
 from orchestration.render.table import table
 from orchestration.render.terminal import show
 from orchestration.run.launcher import executor_named
-from orchestration.run.own_process import spare_threads
+from orchestration.search.space import describe
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.found import Found
-    from orchestration.run.place import Place
+    from orchestration.run.executors import Place
     from orchestration.search.run import SearchPlan
 
 
@@ -70,7 +77,7 @@ def search(
     spare_threads()
 
     from orchestration.campaign.found import found_yaml
-    from orchestration.core.outputs import check_outputs, write_output
+    from orchestration.core.files import check_outputs, write_output
     from orchestration.search.halving import Effort
     from orchestration.search.request import SearchRequest
     from orchestration.search.run import plan_search, run_search
@@ -115,8 +122,8 @@ class _Runner:
 
     def run(self, stage: str, campaign: Campaign) -> None:
         from orchestration.cli.display import open_display
-        from orchestration.run import wiring
-        from orchestration.run.runner import default_jobs, run_campaign
+        from orchestration.run.launcher import default_jobs, run_campaign
+        from orchestration.run.wiring import backend
 
         folder = self._out / campaign.name
         todo = [one for one in campaign.trials if self._fresh or not (folder / one.id).is_dir()]
@@ -124,7 +131,7 @@ class _Runner:
         typer.echo(f"{stage}: {len(campaign.trials)} trials, {done} finished earlier", err=True)
         if not todo:
             return
-        engine = wiring.backend(campaign.trials[0].backend)
+        engine = backend(campaign.trials[0].backend)
         jobs = self._jobs or default_jobs(campaign, engine, self._place)
         with open_display(f"{campaign.name}, {stage}") as display:
             left = replace(campaign, trials=tuple(todo))
@@ -143,7 +150,7 @@ class _Runner:
 
 def _check(campaign: Campaign) -> None:
     from orchestration.core.capabilities import capabilities
-    from orchestration.run import wiring
+    from orchestration.run.checked import checked
 
     if capabilities(campaign.trials[0].backend).on_rack:
         raise InputError.single(
@@ -151,7 +158,7 @@ def _check(campaign: Campaign) -> None:
             "a search takes thousands of trials",
             "search on a twin of the rack: --on emulated",
         )
-    wiring.check_fits(campaign)
+    checked(campaign, with_policies=True)
 
 
 def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None:
@@ -179,7 +186,6 @@ def _show(found: Found, path: Path, campaign: Path) -> None:
     import os
 
     from orchestration.search.space import describe
-    from orchestration.search.text import sentences, share, when_text
 
     rows = [
         [
@@ -195,3 +201,68 @@ def _show(found: Found, path: Path, campaign: Path) -> None:
     for sentence in sentences(found, beside):
         typer.echo(sentence)
     typer.echo(f"found: {path}", err=True)
+
+
+def sentences(found: Found, file: str) -> list[str]:
+    """Return what a user should know, in the order of its weight."""
+    said = []
+    for group in found.groups:
+        said += _of_group(group)
+        said += _of_nics(group.best_static)
+    said += [f"note: {note}" for note in found.notes]
+    return [*said, f"in a campaign: {{name: {found.tuner}, label: best-static, from: {file}}}"]
+
+
+def _of_group(group: FoundGroup) -> list[str]:
+    where = when_text(group.when)
+    said = [f"best static setting{f' ({where})' if where else ''}: {_named(group.best_static)}"]
+    said += [f"  {line}" for line in _alike(group.ranking)]
+    if len(group.conditions) > 1:
+        said.append(
+            f"  headroom, its loss against the best of each condition: {share(group.headroom)} in "
+            "the mean"
+        )
+    return said
+
+
+def _of_nics(setting: Params) -> list[str]:
+    """Return DCQCN's parameters as a campaign's hosts can have them, without a tuner."""
+    own = {name: value for name, value in setting.items() if name in DCQCN_PARAMETERS}
+    text = ", ".join(f"{name}: {json.dumps(value)}" for name, value in own.items())
+    return [f"  as settings of NICs: host: {{roce: {{dcqcn: {{{text}}}}}}}"] if own else []
+
+
+def _alike(ranking: Sequence[FoundRank]) -> list[str]:
+    best = ranking[0].setting
+    alike = [one for one in ranking[1:] if not one.told_apart]
+    if not alike:
+        return ["all others that were verified are worse beyond chance"] if ranking[1:] else []
+    identical = [one for one in alike if one.behind is not None and one.behind.is_nothing]
+    said = ["identical to it at every seed:"] if identical else []
+    said += [f"  with {_difference(best, one.setting)}" for one in identical]
+    others = [one for one in alike if one not in identical]
+    said += ["cannot be told from it:"] if others else []
+    return said + [
+        f"  with {_difference(best, one.setting)}"
+        + (f": {share(one.behind)}" if one.behind else "")
+        for one in others
+    ]
+
+
+def _difference(best: Params, other: Params) -> str:
+    return _named({name: value for name, value in other.items() if value != best[name]})
+
+
+def when_text(when: Mapping[str, Any]) -> str:
+    """Return a condition in words; "" if there is only one."""
+    return ", ".join(f"{name} {level}" for name, level in when.items())
+
+
+def share(interval: FoundInterval) -> str:
+    """Return an interval of regret in per cent: `+3.1 % [+1.0, +5.2]`."""
+    low, high = (math.nan if end is None else end for end in (interval.low, interval.high))
+    return percents(interval.mean, low, high, digits=1).replace("%", " %")
+
+
+def _named(params: Params) -> str:
+    return describe(tuple(params.items()))

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from orchestration.analysis.statistics import Estimate, holm, paired_difference, t_interval
+from orchestration.campaign.found import (
+    FoundCondition,
+    FoundGroup,
+    FoundInterval,
+    FoundRank,
+    When,
+)
 from orchestration.core.records import Floats
-from orchestration.search.figures import Ask, Figures, Seed, best_of
-from orchestration.search.halving import Halving, Measure, seeds_of
+from orchestration.search.halving import Ask, Figures, Halving, Measure, Seed, best_of, seeds_of
 from orchestration.search.space import Setting
 
 VERIFICATION = "search verification"
@@ -26,63 +31,22 @@ FINALISTS, FINALISTS_OF_A_CONDITION = 5, 3
 _SURE = 0.05
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A finalist: its regret, and what it is behind the best by, over seeds.
-
-    `told_apart` says whether it differs from the best beyond chance (paired t-test, p < 0.05 after
-    Holm's correction for all finalists).
-    """
-
-    setting: Setting
-    regret: float
-    behind: Estimate | None = None
-    told_apart: bool = False
-
-
-@dataclass(frozen=True)
-class ConditionAnswer:
-    """The answer for a condition: the finalists there, the best first, and its figure.
-
-    `headroom` is the regret of the best single setting against this one, over seeds.
-    """
-
-    condition: int
-    ranking: tuple[Ranked, ...]
-    figure: Estimate
-    headroom: Estimate
-
-    @property
-    def oracle(self) -> Setting:
-        """The best static setting of the condition."""
-        return self.ranking[0].setting
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer for a group of conditions: finalists over all, the best first, and by condition.
-
-    `headroom` is the mean over conditions.
-    """
-
-    ranking: tuple[Ranked, ...]
-    conditions: tuple[ConditionAnswer, ...]
-    headroom: Estimate
-
-    @property
-    def best_static(self) -> Setting:
-        """The best single setting."""
-        return self.ranking[0].setting
-
-
 def verify(
-    found: Halving, conditions: Sequence[int], count: int, figures: Figures, measure: Measure
-) -> Answer:
-    """Run the finalists of a search at `count` fresh seeds, and return what they say."""
-    seeds = seeds_of(count, VERIFICATION)
-    everywhere = found.best(FINALISTS)
+    halving: Halving,
+    cells: Mapping[int, When],
+    count: int,
+    figures: Figures,
+    measure: Measure,
+    when: When,
+) -> FoundGroup:
+    """Run the finalists of a search at `count` fresh seeds, and return what they say.
+
+    `cells` are the levels of its conditions, by their numbers; `when` is what these share.
+    """
+    seeds, conditions = seeds_of(count, VERIFICATION), list(cells)
+    everywhere = halving.best(FINALISTS)
     here = {
-        one: list(dict.fromkeys([*everywhere, *found.best_in(one, FINALISTS_OF_A_CONDITION)]))
+        one: list(dict.fromkeys([*everywhere, *halving.best_in(one, FINALISTS_OF_A_CONDITION)]))
         for one in conditions
     }
     asks = [
@@ -92,18 +56,31 @@ def verify(
     losses = {one: _losses(figures, here[one], one, seeds) for one in conditions}
     whole = {s: np.mean([losses[one][s] for one in conditions], axis=0) for s in everywhere}
     ranking = _ranked(figures.mean_regret(everywhere, conditions, seeds), whole)
-    best = ranking[0].setting
-    answers = []
-    for one in conditions:
+    best = tuple(ranking[0].setting.items())
+    found, gaps = [], []
+    for one, levels in cells.items():
         local = _ranked(figures.regret(here[one], one, seeds), losses[one])
-        oracle = local[0].setting
+        oracle = tuple(local[0].setting.items())
         own = figures.table([oracle], one, seeds)
-        gap = losses[one][best] - losses[one][oracle]
-        answers.append(
-            ConditionAnswer(one, local, t_interval(own[0] if len(own) else []), t_interval(gap))
+        gaps.append(losses[one][best] - losses[one][oracle])
+        found.append(
+            FoundCondition(
+                when=levels,
+                oracle=local[0].setting,
+                figure=_interval(t_interval(own[0] if len(own) else [])),
+                headroom=_interval(t_interval(gaps[-1])),
+                ranking=local,
+            )
         )
-    gaps = [losses[a.condition][best] - losses[a.condition][a.oracle] for a in answers]
-    return Answer(ranking, tuple(answers), t_interval(np.mean(gaps, axis=0)))
+    return FoundGroup.model_validate(
+        {
+            "when": when,
+            "best-static": ranking[0].setting,
+            "headroom": _interval(t_interval(np.mean(gaps, axis=0))),
+            "ranking": ranking,
+            "conditions": tuple(found),
+        }
+    )
 
 
 def _losses(
@@ -127,7 +104,8 @@ def _losses(
 
 def _ranked(
     regrets: Mapping[Setting, float], losses: Mapping[Setting, Floats]
-) -> tuple[Ranked, ...]:
+) -> tuple[FoundRank, ...]:
+    """Return settings, the best first: told apart by a paired t-test, p < 0.05 after Holm's."""
     order = best_of(dict(regrets), len(regrets))
     best = order[0]
     differences = [
@@ -135,13 +113,26 @@ def _ranked(
     ]
     corrected = holm([one.p_t for one in differences])
     others = [
-        Ranked(
-            setting,
-            regrets[setting],
-            Estimate(difference.mean, difference.low, difference.high, difference.n),
+        FoundRank(
+            setting=dict(setting),
+            regret=_digits(regrets[setting]),
+            behind=_interval(
+                Estimate(difference.mean, difference.low, difference.high, difference.n)
+            ),
             # a setting that has no figure at some seed is worse for that
-            p < _SURE or not math.isfinite(regrets[setting]),
+            told_apart=p < _SURE or not math.isfinite(regrets[setting]),
         )
         for setting, difference, p in zip(order[1:], differences, corrected, strict=True)
     ]
-    return (Ranked(best, regrets[best]), *others)
+    return (FoundRank(setting=dict(best), regret=_digits(regrets[best])), *others)
+
+
+def _interval(estimate: Estimate) -> FoundInterval:
+    mean = _digits(estimate.mean)
+    return FoundInterval(
+        mean=0.0 if mean is None else mean, low=_digits(estimate.low), high=_digits(estimate.high)
+    )
+
+
+def _digits(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -18,7 +18,7 @@ from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.executors import THIS_MACHINE, Place
 from orchestration.run.worker import Failed, Finished, Job, enter_worker
 from traffic.schedule import make_schedule
 

@@ -18,9 +18,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from orchestration.core.errors import ClosloopError, Interrupted, TrialError
+from orchestration.core.machine import noted_signals
 from orchestration.run import wiring
-from orchestration.run.own_process import noted_signals
-from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.executors import THIS_MACHINE, Place
 from orchestration.run.worker import die_with
 from orchestration.training.episodes import Players
 from orchestration.training.files import Round, check_folder

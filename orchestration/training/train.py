@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from orchestration.core.errors import InputError, Interrupted, TrialError
+from orchestration.core.machine import noted_signals
 from orchestration.core.ports import Backend
 from orchestration.core.trial import TrialSpec
-from orchestration.run.own_process import noted_signals
-from orchestration.run.place import THIS_MACHINE, Place
+from orchestration.run.executors import THIS_MACHINE, Place
 from orchestration.run.worker import Job
 from orchestration.training.episodes import Players, Trace, episode_job
 from orchestration.training.files import Folder, Round, card, check_folder

@@ -13,12 +13,12 @@ import typer
 from orchestration.cli.options import ClusterOption, Json, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.errors import InputError, check_known, not_installed
+from orchestration.core.machine import spare_threads
 from orchestration.run.launcher import executor_named
-from orchestration.run.own_process import spare_threads
 
 if TYPE_CHECKING:
     from orchestration.core.trial import Scalar
-    from orchestration.run.place import Place
+    from orchestration.run.executors import Place
     from orchestration.training.protocol import Rule
     from orchestration.training.request import TrainRequest
 

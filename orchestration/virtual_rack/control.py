@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from inventory.rack import scaled
 from orchestration.backends.common.realtime import RACK_CLOCK
-from orchestration.core import wall
+from orchestration.core import machine
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
@@ -129,7 +129,7 @@ class RackHandle:
         variables = self._environment(os.environ if env is None else env)
         clock = self.layout.clock
         if clock == "virtual":
-            variables[wall.FOLDER_VARIABLE] = str(self.folder)
+            variables[machine.FOLDER_VARIABLE] = str(self.folder)
         request = {
             "do": "run",
             "argv": list(argv),

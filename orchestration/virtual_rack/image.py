@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.user_folders import cache_folder
+from orchestration.core.files import cache_folder
 from orchestration.virtual_rack.folder import which
 from orchestration.virtual_rack.groups import has_ended, own_mark
 

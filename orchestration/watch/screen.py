@@ -13,8 +13,7 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.live import Live
 
-from orchestration.run.state import RunReader, RunState, TrialState
-from orchestration.run.tally import Tally
+from orchestration.run.state import RunReader, RunState, Tally, TrialState
 from orchestration.watch.view import view
 
 _LEFT, _RIGHT = ("\x1b[D", "\x1bOD", "p"), ("\x1b[C", "\x1bOC", "n")

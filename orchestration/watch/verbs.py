@@ -87,7 +87,7 @@ def _on_screen(folder: Path) -> None:
 
 def _in_lines(reader: RunReader) -> None:
     """Print a status line at every change, for logs and pipes."""
-    from orchestration.run.tally import status_line
+    from orchestration.run.state import status_line
 
     said = ""
     while True:

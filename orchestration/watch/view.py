@@ -15,9 +15,8 @@ from orchestration.core.records import Floats
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 from orchestration.render.numbers import clock_text
-from orchestration.run.state import RunState, TrialState
-from orchestration.run.tally import status_line
-from orchestration.watch.device_view import aligned, device_lines, device_tables
+from orchestration.run.state import RunState, TrialState, status_line
+from orchestration.watch.devices import aligned, device_lines, device_tables
 from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
 from orchestration.watch.ports import PortFigures, fullest, kmax_bytes, port_figures
 

@@ -61,19 +61,15 @@ MOST_IMPORTS = 20
 # Modules that import more of ours: each number may only get smaller, and the list only shorter.
 KNOWN_IMPORTS = {
     "orchestration.analysis.report.report_page": 23,
-    "orchestration.campaign.expand": 28,
-    "orchestration.run.runner": 23,
     "orchestration.search.verbs": 22,
 }
 
 # As imports.py counts; the rows of FLOORS are what it is with the other folders counted, too.
 LONGEST_CHAIN = 8
 
-# A campaign on its way through `closloop run`, as calls.py counts: what the limits are to be, and
-# what they are until then, which may only get smaller.
+# A campaign on its way through `closloop run`, as calls.py counts.
 WALK = ("orchestration.cli.run", "Running.run", "campaign")
 MOST_MODULES, MOST_UPWARD = 15, 3
-KNOWN_MODULES, KNOWN_UPWARD = 23, 7
 
 
 def misplaced(of, floors=FLOORS):
@@ -125,15 +121,6 @@ def leading_nowhere(of):
     ]
 
 
-def over(figure, limit, known):
-    """Return what is wrong with a figure: over its limit, or within it and still a known one."""
-    if figure > max(limit, known):
-        return f"{figure}, of at most {max(limit, known)}"
-    return (
-        f"{figure} is within {limit}: no known figure is needed" if figure <= limit < known else ""
-    )
-
-
 def listed(wrong):
     """Return what a failing test says, a line each."""
     return "\n".join(map(str, wrong))
@@ -180,10 +167,8 @@ def test_no_chain_of_packages_is_longer_than_eight():
 def test_a_campaign_enters_few_modules_on_its_way_and_is_seldom_taken_up_again():
     of = sources()
     way, floor = walk(of, *WALK), floor_of(of)
-    wrong = over(len(way.modules), MOST_MODULES, KNOWN_MODULES)
-    assert not wrong, f"modules: {wrong}\n{way.in_words(floor)}"
-    wrong = over(len(way.upward(floor)), MOST_UPWARD, KNOWN_UPWARD)
-    assert not wrong, f"calls up: {wrong}\n{way.in_words(floor)}"
+    assert len(way.modules) <= MOST_MODULES, way.in_words(floor)
+    assert len(way.upward(floor)) <= MOST_UPWARD, way.in_words(floor)
 
 
 # The rules, and how they count, on made-up trees.
@@ -346,13 +331,3 @@ def test_other_folders_link_a_chain_and_do_not_count(made):
     assert package_chain(of) == ["orchestration.run", *results_down]
     assert package_chain(of, through_others=False) == results_down
     assert floor_of(of)("orchestration.run.runner") == 4
-
-
-@pytest.mark.parametrize(
-    ("figure", "wrong"),
-    [(2, True), (3, False), (5, False), (6, True)],
-    ids=["within", "at", "known", "over"],
-)
-def test_a_known_figure_may_only_get_smaller(figure, wrong):
-    assert bool(over(figure, limit=2, known=5)) is wrong
-    assert bool(over(figure, limit=5, known=0)) is (figure > 5)

@@ -41,7 +41,7 @@ NO_REMEDIES = (
     "orchestration/policies/render_c.py",
     "orchestration/replay/campaign_file.py",
     "orchestration/replay/campaign_file.py",
-    "orchestration/search/text.py",
+    "orchestration/search/verbs.py",
     "orchestration/bench/",
     "orchestration/papers/",
     "orchestration/counterfactuals/printed.py",

@@ -15,7 +15,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.run.journal import read_journal
-from orchestration.run.runner import default_jobs, run_campaign
+from orchestration.run.launcher import default_jobs, run_campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -167,7 +167,7 @@ def test_what_needs_this_machine_is_refused(place, tmp_path):
 
 
 def test_run_folders_are_the_same_to_the_bit(place, tmp_path):
-    from orchestration.run.place import THIS_MACHINE
+    from orchestration.run.executors import THIS_MACHINE
 
     path = trials.write_campaign(tmp_path / "with files")
     summary = run(path, tmp_path / "there", place)
@@ -225,7 +225,7 @@ def test_a_trial_that_fits_no_node_fails_at_once(place, tmp_path):
 @pytest.mark.kernel
 def test_the_kernel_travels_and_so_does_a_network(place, tmp_path, monkeypatch):
     from orchestration.backends.emulated.backend import EmulatedBackend
-    from orchestration.run.place import THIS_MACHINE
+    from orchestration.run.executors import THIS_MACHINE
     from tuners.learning import checkpoint
 
     path = trials.write_campaign(tmp_path, repeats=1, backend="emulated")
@@ -243,7 +243,7 @@ def test_the_kernel_travels_and_so_does_a_network(place, tmp_path, monkeypatch):
 
 def test_a_training_is_the_same_to_the_bit(place, tmp_path):
     pytest.importorskip("torch")
-    from orchestration.run.place import THIS_MACHINE
+    from orchestration.run.executors import THIS_MACHINE
     from orchestration.training.request import TrainRequest
     from orchestration.training.train import train
 
@@ -320,7 +320,7 @@ def test_a_node_that_is_lost_while_nodes_are_asked_is_left_out(nodes, place, tmp
 
 # The last: of the three nodes, two are left.
 def test_forty_trials_with_a_node_lost_have_the_same_tables(nodes, place, tmp_path, capfd):
-    from orchestration.run.place import THIS_MACHINE
+    from orchestration.run.executors import THIS_MACHINE
 
     path = trials.write_campaign(tmp_path, repeats=20, nap_s=0.5)
     doomed, killed = nodes.others.pop(), []

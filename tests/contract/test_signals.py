@@ -12,6 +12,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import Setup
 from orchestration.core.trial import CLOSLOOP, LINUX, IncastSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from orchestration.run.checked import checked
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 
@@ -82,7 +83,7 @@ def test_plan_refuses_what_nobody_measures(tmp_path, monkeypatch, signal, more, 
     (tmp_path / "mine.py").write_text(MINE.format(signal=signal))
     (tmp_path / "c.yml").write_text(CAMPAIGN.format(more=more))
     with pytest.raises(InputError) as caught:
-        wiring.check_fits(load_campaign("c.yml"))
+        checked(load_campaign("c.yml"))
     (problem,) = caught.value.problems
     assert problem.where == "c.yml:4"
     assert repr(signal) in problem.what

@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 from orchestration.telemetry.sender import push
 from orchestration.telemetry.settings import load_settings
 

@@ -20,7 +20,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.results.reader import read_trial
 from orchestration.results.tables import TABLES
 from orchestration.results.writer import write_trial
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 from orchestration.telemetry.pull import pull, rows_of
 from orchestration.telemetry.sender import push
 from orchestration.telemetry.settings import Settings

@@ -19,7 +19,7 @@ from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import AlternatingSpec, IncastSpec, MessageMixSpec, PoissonSpec
 from orchestration.run import room
-from orchestration.run.place import THIS_MACHINE
+from orchestration.run.executors import THIS_MACHINE
 from traffic import patterns
 from traffic.expected import expected
 from traffic.patterns import Streams, make_flows

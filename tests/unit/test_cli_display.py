@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from orchestration.cli.display import Display, Tally, live_view, status_line, summary_table
-from orchestration.core import wall
+from orchestration.core import machine
 from orchestration.core.problems import Problem
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.runner import Summary
@@ -103,7 +103,7 @@ def test_a_trial_in_real_time_has_one_time(display, said):
 
 
 def test_on_a_virtual_rack_a_trial_has_two_times(display, said, monkeypatch):
-    monkeypatch.setenv(wall.FOLDER_VARIABLE, "/nowhere")
+    monkeypatch.setenv(machine.FOLDER_VARIABLE, "/nowhere")
     there = replace(trial(1), backend="hardware")
     display.started(there)
     display.finished(there, Finished(True, (), 12 * MS, 4.0))

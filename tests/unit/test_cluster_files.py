@@ -10,10 +10,10 @@ import pytest
 from inventory.ansible import load_machines, load_rack
 from orchestration.campaign.expand import load_campaign
 from orchestration.cluster.orders import cache_name, missing_in, own_files, packed, put, unpack
-from orchestration.core.brought import BROUGHT, here
 from orchestration.core.errors import InputError
+from orchestration.core.files import BROUGHT, here
+from orchestration.run.executors import THIS_MACHINE
 from orchestration.run.launcher import executor_named
-from orchestration.run.place import THIS_MACHINE
 from traffic.workloads import load_workload
 from tuners.learning import checkpoint
 

@@ -30,7 +30,7 @@ from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.source import QueueThresholds, read_source
 from orchestration.results.reader import finished_trials, read_trial
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 
 RECORDED = Path(__file__).parents[1] / "golden" / "hpcc"
 BASE_NS, MS = 2_080_000_000, 1_000_000

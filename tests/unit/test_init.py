@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 from inventory.files import known_testbeds, load_testbed
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
-from orchestration.campaign.starter import arms, sizes
+from orchestration.campaign.starter import arms
+from orchestration.campaign.starter import arms as sizes
 from orchestration.campaign.starter.arms import COMPARISONS, choose, fitting, transport_of
 from orchestration.campaign.starter.write import Answers, make, unfit, write
 from orchestration.cli import init as verb
 from orchestration.core.errors import InputError
-from orchestration.run import wiring
+from orchestration.run.checked import checked
 from traffic.workloads import known_workloads
 
 GRAPHCC = load_testbed("graphcc")
@@ -46,7 +47,7 @@ def run(monkeypatch):
 def planned(file, tmp_path):
     """Return a campaign and its plan, once the checks that come before a run are passed."""
     campaign = load_campaign(file)
-    wiring.check_fits(campaign)
+    checked(campaign)
     return campaign, make_plan(load_campaign(file, repeats=1), 1, tmp_path / "no-runs")
 
 
@@ -99,7 +100,7 @@ def test_what_the_file_proposes_next_holds_too(compare, tmp_path):
     for other in changed:
         assert other != text
         place.write_text(other)
-        wiring.check_fits(load_campaign(place))
+        checked(load_campaign(place))
 
 
 @pytest.mark.slow
@@ -116,7 +117,7 @@ def test_the_default_is_a_fair_set_and_ends_with_the_next_two_commands(run, tmp_
     campaign, plan = planned(place, tmp_path)
     assert tuners(campaign) == ["secn1", "secn2", "amt", "qaecn", "acc", "placebo-acc"]
     assert all(one.enough for one in plan.arriving)
-    wiring.check_fits(load_campaign(place, backend="fluid"))
+    checked(load_campaign(place, backend="fluid"))
 
 
 @pytest.mark.slow

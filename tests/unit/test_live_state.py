@@ -14,7 +14,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, TrialError
 from orchestration.core.knobs import ECN
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 from orchestration.run.state import RunReader, find_run
 from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
 from orchestration.watch.ports import fullest, port_figures, state_to_json

@@ -13,7 +13,7 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of
 from orchestration.core.trial import TrialSpec
 from orchestration.replay.campaign_file import _load_balancing
-from orchestration.run.fit import check_fit
+from orchestration.run.checked import check_fit
 
 CAMPAIGN = """
 campaign: own

@@ -1,13 +1,11 @@
 """Tuners of ECN thresholds where no flow answers marks: refused, told in plans, found in trials."""
 
 import dataclasses
-from functools import cache
 from typing import get_args
 
 import numpy as np
 import pytest
 
-from inventory.files import load_testbed
 from orchestration.analysis.marks import UNANSWERED, why_identical
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.common.linux import host_sysctls
@@ -19,7 +17,7 @@ from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN
 from orchestration.core.records import MISSING, ChangeRecords, Samples
 from orchestration.core.trial import CongestionControl, HostSpec
-from orchestration.run import wiring
+from orchestration.run.checked import checked
 from orchestration.training.request import Episodes, TrainRequest
 
 CAMPAIGN = """\
@@ -51,16 +49,14 @@ def under(control):
 
 def refused(path, **fields):
     with pytest.raises(InputError) as caught:
-        wiring.check_fits(campaign(path, **fields))
+        checked(campaign(path, **fields))
     (problem,) = caught.value.problems
     return problem
 
 
 def told(path, **fields):
     """Return what the plan of a campaign says, which fits."""
-    made = campaign(path, **fields)
-    wiring.check_fits(made)
-    return marking(made.trials, cache(load_testbed)).sentences
+    return checked(campaign(path, **fields)).marking.sentences
 
 
 def test_every_congestion_control_says_how_it_answers_marks():
@@ -179,7 +175,7 @@ def test_what_may_answer_marks_is_not_refused(tmp_path):
 def test_a_replay_of_recorded_trials_is_not_refused(tmp_path):
     made = campaign(tmp_path, host=under("cubic"))
     trials = [dataclasses.replace(trial, parent="runs/x sha256:0") for trial in made.trials]
-    found = marking(trials, cache(load_testbed))
+    found = marking(trials, made.testbeds)
     assert (len(found.refused), len(found.sentences)) == (0, 1)
 
 

@@ -13,7 +13,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.records import Samples
 from orchestration.results.reader import finished_trials, read_trial
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 
 CAMPAIGN = """\
 campaign: hops

@@ -4,7 +4,7 @@ import pytest
 
 from inventory.rack import Access
 from orchestration.core.errors import InputError
-from orchestration.core.wall import Took
+from orchestration.core.machine import Took
 from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally, explain
 from orchestration.provision.verbs import parameters, skipped_steps
 

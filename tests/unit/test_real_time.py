@@ -28,7 +28,7 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.records import Samples
 from orchestration.core.trial import LINUX, FaultSpec, HostSpec, TrialSpec
 from orchestration.environment.source import EpisodeSource
-from orchestration.run.runner import default_jobs
+from orchestration.run.launcher import default_jobs
 
 SEVEN = load_testbed("rlcc-7")
 BARE = ("red", "fq", "netem", "ets", "matchall", "dctcp", "cubic")

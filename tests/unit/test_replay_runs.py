@@ -22,7 +22,7 @@ from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import TABLES, read_table, write_table
 from orchestration.results.writer import write_trial
-from orchestration.run.fit import check_fit
+from orchestration.run.checked import check_fit
 from traffic.schedule import make_schedule
 
 PARENT = """campaign: old

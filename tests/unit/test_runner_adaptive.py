@@ -21,8 +21,9 @@ from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.records import FAILED
 from orchestration.papers.results import Compared, _look, measure_campaign
 from orchestration.results.looks import LOOKS_FILE, read_looks
+from orchestration.run.checked import checked
 from orchestration.run.journal import read_journal
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 
 # Without queues all tuners are alike: after the first look `calm` is done, and `busy` at the most.
 CAMPAIGN = """\
@@ -94,7 +95,7 @@ def runs(tmp_path_factory):
 def run(campaign, out, jobs=2, backend=None, listener=None, **more):
     listener = listener or Listener()
     engine = backend or FluidBackend()
-    return run_campaign(campaign, engine, out, jobs, listener, **more), listener
+    return run_campaign(checked(campaign), engine, out, jobs, listener, **more), listener
 
 
 def flows(out):

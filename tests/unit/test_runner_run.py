@@ -13,7 +13,7 @@ from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.run import room
 from orchestration.run.folder import RunFolder
 from orchestration.run.journal import read_journal
-from orchestration.run.runner import default_jobs, run_campaign
+from orchestration.run.launcher import default_jobs, run_campaign
 from tests.trials import incast_campaign
 
 CAMPAIGN = incast_campaign("tiny", "secn1, secn2", 2)

@@ -24,13 +24,20 @@ from orchestration.campaign.found import (
 from orchestration.cli.main import app
 from orchestration.core.errors import ClosloopError, InputError
 from orchestration.results.reader import finished_trials
-from orchestration.search.figures import Ask, Figures, Seed
-from orchestration.search.halving import SEARCH, Effort, Halving, budget, seeds_of
+from orchestration.search.halving import (
+    SEARCH,
+    Ask,
+    Effort,
+    Figures,
+    Halving,
+    Seed,
+    budget,
+    seeds_of,
+)
 from orchestration.search.request import SearchRequest
 from orchestration.search.run import plan_search
-from orchestration.search.space import Dimension, Setting, Space
-from orchestration.search.spaces import threshold_space, with_ranges
-from orchestration.search.text import _alike, _of_group
+from orchestration.search.space import Dimension, Setting, Space, threshold_space, with_ranges
+from orchestration.search.verbs import _alike, _of_group
 from orchestration.search.verify import VERIFICATION, verify
 
 SIZE = Dimension("kmin_bytes", 1_000, 400_000, 1_000, 400_000, ("packet", "buffer"))
@@ -183,7 +190,7 @@ def test_fresh_seeds_undo_the_winners_curse() -> None:
     objective = Objective(lambda one, at: 10.0, noise=0.2)
     effort = Effort(27, 0, 60)
     found = objective.search(SPACE, 1, effort)
-    answer = verify(found, [0], effort.verify, objective.figures, objective.measure)
+    answer = verify(found, {0: {}}, effort.verify, objective.figures, objective.measure, {})
     assert not any(one.told_apart for one in answer.ranking)
     assert answer.conditions[0].headroom.mean == 0
     asked = {ask.seed.purpose for ask in objective.figures._of}
@@ -218,7 +225,7 @@ def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -
     objective = Objective(bowl(4_000, 16_000, 0.2), noise=0.001)
     effort = Effort(27, 3, 8)
     found = objective.search(SPACE, 2, effort)
-    answer = verify(found, [0, 1], effort.verify, objective.figures, objective.measure)
+    answer = verify(found, {0: {}, 1: {}}, effort.verify, objective.figures, objective.measure, {})
     assert answer.conditions[0].ranking[-1].told_apart
     assert not answer.conditions[0].ranking[0].told_apart
     # half of 4 octaves in two dimensions at 5 % each, over the oracle's own 10 x 1.0

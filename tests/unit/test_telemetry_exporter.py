@@ -11,7 +11,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.results.reader import finished_trials, read_trial
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 from orchestration.telemetry.exporter import metrics_text, serve
 from tests.trials import incast_campaign
 

@@ -22,8 +22,7 @@ from collectors.snapshot import Snapshot, Turned
 from inventory.files import load_testbed
 from orchestration.core.knobs import ECN
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run.state import RunState, TrialState
-from orchestration.run.tally import RunningTrial, Tally
+from orchestration.run.state import RunningTrial, RunState, Tally, TrialState
 from orchestration.watch.ports import state_to_json
 from orchestration.watch.screen import choose, meanings
 from orchestration.watch.view import view

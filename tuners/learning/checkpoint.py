@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.core.brought import here
-from orchestration.core.files import write_whole
+from orchestration.core.files import here, write_whole
 from tuners.learning.networks import Arrays, finite
 
 FORMAT = 1

@@ -34,10 +34,9 @@ from orchestration.backends.emulated.machine import said_apart
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.files import write_whole
+from orchestration.core.files import state_folder, write_whole
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_rate
-from orchestration.core.user_folders import state_folder
 
 MEASURE_S = 2.0
 # Measured at its limit, with all cores forwarding and little else, a machine is to do a quarter of

@@ -25,8 +25,8 @@ from typing import Any
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
 from orchestration.backends.emulated.system import CONSOLE_MARK
-from orchestration.core.brought import BROUGHT
 from orchestration.core.errors import NotReadyError, TrialError
+from orchestration.core.files import BROUGHT
 from orchestration.core.trial import REAL
 from orchestration.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.kernel.cache import Kernel

@@ -24,9 +24,8 @@ from orchestration.backends.emulated.job import POLICY
 from orchestration.backends.emulated.launcher import Listener, run_guest
 from orchestration.backends.emulated.real_time import dctcp_of
 from orchestration.backends.emulated.system import say
-from orchestration.core.brought import here
 from orchestration.core.errors import InputError, NotReadyError, TrialError
-from orchestration.core.packaged import BPF, packaged
+from orchestration.core.files import BPF, here, packaged
 from orchestration.core.ports import Luggage
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import FabricSpec, TrialSpec

@@ -17,7 +17,7 @@ from orchestration.backends.simulated.program import (
     require_program,
 )
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.core.brought import here
+from orchestration.core.files import here
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed

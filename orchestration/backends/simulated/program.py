@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestration.core.errors import InputError, NotReadyError, TrialError, not_installed
+from orchestration.core.files import cache_folder
 from orchestration.core.records import Ints
 from orchestration.core.trial import TrialSpec
-from orchestration.core.user_folders import cache_folder
 
 PROGRAM = "closloop-ns3"
 COMPILER = "g++"

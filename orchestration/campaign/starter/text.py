@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.campaign.starter.arms import DCQCN, DCTCP, Arm, Chosen, Comparison
-from orchestration.campaign.starter.sizes import Incast
+from orchestration.campaign.starter.arms import DCQCN, DCTCP, Arm, Chosen, Comparison, Incast
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
 

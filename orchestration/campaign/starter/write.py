@@ -13,7 +13,7 @@ from typing import Any
 from inventory.files import load_testbed
 from orchestration.campaign.arriving import arriving
 from orchestration.campaign.expand import load_campaign
-from orchestration.campaign.starter import sizes
+from orchestration.campaign.starter import arms as sizes
 from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, choose
 from orchestration.campaign.starter.text import Draft, campaign_text, lossless_text
 from orchestration.core.errors import InputError, Problem, check_known, unwritable
@@ -202,5 +202,5 @@ def _arrives(draft: Draft, answers: Answers, file: Path) -> bool:
                 for one in error.problems
             ]
             raise InputError(problems) from error
-        found = arriving(campaign.trials, load_testbed, make_schedule)
+        found = arriving(campaign.trials, campaign.testbeds, make_schedule)
     return all(one.enough for one in found)

@@ -25,9 +25,9 @@ import numpy as np
 from orchestration.backends.simulated.program import require_program
 from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.files import whole_file
+from orchestration.core.machine import noted_signals
 from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
-from orchestration.run.own_process import noted_signals
 from orchestration.training.files import check_folder
 from orchestration.training.rlcc import scenarios
 from orchestration.training.rlcc.learner import Figures, NetworkLearner

@@ -17,7 +17,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.display import open_display
 from orchestration.core.errors import Interrupted
-from orchestration.run.runner import run_campaign
+from orchestration.run.launcher import run_campaign
 
 PR_SET_PDEATHSIG = 1
 

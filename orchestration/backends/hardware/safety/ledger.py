@@ -32,8 +32,7 @@ from uuid import uuid4
 from orchestration.agent.identity import same_device
 from orchestration.agent.records import canonical, hash_of
 from orchestration.core.errors import NotReadyError
-from orchestration.core.files import sync_path
-from orchestration.core.user_folders import state_folder
+from orchestration.core.files import state_folder, sync_path
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Agent, Request, gather
 

@@ -2,8 +2,8 @@
 
 import time
 
-from orchestration.core import wall
-from orchestration.core.wall import Stopwatch, Took
+from orchestration.core import machine
+from orchestration.core.machine import Stopwatch, Took
 
 
 def test_both_times_are_said_where_they_differ():
@@ -13,19 +13,19 @@ def test_both_times_are_said_where_they_differ():
 
 
 def test_outside_a_virtual_rack_there_is_one_clock(monkeypatch):
-    monkeypatch.delenv(wall.FOLDER_VARIABLE, raising=False)
+    monkeypatch.delenv(machine.FOLDER_VARIABLE, raising=False)
     took = Stopwatch().took()
     assert not took.virtual
     assert abs(took.own_s - took.wall_s) < 1
-    assert abs(wall.now_s() - time.time()) < 1
+    assert abs(machine.now_s() - time.time()) < 1
 
 
 def test_inside_one_a_file_says_how_late_it_is_and_is_gone(monkeypatch, tmp_path):
-    monkeypatch.setenv(wall.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(machine.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(time, "time", lambda: 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     stopwatch = Stopwatch()
-    assert wall.now_s() > 1e9
+    assert machine.now_s() > 1e9
     took = stopwatch.took()
     assert took.virtual
     assert took.own_s == 0.0 <= took.wall_s < 10
@@ -33,5 +33,5 @@ def test_inside_one_a_file_says_how_late_it_is_and_is_gone(monkeypatch, tmp_path
 
 
 def test_a_rack_that_is_being_removed_is_no_error(monkeypatch, tmp_path):
-    monkeypatch.setenv(wall.FOLDER_VARIABLE, str(tmp_path / "gone"))
+    monkeypatch.setenv(machine.FOLDER_VARIABLE, str(tmp_path / "gone"))
     assert Stopwatch().took().wall_s >= 0

@@ -1,4 +1,4 @@
-"""Wall time, which goes on where the clocks of programs are virtual.
+"""This machine and this process: wall time, memory, signals, threads.
 
 In a virtual rack in virtual time all clocks of the kernel are virtual, and waiting takes no time.
 What a file's time of change is there, says this machine: its file system is the guest's.
@@ -7,9 +7,14 @@ What a file's time of change is there, says this machine: its file system is the
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
 # A folder of this machine's, in the environment of programs that run in virtual time.
 FOLDER_VARIABLE = "CLOSLOOP_WALL_CLOCK"
@@ -75,3 +80,34 @@ class Stopwatch:
         """Return how long it has been."""
         own_s, wall_s = time.monotonic() - self._own_s, steady_s() - self._wall_s
         return Took(own_s, max(0.0, wall_s), is_virtual())
+
+
+def available_memory_bytes() -> int:
+    """Return what can be used without swapping: MemAvailable of `/proc/meminfo` (proc(5))."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("no MemAvailable in /proc/meminfo")
+
+
+@contextmanager
+def noted_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Record SIGINT and SIGTERM instead of ending; a second signal calls `kill`."""
+    seen: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(signal.Signals(number))
+        if len(seen) > 1:
+            kill()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def spare_threads() -> None:
+    """Keep NumPy single-threaded: trials run in parallel, one per core. Call it before NumPy."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,14 +1,21 @@
-"""Checks that a campaign fits its backend, before anything runs (`closloop plan` uses it too)."""
+"""The checks of a campaign before anything runs, made once for all that plans and runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
+from inventory.strictyaml import read
+from orchestration.analysis.metrics import METRICS
+from orchestration.campaign.arriving import foretold
+from orchestration.campaign.expand import Campaign
+from orchestration.campaign.marks import Marking, marking
 from orchestration.core.capabilities import Mode, capabilities, mode_of
-from orchestration.core.errors import Problem, raise_any
+from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import ECMP
+from orchestration.core.repeats import RepeatRule
 from orchestration.core.signals import BY_KEY, Need
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -32,16 +39,63 @@ _LACKING: Mapping[Need, tuple[str, str]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckedCampaign(Campaign):
+    """A campaign that fits its backend. The metrics of its `repeats` are under their own names."""
+
+    marking: Marking
+
+    def notices(self) -> list[str]:
+        """Return what a user should know before it runs."""
+        return [*self.marking.sentences, *foretold(self.trials, self.testbeds)]
+
+
+def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampaign:
+    """Return a campaign that can run. Raises InputError for one whose backend lacks what it needs.
+
+    Likewise for repeats that depend on a metric that does not exist, and for tuners that differ in
+    nothing that reaches a flow. `with_policies` asks the guest's kernel about policies of one's
+    own too, which takes a second each.
+    """
+    rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
+    check_fit(campaign.trials, campaign.testbeds, campaign.line_of_tuner)
+    found = marking(campaign.trials, campaign.testbeds)
+    raise_any(found.problems(campaign.line_of_tuner))
+    nics = (trial.host.roce for trial in campaign.trials)
+    if with_policies and any(nic is not None and nic.program for nic in nics):
+        from orchestration.backends.emulated.programs import check_policies
+
+        check_policies(campaign.trials)
+    return CheckedCampaign(**{**vars(campaign), "repeats": rule}, marking=found)
+
+
+def _with_known_metrics(campaign: Campaign, rule: RepeatRule) -> RepeatRule:
+    strange = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
+    if strange:
+        document, known = read(campaign.path), METRICS.of_a_trial
+        raise InputError(
+            unknown(
+                document.where(("repeats", "of", place)),
+                f"no metric is called {rule.of[place]!r}",
+                rule.of[place],
+                known,
+            )
+            for place in strange
+        )
+    names = tuple(dict.fromkeys(METRICS.canonical(name) for name in rule.of))
+    return replace(rule, of=names)
+
+
 def check_fit(
     trials: Iterable[TrialSpec],
     testbeds: Mapping[str, Testbed],
-    where: Callable[[TrialSpec], str] = lambda trial: trial.campaign,
+    line_of_tuner: Callable[[TrialSpec], str] = lambda trial: trial.campaign,
 ) -> None:
     """Raise InputError if a tuner needs a signal, knob or program that a trial cannot have.
 
     Its backend lacks it, with the trial's fabric and clock; or the trial lacks what it needs: RoCE
     NICs, a congestion control, switches that choose paths or share a buffer. `testbeds` are the
-    trials' testbeds, by name; `where` names the place of a trial's tuner.
+    trials' testbeds, by name; `line_of_tuner` names the place of a trial's tuner.
     """
     problems: dict[Problem, None] = {}
     seen: set[str] = set()
@@ -55,7 +109,7 @@ def check_fit(
         seen.add(key)
         for what, remedy in _problems(trial, testbeds[trial.testbed], mode):
             said = f"tuner {trial.tuner.name!r} {what}"
-            problems[Problem(where(trial), said, f"{remedy}, or run another tuner")] = None
+            problems[Problem(line_of_tuner(trial), said, f"{remedy}, or run another tuner")] = None
     raise_any(problems)
 
 

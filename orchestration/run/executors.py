@@ -1,8 +1,9 @@
-"""Worker processes side by side: started, listened to, stopped, and gone when the pool is closed.
+"""Where trials run side by side: this machine's processes, or something else that takes jobs.
 
-Workers are forked, not spawned, so the modules are loaded only once. The main process must
-therefore have no other threads, and must fork from its main thread: the kernel ends the workers
-when that thread ends. Each worker leads a process group, so that its child processes end with it.
+This machine's workers are forked, not spawned, so the modules are loaded only once. The main
+process must therefore have no other threads, and must fork from its main thread: the kernel ends
+the workers when that thread ends. Each worker leads a process group, so that its child processes
+end with it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 # NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
 import numpy.ma  # noqa: F401
 
-from orchestration.core import wall
+from orchestration.core import machine
 from orchestration.core.errors import TrialError
 from orchestration.core.ports import Backend
+from orchestration.core.topology import Testbed
+from orchestration.core.trial import TrialSpec
+from orchestration.run.room import check_memory
 from orchestration.run.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 
 # The time that a worker may take to clean up before it is killed.
@@ -66,7 +70,7 @@ class Pool:
         if pid == 0:
             _be_worker(self._do, job, self._backend, sender, parent)
         sender.close()
-        self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, wall.steady_s()))
+        self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, machine.steady_s()))
 
     def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
         """Yield the workers' messages within `timeout_s`; a result or a failure ends a worker."""
@@ -109,7 +113,7 @@ class Pool:
             "if memory was short, run fewer trials side by side with --jobs",
             _end_of_console(worker.job),
         )
-        return Failed.of(error, wall.steady_s() - worker.begin_s)
+        return Failed.of(error, machine.steady_s() - worker.begin_s)
 
     def _end(self, worker: _Worker, patience_s: float = STOP_GRACE_S) -> None:
         """Wait for a worker's end, then end what it may have left running.
@@ -150,3 +154,71 @@ def _end_of_console(job: Job) -> str:
         return (job.work / CONSOLE_FILE).read_bytes()[-_CONSOLE_BYTES:].decode(errors="replace")
     except OSError:
         return ""
+
+
+class Workers(Protocol):
+    """Jobs under way. Always close it. What a job leaves in its `folder` is there when it is done.
+
+    A result or a failure ends a job.
+    """
+
+    def __len__(self) -> int:
+        """Return how many jobs are under way."""
+
+    def start(self, job: Job) -> None:
+        """Start a job."""
+
+    def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
+        """Yield what jobs say within `timeout_s`."""
+
+    def close(self) -> None:
+        """Stop all jobs. When this returns, nothing of them is left."""
+
+    def kill(self) -> None:
+        """Have `close` not wait for jobs to clean up. May be called by a signal's handler."""
+
+
+class Place(Protocol):
+    """Takes jobs of one kind after the other."""
+
+    @property
+    def forks(self) -> bool:
+        """Whether its workers are forked, so that the calling process must have no threads."""
+
+    def slots(self) -> int:
+        """Return how many jobs it takes at once, 0 where that follows from the backend."""
+
+    def check(
+        self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
+    ) -> None:
+        """Raise NotReadyError if `jobs` of these trials cannot run there side by side.
+
+        Raises InputError for trials that can never run there.
+        """
+
+    def workers(self, backend: Backend, do: Work) -> Workers:
+        """Return workers that do something with a backend."""
+
+
+class ThisMachine:
+    """Processes of this machine, one a job."""
+
+    forks = True
+
+    def slots(self) -> int:
+        """Return 0."""
+        return 0
+
+    def check(
+        self, backend: Backend, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]
+    ) -> None:
+        """Raise what the backend raises, and NotReadyError if memory is too small."""
+        backend.check(testbed, jobs, trials)
+        check_memory(testbed, min(jobs, len(trials)), trials)
+
+    def workers(self, backend: Backend, do: Work = work) -> Workers:
+        """Return a pool."""
+        return Pool(backend, do)
+
+
+THIS_MACHINE: Place = ThisMachine()

@@ -1,0 +1,185 @@
+"""The cells of a campaign file: each combination of its factors' levels, checked.
+
+In run folders of closloop 0.2 a name meant something else than now.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+from inventory.files import load_testbed
+from inventory.strictyaml import Document, in_order, read
+from orchestration.campaign import checks, limits, schema
+from orchestration.campaign import found as found_settings
+from orchestration.campaign.factors import Factors, Level, choose, read_factors
+from orchestration.campaign.fields import beside
+from orchestration.campaign.schema import CampaignFile
+from orchestration.core.errors import InputError, Problem, raise_any
+from orchestration.core.problems import of_value
+from orchestration.core.roce import FORMER_HPCC, HPCC, is_former_hpcc
+from orchestration.core.topology import Testbed
+from orchestration.core.trial import Scalar
+from orchestration.results.reader import finished_trials, read_trial
+
+
+def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[CampaignFile]:
+    """Return a campaign file's cells with the DCQCN set that it named when its trials ran.
+
+    The trials beside the file tell: where some have the parameters that 0.2 called `hpcc`, and the
+    file does not know them by their present name, `hpcc` is that set.
+    """
+    named = [file.host.roce.dcqcn.set for file in files]
+    if HPCC not in named or FORMER_HPCC in named or not _has_former(Path(path).parent):
+        return list(files)
+    return [
+        _renamed(file) if name == HPCC else file for file, name in zip(files, named, strict=True)
+    ]
+
+
+def has_former_hpcc(trial: Path) -> bool:
+    """Return whether a finished trial ran under the parameters that 0.2 called `hpcc`."""
+    try:
+        roce = read_trial(trial).spec.host.roce
+    except InputError:
+        return False
+    return roce is not None and is_former_hpcc(roce.parameters)
+
+
+def _has_former(folder: Path) -> bool:
+    return any(has_former_hpcc(trial) for trial in finished_trials(folder))
+
+
+def _renamed(file: CampaignFile) -> CampaignFile:
+    dcqcn = file.host.roce.dcqcn.model_copy(update={"set": FORMER_HPCC})
+    roce = file.host.roce.model_copy(update={"dcqcn": dcqcn})
+    host = file.host.model_copy(update={"roce": roce})
+    return file.model_copy(update={"host": host})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the factors' levels: their labels, and the file with them in place.
+
+    Its paths start at `folder`. `tuner_lines` are the `file:line` of its tuners, by their labels;
+    `too_large` says what is too large of its trials.
+    """
+
+    labels: dict[str, Scalar]
+    file: schema.CampaignFile
+    folder: str
+    testbed: Testbed
+    tuner_lines: Mapping[str, str]
+    too_large: tuple[Problem, ...] = ()
+
+    @property
+    def testbed_name(self) -> str:
+        """The name that its trials have the testbed under."""
+        return beside(self.folder, self.file.testbed)
+
+
+def read_cells(
+    path: str | Path,
+    *,
+    backend: str | None = None,
+    clock: str | None = None,
+    repeats: int | None = None,
+    tuners: Sequence[Mapping[str, Scalar]] | None = None,
+) -> list[Cell]:
+    """Return the combinations of a file's factors, checked; the rest overrides the file's own.
+
+    With other `tuners` than the file's, factors that only those refer to fall away. Raises
+    InputError as `load_campaign` does.
+    """
+    document = overridden(read(path), backend, clock, repeats)
+    factors = read_factors(document)
+    trials = limits.count_trials(document, factors, None if tuners is None else len(tuners))
+    if too_many := limits.count_problem(document, factors, trials):
+        raise InputError(in_order([*factors.problems, too_many]))
+    cells, problems = check_cells(document, factors, factors.combinations(), tuners)
+    problems += [problem for cell in cells for problem in cell.too_large]
+    if problems:
+        raise InputError(in_order(problems))
+    files = with_former_sets([cell.file for cell in cells], path)
+    return [replace(cell, file=file) for cell, file in zip(cells, files, strict=True)]
+
+
+def check_cells(
+    document: Document,
+    factors: Factors,
+    combinations: Iterable[Mapping[str, Level]],
+    tuners: Sequence[Mapping[str, Scalar]] | None = None,
+) -> tuple[list[Cell], list[Problem]]:
+    """Return some combinations of a file's factors, and its problems but those of their sizes."""
+    kept = set(factors.levels) if tuners is None else factors.used_outside("tuners")
+    problems = list(factors.problems)
+    cells: list[Cell] = []
+    seen: set[tuple[Scalar, ...]] = set()
+    load = cache(load_testbed)
+    folder = os.path.dirname(document.name)
+    for chosen in combinations:
+        labels = {name: level.label for name, level in chosen.items() if name in kept}
+        if tuple(labels.values()) in seen:
+            continue
+        seen.add(tuple(labels.values()))
+        resolved = choose(document, factors.references, chosen)
+        if tuners is not None:
+            others = {"tuners": [dict(tuner) for tuner in tuners]}
+            resolved = replace(resolved, data={**resolved.data, **others})
+        resolved, found = found_settings.resolve(resolved, labels, load)
+        problems += found
+        file, found = resolved.check(schema.CampaignFile)
+        found += _semantic_problems(resolved, load)
+        problems += [problem for problem in found if not factors.explains(problem)]
+        if file is not None:
+            with suppress(InputError):  # no such testbed, which is among the problems
+                testbed = load(beside(folder, file.testbed))
+                too_large = tuple(limits.size_problems(resolved, file, testbed, folder))
+                lines = {
+                    tuner.called: document.where(("tuners", number)[: 1 if tuners else 2])
+                    for number, tuner in enumerate(file.tuners)
+                }
+                cells.append(Cell(labels, file, folder, testbed, lines, too_large))
+    return cells, problems
+
+
+def overridden(
+    document: Document, backend: str | None, clock: str | None, repeats: int | None
+) -> Document:
+    """Return the document with the command line's settings in place of the file's."""
+    problems = []
+    if backend is not None:
+        try:
+            document.data["backend"] = schema.check_backend(backend)
+        except ValueError as error:
+            problems.append(of_value(error, "--on"))
+    if clock is not None:
+        document.data["clock"] = clock
+        clocks: tuple[str, ...] = get_args(schema.CampaignFile.model_fields["clock"].annotation)
+        if clock not in clocks:
+            problems.append(Problem("--clock", f"no clock {clock!r}", f"use {' or '.join(clocks)}"))
+    if repeats is not None:
+        document.data["repeats"] = repeats
+        if repeats < 1:
+            problems.append(Problem("--repeats", f"{repeats} repeats", "use 1 or more"))
+    raise_any(problems)
+    return document
+
+
+def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> list[Problem]:
+    folder = os.path.dirname(document.name)
+    testbed: Testbed | None = None
+    problems: list[Problem] = []
+    name = document.data.get("testbed")
+    if isinstance(name, str):
+        try:
+            testbed = load(beside(folder, name))
+        except InputError as error:
+            problems += [document.at(("testbed",), fault) for fault in error.problems]
+    found = checks.check(document.data, testbed, folder)
+    return problems + [document.problem(*finding) for finding in found]
