@@ -40,8 +40,6 @@ NO_REMEDIES = (
     "orchestration/exchange/csv_flows.py",
     "orchestration/policies/render_c.py",
     "orchestration/replay/campaign_file.py",
-    "orchestration/replay/campaign_file.py",
-    "orchestration/search/verbs.py",
     "orchestration/bench/",
     "orchestration/papers/",
     "orchestration/counterfactuals/printed.py",
