@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from inventory.strictyaml import Document, Duration, Loc, Size, StrictModel, suggest
 from orchestration.core.errors import Problem
-from orchestration.core.switch import (
+from orchestration.core.parts import (
     DEFAULT_WATCHDOG_NS,
     LEAST_ALPHA,
     MOST_ALPHA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from orchestration.core.switch import SwitchSpec
+from orchestration.core.parts import SwitchSpec
 from orchestration.core.topology import Device, Link, Port, Testbed, TrafficClass
 
 

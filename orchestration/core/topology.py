@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestration.core.parts import Device, Link, LinkSpec, Port, Queue, TrafficClass
-from orchestration.core.switch import SwitchSpec
+from orchestration.core.parts import Device, Link, LinkSpec, Port, Queue, SwitchSpec, TrafficClass
 
 __all__ = ["Device", "Link", "LinkSpec", "Port", "Queue", "Testbed", "TrafficClass"]
 

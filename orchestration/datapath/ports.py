@@ -17,8 +17,8 @@ from collectors.incidents import KINDS, Incident, incident, pfc_outcome
 from collectors.readers.tc import QueueReading
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
+from orchestration.core.parts import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.core.records import Event, Floats, Ints
-from orchestration.core.switch import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.core.topology import Testbed
 
 QUEUES = "/proc/closloop/queues"

@@ -19,6 +19,7 @@ from orchestration.core.capabilities import capabilities
 from orchestration.core.congestion import CONTROLS
 from orchestration.core.errors import InputError, unreadable
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.parts import SwitchSpec
 from orchestration.core.problems import of_value
 from orchestration.core.roce import (
     BDP_WINDOW,
@@ -28,7 +29,6 @@ from orchestration.core.roce import (
     RoceSpec,
     is_former_hpcc,
 )
-from orchestration.core.switch import SwitchSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
 from orchestration.core.units import UnitError, parse_rate_bps, whole_duration, whole_rate

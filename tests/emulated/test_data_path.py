@@ -12,10 +12,10 @@ from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.repeatable import differing_values, faulty_trial
 from orchestration.core.codec import flattened, record_tables
+from orchestration.core.parts import SwitchSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
-from orchestration.core.switch import SwitchSpec
 from orchestration.core.trial import (
     TCP,
     FabricSpec,

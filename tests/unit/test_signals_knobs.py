@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from inventory.files import load_testbed
 from orchestration.core.knobs import ECN, KNOBS, Bounds, Column, ImpossibleSetting, Knob
+from orchestration.core.parts import SwitchSpec
 from orchestration.core.ports import Offer
 from orchestration.core.records import Change
 from orchestration.core.signals import (
@@ -27,7 +28,6 @@ from orchestration.core.signals import (
     targets,
     wants_flow_table,
 )
-from orchestration.core.switch import SwitchSpec
 from orchestration.results.tables import TABLES
 from tuners.base import BaseTuner
 

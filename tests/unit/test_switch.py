@@ -8,8 +8,8 @@ from inventory import testbed_json
 from inventory.files import load_testbed
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError
+from orchestration.core.parts import headroom_bytes, response_bytes
 from orchestration.core.signals import targets
-from orchestration.core.switch import headroom_bytes, response_bytes
 from orchestration.replay.campaign_file import write_testbed
 
 BASE = """

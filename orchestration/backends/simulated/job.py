@@ -15,9 +15,9 @@ from orchestration.backends.simulated.program import policy_names
 from orchestration.core.congestion import HEARS_MARKS, with_base_rtt
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.load_balancing import KINDS, ROUTES, LoadBalancingSpec
+from orchestration.core.parts import WATCHDOG_ACTIONS
 from orchestration.core.records import Ints, Schedule
 from orchestration.core.roce import DECISIONS, UDP_PORT, udp_source
-from orchestration.core.switch import WATCHDOG_ACTIONS
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.drivers.connections import services
