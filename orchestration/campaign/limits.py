@@ -1,7 +1,7 @@
 """What no campaign may be larger than, found before a trial, a flow or a reading is made.
 
 Beyond these limits a number must be wrong, a unit most often: no machine would come to an end. What
-fits this machine is asked before a campaign runs (`orchestration.run.room`).
+fits this machine is asked before a campaign runs (`orchestration.run.executors`).
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orchestration.core import plugins
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.run.adaptive import Rounds, refuse_other_looks
-from orchestration.run.executors import THIS_MACHINE, Place
+from orchestration.run.executors import THIS_MACHINE, Place, check_disk
 from orchestration.run.folder import RunFolder
-from orchestration.run.room import check_disk
 from orchestration.run.runner import Listener, Runner, Summary
 from orchestration.run.wiring import RackAccess, backend
 from orchestration.run.worker import work

@@ -18,7 +18,7 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import AlternatingSpec, IncastSpec, MessageMixSpec, PoissonSpec
-from orchestration.run import room
+from orchestration.run import executors as room
 from orchestration.run.executors import THIS_MACHINE
 from traffic import patterns
 from traffic.expected import expected

@@ -10,7 +10,7 @@ import pytest
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError, TrialError
-from orchestration.run import room
+from orchestration.run import executors as room
 from orchestration.run.folder import RunFolder
 from orchestration.run.journal import read_journal
 from orchestration.run.launcher import default_jobs, run_campaign
