@@ -24,7 +24,7 @@ def chosen_runs(paths: Sequence[Path]) -> list[Path]:
     Raises InputError for one of several paths that does not exist.
     """
     from orchestration.results.found import trial_folders
-    from orchestration.run.journal import run_folders
+    from orchestration.run.folder import run_folders
 
     found: dict[Path, Path] = {}
     for path in paths:
@@ -97,7 +97,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
     from orchestration.render.html import replace_file
-    from orchestration.run.journal import read_history
+    from orchestration.run.folder import read_history
 
     history, report = read_history(run), run / REPORT_FILE
     try:

@@ -18,7 +18,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.looks import write_looks
 from orchestration.results.reader import read_trial
-from orchestration.run import journal as log
+from orchestration.run import folder as log
 from orchestration.run.adaptive import Rounds
 from orchestration.run.executors import Workers
 from orchestration.run.folder import RunFolder

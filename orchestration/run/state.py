@@ -23,9 +23,8 @@ from orchestration.core.errors import InputError
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.render.numbers import clock_text
-from orchestration.run import journal as log
-from orchestration.run.folder import work_folder
-from orchestration.run.journal import JOURNAL_FILE
+from orchestration.run import folder as log
+from orchestration.run.folder import JOURNAL_FILE, work_folder
 
 
 @dataclass

@@ -33,7 +33,7 @@ from orchestration.core.errors import InputError
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES
 from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE
-from orchestration.run.journal import JOURNAL_FILE, TRIAL_STARTED, read_journal
+from orchestration.run.folder import JOURNAL_FILE, TRIAL_STARTED, read_journal
 
 CAMPAIGN_FILE = "campaign.yml"
 # InfluxDB's documentation recommends requests of 5,000 lines.

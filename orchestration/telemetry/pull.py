@@ -24,7 +24,7 @@ from orchestration.core.topology import Testbed
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.tables import OPTIONAL, TABLES, write_table
 from orchestration.results.writer import TESTBED_FILE
-from orchestration.run.journal import JOURNAL_FILE, Journal
+from orchestration.run.folder import JOURNAL_FILE, Journal
 from orchestration.telemetry.points import CAMPAIGN_FILE
 
 Say = Callable[[Problem], None]

@@ -14,7 +14,7 @@ from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.run.journal import read_journal
+from orchestration.run.folder import read_journal
 from orchestration.run.launcher import default_jobs, run_campaign
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 import cluster_trials as trials
 import pytest
 
-from orchestration.run.journal import read_journal
+from orchestration.run.folder import read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "from orchestration.cli.main import main; main()"

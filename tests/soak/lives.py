@@ -17,7 +17,7 @@ from cluster_trials import contents
 from left import commands_of, processes
 
 from orchestration.bench.rack import program
-from orchestration.run.journal import read_journal
+from orchestration.run.folder import read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 # Longer than any of these campaigns takes: who has not ended by then hangs.

@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.analysis.index.entries import History, entry_of, unread_entry
 from orchestration.core.errors import InputError
-from orchestration.run.journal import read_history
+from orchestration.run.folder import read_history
 
 AT = "2026-11-24T02:50:00.000+00:00"
 

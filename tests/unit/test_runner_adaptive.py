@@ -22,7 +22,7 @@ from orchestration.core.records import FAILED
 from orchestration.papers.results import Compared, _look, measure_campaign
 from orchestration.results.looks import LOOKS_FILE, read_looks
 from orchestration.run.checked import checked
-from orchestration.run.journal import read_journal
+from orchestration.run.folder import read_journal
 from orchestration.run.launcher import run_campaign
 
 # Without queues all tuners are alike: after the first look `calm` is done, and `busy` at the most.

@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestration.run.journal import Journal, read_journal
+from orchestration.run.folder import Journal, read_journal
 
 
 def write(path, *trials):

@@ -11,8 +11,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.run import executors as room
-from orchestration.run.folder import RunFolder
-from orchestration.run.journal import read_journal
+from orchestration.run.folder import RunFolder, read_journal
 from orchestration.run.launcher import default_jobs, run_campaign
 from tests.trials import incast_campaign
 

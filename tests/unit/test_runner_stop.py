@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.run.journal import read_journal
+from orchestration.run.folder import read_journal
 from orchestration.run.launcher import run_campaign
 from tests.trials import incast_campaign
 
