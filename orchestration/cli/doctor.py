@@ -2,14 +2,241 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import gzip
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
+from collectors.bpf.compile import flow_table_object
+from orchestration.backends.emulated import forwarding
+from orchestration.backends.simulated.program import COMPILER, find_program, find_wheel
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
+from orchestration.core.errors import ClosloopError, NotReadyError
+from orchestration.core.machine import available_memory_bytes
+from orchestration.core.problems import Code, Problem, told
+from orchestration.kernel.boot import check_kernel, memory_dir
+from orchestration.kernel.build import missing_tools
+from orchestration.kernel.cache import find_kernel, kernel_folder
 from orchestration.render.table import Span, Style, table
 from orchestration.render.terminal import show
+
+State = Literal["ok", "missing", "note"]
+_GUEST_BYTES = 1_500_000_000
+_HOST_QDISCS = {
+    "red": "CONFIG_NET_SCH_RED",
+    "tbf": "CONFIG_NET_SCH_TBF",
+    "netem": "CONFIG_NET_SCH_NETEM",
+    "fq": "CONFIG_NET_SCH_FQ",
+    "ets": "CONFIG_NET_SCH_ETS",
+}
+_OPTIONAL_TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "iperf3": "iperf3",
+    "chromium": "chromium",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. `missing` keeps trials from running, `note` does not."""
+
+    what: str
+    state: State
+    found: str
+    remedy: str = ""
+
+    @classmethod
+    def of(cls, what: str, state: State, error: ClosloopError, about: str = "") -> Finding:
+        """Return the finding that a check failed with an error."""
+        return cls(what, state, **told((one.at(about) for one in error.problems), "found"))
+
+    @property
+    def problem(self) -> Problem:
+        """What is wrong, and the remedy."""
+        return Problem("", self.found, self.remedy, Code.NOT_READY)
+
+
+def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
+    """Check this machine; with `boot`, boot the kernel too, with `benchmark` forward packets."""
+    return (
+        *([_forwarding()] if benchmark else []),
+        _python(),
+        _kernel(boot=boot),
+        _build_tools(),
+        _memory(),
+        _disk(),
+        _cores(),
+        _rights(),
+        _host_qdiscs(),
+        _bpf(),
+        _flow_table(),
+        _ns3(),
+        _tools(),
+    )
+
+
+def _forwarding() -> Finding:
+    what = "forwarding"
+    try:
+        found = forwarding.measure(forwarding.MEASURE_S)
+    except NotReadyError as error:
+        return Finding.of(what, "note", error)
+    forwarding.record(found.hops_per_s)
+    judged = "marking" if found.judged else "without marking"
+    said = f"{found.hops_per_s:,} packet-hops a second, {judged}, for racks in real time"
+    return Finding(what, "ok", said)
+
+
+def _python() -> Finding:
+    good = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()}, {sys.executable}"
+    return Finding(
+        "Python", "ok" if good else "missing", found, "" if good else "use 3.11 or newer"
+    )
+
+
+def _kernel(*, boot: bool) -> Finding:
+    what = "virtual-time kernel"
+    try:
+        kernel = find_kernel()
+        if kernel is None:
+            return Finding(what, "missing", "not built", "closloop kernel build (some minutes)")
+        if not boot:
+            return Finding(what, "ok", f"Linux {kernel.version}, {kernel.hash}")
+        report = check_kernel(kernel.path)
+        found = f"Linux {report.release}, boots in {report.wall_s:.1f} s"
+        return Finding(what, "ok", found)
+    except ClosloopError as error:
+        return Finding.of(what, "missing", error)
+
+
+def _build_tools() -> Finding:
+    missing = missing_tools()
+    if not missing:
+        return Finding("tools to build it", "ok", "gcc, bpf-gcc, make, flex, bison, bc, xz")
+    packages = " ".join(sorted(set(missing.values())))
+    state: State = "note" if find_kernel() else "missing"
+    return Finding(
+        "tools to build it", state, f"no {', '.join(missing)}", f"apt-get install {packages}"
+    )
+
+
+def _memory() -> Finding:
+    available = available_memory_bytes()
+    found = f"{available / 1e9:.1f} GB available"
+    try:
+        found += f", guests' memory in {memory_dir(_GUEST_BYTES)}"
+    except ClosloopError as error:
+        return Finding.of("memory", "missing", error)
+    return Finding("memory", "ok", found)
+
+
+def _disk() -> Finding:
+    folder = kernel_folder()
+    while not folder.exists():
+        folder = folder.parent
+    cache, here = (shutil.disk_usage(place).free / 1e9 for place in (folder, "."))
+    found = f"{here:.0f} GB free here, {cache:.0f} GB in the cache"
+    if min(cache, here) < 1:
+        return Finding("disk", "missing", found, "make room: a kernel build takes 4 GB")
+    return Finding("disk", "ok", found)
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    return Finding("cores", "ok", f"{cores}: so many trials side by side")
+
+
+def _rights() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("rights", "ok", "root (not needed for the emulated backend)")
+    path = Path("/proc/sys/user/max_user_namespaces")
+    limit = int(path.read_text()) if path.exists() else 0
+    spaces = "user namespaces allowed" if limit else "no user namespaces"
+    return Finding("rights", "ok", f"not root, {spaces} (neither is needed to emulate)")
+
+
+def _host_qdiscs() -> Finding:
+    config = _host_config()
+    if not config:
+        return Finding("host kernel's qdiscs", "note", "its configuration is not readable")
+    have = [name for name, option in _HOST_QDISCS.items() if f"{option}=" in config]
+    lack = [name for name in _HOST_QDISCS if name not in have]
+    found = f"{', '.join(have) or 'none'}" + (f"; no {', '.join(lack)}" if lack else "")
+    remedy = "not needed: trials use the virtual-time kernel's own" if lack else ""
+    return Finding("host kernel's qdiscs", "note" if lack else "ok", found, remedy)
+
+
+def _host_config() -> str:
+    packed = Path("/proc/config.gz")
+    plain = Path(f"/boot/config-{platform.release()}")
+    try:
+        if packed.exists():
+            return gzip.decompress(packed.read_bytes()).decode()
+        return plain.read_text() if plain.exists() else ""
+    except OSError:
+        return ""
+
+
+def _bpf() -> Finding:
+    def sysctl(name: str) -> str:
+        path = Path("/proc/sys") / name
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return "unknown"
+
+    jit = {"0": "off", "1": "on", "2": "on"}.get(sysctl("net/core/bpf_jit_enable"), "unknown")
+    free = sysctl("kernel/unprivileged_bpf_disabled") == "0"
+    found = f"host: JIT {jit}, {'any user' if free else 'root only'}; guest: interpreter"
+    return Finding("BPF", "ok", found)
+
+
+def _flow_table() -> Finding:
+    what = "flow table"
+    try:
+        return Finding(what, "ok", f"compiled: {flow_table_object().name}")
+    except ClosloopError as error:
+        return Finding.of(what, "note", error, "tuners that observe flows")
+
+
+def _ns3() -> Finding:
+    what = "ns-3"
+    wheel = find_wheel()
+    if wheel is None:
+        return Finding(
+            what, "note", "not installed: no --on simulated", "pip install 'closloop[sim]'"
+        )
+    program = find_program()
+    if program is not None:
+        return Finding(what, "ok", f"{wheel.version}, compiled: {program.hash}")
+    if shutil.which(COMPILER) is None:
+        found = f"{wheel.version}, but no {COMPILER} to compile with"
+        return Finding(what, "note", found, "apt-get install g++")
+    return Finding(what, "ok", f"{wheel.version}, to be compiled when it is first used")
+
+
+def _tools() -> Finding:
+    lack = [tool for tool in _OPTIONAL_TOOLS if not shutil.which(tool)]
+    have = [tool for tool in _OPTIONAL_TOOLS if tool not in lack]
+    if not lack:
+        return Finding("optional tools", "ok", ", ".join(have))
+    packages = " ".join(sorted({_OPTIONAL_TOOLS[tool] for tool in lack}))
+    return Finding(
+        "optional tools",
+        "note",
+        f"{', '.join(have) or 'none'}; no {', '.join(lack)}",
+        f"only where you want them: apt-get install {packages}",
+    )
+
 
 _STYLES: dict[str, Style] = {"ok": "good", "note": "warning", "missing": "bad"}
 
@@ -25,8 +252,6 @@ def doctor(
     Ends with 0 if trials can run on the emulated backend, with 3 if not.
     """
     from dataclasses import asdict
-
-    from orchestration.cli.machine import examine
 
     findings = examine(boot=boot, benchmark=benchmark)
     ready = all(finding.state != "missing" for finding in findings)

@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from orchestration.cli import machine as doctor
+from orchestration.cli import doctor
 from orchestration.cli.main import app
 
 
