@@ -2,15 +2,131 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.index import INDEX_FILE, REPORT_FILE, chosen_runs, report_index
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestration.analysis.index.entries import Entry
+
+REPORT_FILE, INDEX_FILE = "report.html", "index.html"
+
+
+def chosen_runs(paths: Sequence[Path]) -> list[Path]:
+    """Return the campaigns' folders at and below paths, each once; none for a trial's folder.
+
+    Raises InputError for one of several paths that does not exist.
+    """
+    from orchestration.results.found import trial_folders
+    from orchestration.run.folder import run_folders
+
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            if len(paths) == 1:  # the report of one says so
+                return []
+            raise InputError.single(
+                str(path), "there is no such folder", "name run folders, or one that has some: runs"
+            )
+        trials = [folder for folder in trial_folders(path) if folder != path]
+        for folder in sorted({*(trial.parent for trial in trials), *run_folders(path)}):
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def report_index(
+    paths: Sequence[Path],
+    runs: Sequence[Path],
+    output: Path | None,
+    baseline: str,
+    *,
+    as_json: bool,
+    html: bool,
+) -> None:
+    """Print an index of runs and, with `html`, write it and the reports that it lacks."""
+    from orchestration.analysis.index.entries import index_to_json
+    from orchestration.analysis.index.page import index_blocks, index_page
+    from orchestration.core.files import check_outputs
+    from orchestration.render.html import replace_file
+    from orchestration.render.json import json_text
+    from orchestration.render.terminal import show
+    from orchestration.results.found import recorded_files
+
+    page = _page(paths, output, INDEX_FILE)
+    data = page.with_suffix(".json")
+    if html:
+        check_outputs([page, data], recorded_files(runs))
+    shown = []
+    with Phases() as phases:
+        phases.phase(f"reading {len(runs)} runs")
+        for place, run in enumerate(runs):
+            phases.step(place, len(runs))
+            shown.append(_read(run, page.parent, baseline, html=html))
+    title = page.parent.resolve().name
+    if as_json:
+        print_json(index_to_json(shown))
+    else:
+        show(*index_blocks(title, shown))
+    if html:
+        replace_file(page, index_page(title, shown, data.name))
+        replace_file(data, json_text(index_to_json(shown)) + "\n")
+        typer.echo(f"page: {page}, and {data.name}", err=True)
+
+
+def _page(paths: Sequence[Path], output: Path | None, name: str) -> Path:
+    """Return the index's file: as told, or in the folder that has all that was named."""
+    if output is not None:
+        return output if output.suffix == ".html" else output / name
+    if len(paths) == 1:
+        return paths[0] / name
+    return Path(os.path.relpath(os.path.commonpath([path.resolve() for path in paths]))) / name
+
+
+def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, str]:
+    """Return a run's entry, and the path of its report from `home`.
+
+    With `html` a report that is missing, or older than a trial, is made.
+    """
+    from orchestration.analysis.index.entries import entry_of, unread_entry
+    from orchestration.analysis.report.report_page import build_page
+    from orchestration.analysis.summary import summarise
+    from orchestration.render.html import replace_file
+    from orchestration.run.folder import read_history
+
+    history, report = read_history(run), run / REPORT_FILE
+    try:
+        try:
+            summary = summarise(run, baseline)
+        except InputError:
+            if not baseline:
+                raise
+            summary = summarise(run)  # a run that lacks that tuner has its own baseline
+        if html and _is_old(report, run):
+            replace_file(report, build_page(summary))
+        entry = entry_of(run, summary, history)
+    except InputError as error:
+        return unread_entry(run, error.problems[0].text, history), ""
+    link = os.path.relpath(report.resolve(), home.resolve()) if report.exists() else ""
+    return entry, link
+
+
+def _is_old(report: Path, run: Path) -> bool:
+    """Return whether a report is missing, or older than what a run has finished."""
+    from orchestration.results.reader import finished_trials
+    from orchestration.results.writer import TRIAL_FILE
+
+    if not report.exists():
+        return True
+    made_s = report.stat().st_mtime
+    return any((trial / TRIAL_FILE).stat().st_mtime > made_s for trial in finished_trials(run))
+
 
 PDF_FILE = "report.pdf"
 
