@@ -1,4 +1,4 @@
-"""`closloop doctor`: reports what this machine can do."""
+"""`closloop doctor`: reports what this machine can do, and how to get what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`closloop report`: a campaign's finished trials as tables, a page, a PDF, CSV files."""
+"""`closloop report`: a campaign's finished trials as tables, a page, a PDF, CSV files.
+
+Of several runs it is an index of them, with the reports that it links to.
+"""
 
 from __future__ import annotations
 

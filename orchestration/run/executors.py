@@ -1,4 +1,4 @@
-"""Where trials run side by side: this machine's processes, or something else that takes jobs.
+"""Where trials run side by side: this machine's processes, if it has room, or an executor's own.
 
 This machine's workers are forked, not spawned, so the modules are loaded only once. The main
 process must therefore have no other threads, and must fork from its main thread: the kernel ends
@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+# NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
 import numpy.ma  # noqa: F401
 
 from orchestration.campaign.limits import FLOW_BYTES, READING_BYTES
@@ -92,9 +93,6 @@ def _refuse(each: int, jobs: int, trial: TrialSpec, available: int) -> None:
         if fit
         else "make trials shorter, send fewer flows, or use a longer sample_period",
     )
-
-
-# NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
 
 
 # The time that a worker may take to clean up before it is killed.

@@ -1,4 +1,4 @@
-"""The run folder of a campaign: who may write to it, what is finished, what is left over."""
+"""The run folder of a campaign, and its journal: who may write to it, what is finished."""
 
 from __future__ import annotations
 

@@ -64,12 +64,14 @@ def launch(
     fresh: bool = False,
     executor: Place = THIS_MACHINE,
     sink: str = "",
+    part_of_many: bool = False,
     open_display: Callable[[str], AbstractContextManager[Listener]] | None = None,
 ) -> Summary:
     """Run a campaign into `out/<campaign>/`, and return how it went.
 
-    `jobs` trials run side by side, with 0 as many as fit. `open_display` takes a title. Raises
-    InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
+    `jobs` trials run side by side, with 0 as many as fit. `open_display` takes a title;
+    `part_of_many` is as for `run_campaign`. Raises InputError or NotReadyError before anything is
+    written, Interrupted after Ctrl-C.
     """
     live = live_sink(sink, out / campaign.name)
     engine = backend(campaign.trials[0].backend, rack)
@@ -85,6 +87,7 @@ def launch(
             live.before(display) if live else display,
             fresh=fresh,
             spool=live.spool if live else None,
+            part_of_many=part_of_many,
             place=executor,
         )
 

@@ -16,6 +16,7 @@ from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.trial_figures import figures
 from orchestration.campaign.cells import read_cells
 from orchestration.campaign.expand import Campaign, expand, trial_seed
+from orchestration.core.capabilities import capabilities
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.topology import Testbed
@@ -210,6 +211,12 @@ class SearchRequest:
         first = cells[0].file
         trials = {repr(one.cell): one for one in expand(cells)}
         own = [trials[repr({TUNER: first.tuners[0].called, **cell.labels})] for cell in cells]
+        if capabilities(first.backend).on_rack:
+            raise InputError.single(
+                "--on hardware",
+                "a search takes thousands of trials",
+                "search on a twin of the rack: --on emulated",
+            )
         moving = any(
             isinstance(flows, ReplaySpec) and REPEAT in flows.file
             for one in own

@@ -14,18 +14,18 @@ import typer
 from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
 from orchestration.cli.options import ClusterOption, Jobs, Json, On, Out, verb
 from orchestration.cli.terminal import print_json
-from orchestration.core.errors import InputError
 from orchestration.core.machine import spare_threads
 from orchestration.core.roce import DCQCN_PARAMETERS
 from orchestration.render.numbers import percents
 from orchestration.render.table import table
 from orchestration.render.terminal import show
-from orchestration.run.launcher import executor_named
+from orchestration.run.launcher import executor_named, launch
 from orchestration.search.space import describe
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.found import Found
+    from orchestration.run.checked import CheckedCampaign
     from orchestration.run.executors import Place
     from orchestration.search.run import SearchPlan
 
@@ -78,6 +78,7 @@ def search(
 
     from orchestration.campaign.found import found_yaml
     from orchestration.core.files import check_outputs, write_output
+    from orchestration.run.checked import checked
     from orchestration.search.halving import Effort
     from orchestration.search.request import SearchRequest
     from orchestration.search.run import plan_search, run_search
@@ -94,7 +95,7 @@ def search(
     )
     name = request.objective.key
     made = plan_search(request)
-    _check(made.first)
+    first = checked(made.first, with_policies=True)
     if only_plan:
         _show_plan(made, out, jobs, as_json=as_json)
         return
@@ -102,7 +103,7 @@ def search(
     check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
     typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
     with executor_named(cluster) as place:
-        found = run_search(request, out, _Runner(out, jobs, place, fresh=fresh).run)
+        found = run_search(request, out, _Runner(first, out, jobs, place, fresh=fresh).run)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_output(path, found_yaml(found))
     if as_json:
@@ -114,7 +115,11 @@ def search(
 class _Runner:
     """Runs the trials of each stage with the display of `closloop run`."""
 
-    def __init__(self, out: Path, jobs: int, place: Place, *, fresh: bool) -> None:
+    def __init__(
+        self, first: CheckedCampaign, out: Path, jobs: int, place: Place, *, fresh: bool
+    ) -> None:
+        """`first` has the first stage's trials: the others' differ in settings and seeds only."""
+        self._first = first
         self._out = out
         self._jobs = jobs
         self._place = place
@@ -122,8 +127,6 @@ class _Runner:
 
     def run(self, stage: str, campaign: Campaign) -> None:
         from orchestration.cli.display import open_display
-        from orchestration.run.launcher import default_jobs, run_campaign
-        from orchestration.run.wiring import backend
 
         folder = self._out / campaign.name
         todo = [one for one in campaign.trials if self._fresh or not (folder / one.id).is_dir()]
@@ -131,34 +134,16 @@ class _Runner:
         typer.echo(f"{stage}: {len(campaign.trials)} trials, {done} finished earlier", err=True)
         if not todo:
             return
-        engine = backend(campaign.trials[0].backend)
-        jobs = self._jobs or default_jobs(campaign, engine, self._place)
-        with open_display(f"{campaign.name}, {stage}") as display:
-            left = replace(campaign, trials=tuple(todo))
-            run_campaign(
-                left,
-                engine,
-                self._out,
-                jobs,
-                display,
-                fresh=self._fresh,
-                part_of_many=True,
-                place=self._place,
-            )
-        self._fresh = False
-
-
-def _check(campaign: Campaign) -> None:
-    from orchestration.core.capabilities import capabilities
-    from orchestration.run.checked import checked
-
-    if capabilities(campaign.trials[0].backend).on_rack:
-        raise InputError.single(
-            "--on hardware",
-            "a search takes thousands of trials",
-            "search on a twin of the rack: --on emulated",
+        launch(
+            replace(self._first, cells=campaign.cells, trials=tuple(todo)),
+            self._out,
+            jobs=self._jobs,
+            fresh=self._fresh,
+            executor=self._place,
+            part_of_many=True,
+            open_display=lambda _: open_display(f"{campaign.name}, {stage}"),
         )
-    checked(campaign, with_policies=True)
+        self._fresh = False
 
 
 def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None:
