@@ -66,7 +66,7 @@ def _renamed(file: CampaignFile) -> CampaignFile:
 class Cell:
     """One combination of the factors' levels: their labels, and the file with them in place.
 
-    Its paths start at `folder`. `tuner_lines` are the `file:line` of its tuners, by their labels;
+    Its paths start at `folder`. `tuner_locations` are the `file:line` of its tuners, by their labels;
     `too_large` says what is too large of its trials.
     """
 
@@ -74,7 +74,7 @@ class Cell:
     file: schema.CampaignFile
     folder: str
     testbed: Testbed
-    tuner_lines: Mapping[str, str]
+    tuner_locations: Mapping[str, str]
     too_large: tuple[Problem, ...] = ()
 
     @property

@@ -50,7 +50,7 @@ class Campaign:
 
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
     order. `trials` are in the order in which they run; with adaptive `repeats` they are those that
-    may run at most. `testbeds` are theirs, by the names that they have them under, `tuner_lines`
+    may run at most. `testbeds` are theirs, by the names that they have them under, `tuner_locations`
     the `file:line` of each tuner, by its label.
     """
 
@@ -60,7 +60,7 @@ class Campaign:
     cells: tuple[dict[str, Scalar], ...]
     trials: tuple[TrialSpec, ...]
     testbeds: Mapping[str, Testbed]
-    tuner_lines: Mapping[str, str]
+    tuner_locations: Mapping[str, str]
     repeats: RepeatRule | None = None
 
     @property
@@ -68,9 +68,9 @@ class Campaign:
         """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
         return any(mode_of(one).real_time for one in self.trials)
 
-    def line_of_tuner(self, trial: TrialSpec) -> str:
+    def location_of_tuner(self, trial: TrialSpec) -> str:
         """Return the `file:line` of a trial's tuner; the campaign's name if the file has none."""
-        return self.tuner_lines.get(tuner_called(trial), self.name)
+        return self.tuner_locations.get(tuner_called(trial), self.name)
 
 
 def load_campaign(
@@ -95,7 +95,7 @@ def load_campaign(
         cells=tuple(cell for cell in labels if any(trial.cell == cell for trial in trials)),
         trials=trials,
         testbeds={cell.testbed_name: cell.testbed for cell in cells},
-        tuner_lines={key: line for cell in cells for key, line in cell.tuner_lines.items()},
+        tuner_locations={key: line for cell in cells for key, line in cell.tuner_locations.items()},
         repeats=_rule(cells[0].file),
     )
 

@@ -72,14 +72,14 @@ class Marking:
         several = [one for one in self.unanswered if len(one.arms) > 1 and not one.replays]
         return several if self.everywhere else []
 
-    def problems(self, line_of_tuner: Callable[[TrialSpec], str]) -> list[Problem]:
+    def problems(self, location_of_tuner: Callable[[TrialSpec], str]) -> list[Problem]:
         """Return the problems of those that are refused.
 
-        `line_of_tuner` gives the place of a trial's tuner in its campaign's file.
+        `location_of_tuner` gives the place of a trial's tuner in its campaign's file.
         """
         return [
             Problem(
-                line_of_tuner(one.arms[0]),
+                location_of_tuner(one.arms[0]),
                 f"tuners {_listed(one.tuners)} turn ECN thresholds only, and no flow answers ECN "
                 f"marks: all are under {one.under}",
                 f"use `congestion_control: {one.instead}`, which answers them, or keep one of "

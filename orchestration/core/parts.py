@@ -1,4 +1,4 @@
-"""The parts of a testbed as pure data: devices, ports and their queues, links, what switches are."""
+"""The parts of a testbed as pure data: devices, ports with queues, links, what switches are."""
 
 from __future__ import annotations
 

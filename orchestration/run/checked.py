@@ -58,9 +58,9 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     own too, which takes a second each.
     """
     rule = None if campaign.repeats is None else _with_known_metrics(campaign, campaign.repeats)
-    check_fit(campaign.trials, campaign.testbeds, campaign.line_of_tuner)
+    check_fit(campaign.trials, campaign.testbeds, campaign.location_of_tuner)
     found = marking(campaign.trials, campaign.testbeds)
-    raise_any(found.problems(campaign.line_of_tuner))
+    raise_any(found.problems(campaign.location_of_tuner))
     nics = (trial.host.roce for trial in campaign.trials)
     if with_policies and any(nic is not None and nic.program for nic in nics):
         from orchestration.backends.emulated.programs import check_policies
@@ -89,13 +89,13 @@ def _with_known_metrics(campaign: Campaign, rule: RepeatRule) -> RepeatRule:
 def check_fit(
     trials: Iterable[TrialSpec],
     testbeds: Mapping[str, Testbed],
-    line_of_tuner: Callable[[TrialSpec], str] = lambda trial: trial.campaign,
+    location_of_tuner: Callable[[TrialSpec], str] = lambda trial: trial.campaign,
 ) -> None:
     """Raise InputError if a tuner needs a signal, knob or program that a trial cannot have.
 
     Its backend lacks it, with the trial's fabric and clock; or the trial lacks what it needs: RoCE
     NICs, a congestion control, switches that choose paths or share a buffer. `testbeds` are the
-    trials' testbeds, by name; `line_of_tuner` names the place of a trial's tuner.
+    trials' testbeds, by name; `location_of_tuner` names the place of a trial's tuner.
     """
     problems: dict[Problem, None] = {}
     seen: set[str] = set()
@@ -109,7 +109,9 @@ def check_fit(
         seen.add(key)
         for what, remedy in _problems(trial, testbeds[trial.testbed], mode):
             said = f"tuner {trial.tuner.name!r} {what}"
-            problems[Problem(line_of_tuner(trial), said, f"{remedy}, or run another tuner")] = None
+            problems[Problem(location_of_tuner(trial), said, f"{remedy}, or run another tuner")] = (
+                None
+            )
     raise_any(problems)
 
 

@@ -49,7 +49,7 @@ class Scene:
     """The trials of a campaign that a search varies: one a condition, whatever its tuner and seed.
 
     `name` is that of the search's run folder. `cells` are the conditions' levels; `seed` is the
-    campaign's. `tuner_line` is where the file has its tuners.
+    campaign's. `tuner_location` is where the file has its tuners.
     """
 
     campaign_name: str
@@ -61,7 +61,7 @@ class Scene:
     templates: tuple[TrialSpec, ...]
     cells: tuple[dict[str, Scalar], ...]
     testbeds: Mapping[str, Testbed]
-    tuner_line: str
+    tuner_location: str
 
     def trial(self, ask: Ask) -> TrialSpec:
         """Return the trial of a setting in a condition at a seed."""
@@ -77,7 +77,7 @@ class Scene:
     def campaign(self, trials: Sequence[TrialSpec]) -> Campaign:
         """Return trials as a campaign, for the runner."""
         cells = tuple({str(one.cell): one.cell for one in trials}.values())
-        lines = dict.fromkeys((tuner_called(one) for one in trials), self.tuner_line)
+        lines = dict.fromkeys((tuner_called(one) for one in trials), self.tuner_location)
         return Campaign(
             self.name, self.path, self.source, cells, tuple(trials), self.testbeds, lines
         )
@@ -239,7 +239,7 @@ class SearchRequest:
             templates=tuple(replace(one, campaign=name) for one in own),
             cells=tuple(cell.labels for cell in cells),
             testbeds={cell.testbed_name: cell.testbed for cell in cells},
-            tuner_line=cells[0].tuner_lines[first.tuners[0].called],
+            tuner_location=cells[0].tuner_locations[first.tuners[0].called],
         )
 
     @cached_property
