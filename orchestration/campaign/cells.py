@@ -66,8 +66,8 @@ def _renamed(file: CampaignFile) -> CampaignFile:
 class Cell:
     """One combination of the factors' levels: their labels, and the file with them in place.
 
-    Its paths start at `folder`. `tuner_locations` are the `file:line` of its tuners, by their labels;
-    `too_large` says what is too large of its trials.
+    Its paths start at `folder`. `tuner_locations` are the `file:line` of its tuners, by their
+    labels; `too_large` says what is too large of its trials.
     """
 
     labels: dict[str, Scalar]

@@ -50,8 +50,8 @@ class Campaign:
 
     `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
     order. `trials` are in the order in which they run; with adaptive `repeats` they are those that
-    may run at most. `testbeds` are theirs, by the names that they have them under, `tuner_locations`
-    the `file:line` of each tuner, by its label.
+    may run at most. `testbeds` are theirs, by the names that they have them under,
+    `tuner_locations` the `file:line` of each tuner, by its label.
     """
 
     name: str
