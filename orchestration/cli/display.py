@@ -12,6 +12,7 @@ from orchestration.core.plugins import load
 from orchestration.core.problems import in_words, told
 from orchestration.render.numbers import clock_text
 from orchestration.render.table import Span, Style, strong, table
+from orchestration.run.runner import Listener
 from orchestration.run.state import RunningTrial, Tally, status_line
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from orchestration.core.repeats import RepeatRule, Standing
     from orchestration.core.trial import TrialSpec
     from orchestration.render.table import Table, Value
-    from orchestration.run.runner import Listener, Summary
+    from orchestration.run.runner import Summary
     from orchestration.run.worker import Failed, Finished, Progressed
 
 _REFRESH_S = 0.1
@@ -31,8 +32,8 @@ _CONSOLE_LINES = 12
 _BAR_CELLS = 12
 
 
-class Display:
-    """A `Listener` that keeps a `Tally`; `say` prints ended trials, `show` draws the tally."""
+class Display(Listener):
+    """Keeps a `Tally`; `say` prints ended trials, `show` draws the tally."""
 
     def __init__(
         self,

@@ -48,13 +48,6 @@ class LiveSink(Protocol):
         """Return a listener that tells `listener` what it is told, and this sink."""
 
 
-class Silent:
-    """A `Listener` that shows nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *event: None
-
-
 def launch(
     campaign: CheckedCampaign,
     out: Path,
@@ -76,7 +69,7 @@ def launch(
     live = live_sink(sink, out / campaign.name)
     engine = backend(campaign.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(campaign, engine, executor)
-    silent: AbstractContextManager[Listener] = nullcontext(Silent())
+    silent: AbstractContextManager[Listener] = nullcontext(Listener())
     shown = open_display(f"{campaign.name} on {engine.name}") if open_display else silent
     with live or nullcontext(), shown as display:
         return run_campaign(

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from collectors.sinks.spooling import SpoolNote
 from orchestration.core.errors import Interrupted
@@ -28,8 +27,8 @@ from orchestration.run.worker import Failed, Finished, Job, Lost, Progressed
 _TICK_S = 0.2
 
 
-class Listener(Protocol):
-    """Receives the events of a run, and shows them to somebody."""
+class Listener:
+    """Receives the events of a run, and may show them to somebody; this one shows nothing."""
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
         """The run has `trials` trials, of which an earlier run finished `finished`.
