@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 from collectors.sinks.spooling import SpoolNote
 from orchestration.core.errors import ClosloopError
 from orchestration.core.problems import Code, Problem, told
+from orchestration.run.runner import Listener
 
 if TYPE_CHECKING:  # the process itself needs none of these
     from orchestration.core.repeats import RepeatRule, Standing
     from orchestration.core.trial import TrialSpec
-    from orchestration.run.runner import Listener
     from orchestration.run.worker import Failed, Finished, Progressed
     from orchestration.telemetry.settings import Settings
 
@@ -122,7 +122,7 @@ def follow(campaign_folder: Path) -> Following:
     return Following(campaign_folder, load_settings())
 
 
-class Following:
+class Following(Listener):
     """A listener that wraps another one: it runs the sender and shows the sender's messages.
 
     Use it as a context manager around the run, and `spool` for the run's trials.
