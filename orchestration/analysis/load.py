@@ -30,7 +30,7 @@ from orchestration.core.records import (
 from orchestration.core.signals import FLOW_SCOPE
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.load_fact import AMOUNTS, FACT, is_current
+from orchestration.results.load_fact import AMOUNTS, LOAD_FACT, is_current
 from orchestration.results.reader import TrialResult
 from traffic.delivery import capacity_bytes
 from traffic.schedule import class_names
@@ -85,8 +85,8 @@ def measure_load(result: TrialResult) -> TrialLoad:
     It is computed for trials of versions that did not write it down or meant something else by it,
     and for imports.
     """
-    if is_current(result.facts.get(FACT) or {}):
-        return _from_json(result.facts[FACT])
+    if is_current(result.facts.get(LOAD_FACT) or {}):
+        return _from_json(result.facts[LOAD_FACT])
     table, flows, testbed = result.table("schedule"), result.table("flows"), result.testbed
     spec, classes = result.spec, class_names(result.spec.traffic)
     there = tuple(dict.fromkeys(table["class"].tolist()))
@@ -124,7 +124,7 @@ def load_facts(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, record: TrialRecord
 ) -> dict[str, Any]:
     """Return the fact `load` of a trial that has just ended, JSON-ready."""
-    return {FACT: to_json(_measure(trial, testbed, schedule, ends_of(record), record.ports))}
+    return {LOAD_FACT: to_json(_measure(trial, testbed, schedule, ends_of(record), record.ports))}
 
 
 def ends_of(record: TrialRecord) -> Ends:

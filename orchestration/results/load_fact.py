@@ -8,7 +8,7 @@ from typing import Any
 from orchestration.core.trial import ConcurrentSpec
 from orchestration.results.reader import TrialResult
 
-FACT = "load"
+LOAD_FACT = "load"
 AMOUNTS = ("offered", "delivered", "discarded")
 
 
@@ -26,7 +26,7 @@ def written_shares(result: TrialResult) -> dict[str, float | None]:
 
     What an earlier version wrote is left out where it meant something else.
     """
-    fact = result.facts.get(FACT) or {}
+    fact = result.facts.get(LOAD_FACT) or {}
     keys = [f"{name}_load" for name in AMOUNTS]
     known = set(keys)
     if not is_current(fact):

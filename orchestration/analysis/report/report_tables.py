@@ -38,7 +38,7 @@ from orchestration.render.table import (
     table,
 )
 from orchestration.results.findings import Told, said_once, where
-from orchestration.results.load_fact import FACT
+from orchestration.results.load_fact import LOAD_FACT
 from orchestration.results.stamp import Severity
 
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
@@ -293,7 +293,7 @@ def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return the facts that fit a cell; those of a group are named `group: name`."""
     plain = {}
     for key, value in facts.items():
-        if key in (_CC_FACT, FACT):  # shown among the settings, and in a table of its own
+        if key in (_CC_FACT, LOAD_FACT):  # shown among the settings, and in a table of its own
             continue
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:
