@@ -27,7 +27,7 @@ from orchestration.render.figure_style import (
     wrapped,
 )
 from orchestration.render.numbers import Unit, quantity
-from orchestration.render.picture import lines_of
+from orchestration.render.page import lines_of
 
 # Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"

@@ -30,8 +30,7 @@ from orchestration.core.records import (
 from orchestration.core.signals import FLOW_SCOPE
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.load_fact import AMOUNTS, LOAD_FACT, is_current
-from orchestration.results.reader import TrialResult
+from orchestration.results.reader import AMOUNTS, LOAD_FACT, TrialResult, is_current
 from traffic.delivery import capacity_bytes
 from traffic.schedule import class_names
 

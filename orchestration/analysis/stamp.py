@@ -7,8 +7,9 @@ sound: they follow from the bytes that packets must carry, so a finding is a fau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from inventory.routing import ideal_times_ns
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.marks import check_marks
-from orchestration.analysis.networks import check_network
 from orchestration.analysis.starvation import check_starvation
+from orchestration.core.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
 from orchestration.core.records import (
     DONE,
     FAILED,
@@ -30,9 +31,10 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.core.trial import SOCKETS, TrialSpec, checkpoint_in
 from orchestration.core.units import format_duration
 from orchestration.results.stamp import Reason, Stamp
+from tuners.learning.checkpoint import CheckpointError, card_of, find
 
 GENERATOR_LATE_NS = 2_000
 # On a rack the senders' clocks differ, and a program starts when its CPU schedules it: so late by
@@ -287,3 +289,47 @@ _CHECKS: dict[str, _Check] = {
     "signals": _signals,
     "devices": _findings,
 }
+
+
+TRAINED_OTHERWISE = "trained-otherwise"
+
+
+def check_network(trial: TrialSpec) -> Iterable[Reason] | None:
+    """Report a network that was trained under other parameters than its scenario names now.
+
+    None for a trial without a network, or with one whose card cannot be read.
+    """
+    name = checkpoint_in(trial)
+    try:
+        card = _card(name) if name else None
+    except CheckpointError:
+        card = None
+    if card is None:
+        return None
+    if not trained_under_former_hpcc(card):
+        return ()
+    text = f"its network was trained under {FORMER_HPCC_TEXT}, in part: it is to be trained anew"
+    return (Reason(TRAINED_OTHERWISE, "warning", text),)
+
+
+def cautions(names: Iterable[str]) -> list[str]:
+    """Return the cautions on networks by their names or files, those with the same one together."""
+    former = []
+    for name in dict.fromkeys(names):
+        try:
+            if trained_under_former_hpcc(_card(name)):
+                former.append(name)
+        except CheckpointError:
+            continue
+    if not former:
+        return []
+    one = "networks were" if len(former) > 1 else "network was"
+    return [
+        f"{', '.join(former)}: {one} trained under {FORMER_HPCC_TEXT}, in part, and to be trained "
+        "anew"
+    ]
+
+
+@cache
+def _card(name: str) -> Mapping[str, object]:
+    return card_of(find(name))

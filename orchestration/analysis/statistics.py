@@ -18,7 +18,6 @@ from orchestration.analysis import student_t
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.core.records import Floats
 
-CONFIDENCE = 0.95
 # All sign patterns are tried up to this many pairs; with more pairs, patterns are sampled.
 _EXACT_PAIRS = 16
 _SAMPLED_SIGNS = 20_000

@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestration.analysis.flow_figures import in_class
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, SIZE_CLASSES
-from orchestration.analysis.queue_histogram import queue_span
+from orchestration.analysis.port_figures import queue_span
 from orchestration.analysis.sequential import PLAIN, Look, Looks
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.trial_figures import TrialMetrics, measure
@@ -34,9 +34,8 @@ from orchestration.core.errors import InputError, Problem, gather
 from orchestration.core.records import Floats
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.core.turns import place_of, turns
-from orchestration.results.found import campaign_below, trial_folders
 from orchestration.results.looks import read_looks
-from orchestration.results.reader import read_trial
+from orchestration.results.reader import campaign_below, read_trial, trial_folders
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES
 from orchestration.results.writer import TRIAL_FILE

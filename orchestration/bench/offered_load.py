@@ -22,7 +22,7 @@ from orchestration.bench.outcome import (
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import INDEPENDENT, STRATA, Draw, PoissonSpec, TrialSpec
-from orchestration.results.load_fact import LOAD_FACT
+from orchestration.results.reader import LOAD_FACT
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes
 from traffic.schedule import make_schedule
 

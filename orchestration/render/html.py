@@ -23,10 +23,10 @@ from orchestration.render.page import (
     Links,
     Page,
     Paragraph,
+    Picture,
     Pictures,
     Section,
 )
-from orchestration.render.picture import Picture
 from orchestration.render.table import Column, Row, Table, Text, spans
 
 # The page must work offline, so it may fetch nothing.

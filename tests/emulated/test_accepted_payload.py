@@ -16,7 +16,7 @@ from orchestration.bench.outcome import Run, bench_trial
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
-from orchestration.results.load_fact import LOAD_FACT
+from orchestration.results.reader import LOAD_FACT
 from orchestration.results.writer import write_trial
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule

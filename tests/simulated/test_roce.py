@@ -25,7 +25,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.datapath.flows import PARAMETER_ORDER
-from orchestration.results.load_fact import LOAD_FACT
+from orchestration.results.reader import LOAD_FACT
 from orchestration.run import wiring
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule

@@ -23,8 +23,7 @@ from orchestration.core.trial import (
     IncastSpec,
     PoissonSpec,
 )
-from orchestration.results.load_fact import LOAD_FACT, written_shares
-from orchestration.results.reader import read_trial
+from orchestration.results.reader import LOAD_FACT, read_trial, written_shares
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
 from tests.trials import trial_spec

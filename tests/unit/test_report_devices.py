@@ -9,8 +9,12 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.analysis.device_figures import measure_devices
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
-from orchestration.analysis.report.nics import host_grids, rate_picture
-from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time
+from orchestration.analysis.report.nics import (
+    host_grids,
+    nic_timelines,
+    nics_over_time,
+    rate_picture,
+)
 from orchestration.core.records import MISSING, Samples
 from orchestration.core.signals import names, targets
 from orchestration.render.figure_style import colours_of

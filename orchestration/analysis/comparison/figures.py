@@ -20,7 +20,7 @@ from orchestration.analysis.figure_parts import (
     row_name,
 )
 from orchestration.analysis.metrics import METRICS, QUEUE_WASSERSTEIN, SLOWDOWN_WASSERSTEIN
-from orchestration.analysis.queue_histogram import queue_span
+from orchestration.analysis.port_figures import queue_span
 from orchestration.core.records import Floats
 from orchestration.core.units import format_duration, format_size
 from orchestration.render.figure import Figure, scatter
@@ -36,7 +36,7 @@ from orchestration.render.figure_style import (
     size_ticks,
 )
 from orchestration.render.numbers import quantity
-from orchestration.render.picture import Picture
+from orchestration.render.page import Picture
 
 _MARGIN_COLOUR = "#e3efe3"
 # Axes of ratios end here; values beyond are drawn at the end.

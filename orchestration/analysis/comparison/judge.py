@@ -14,6 +14,7 @@ from orchestration.analysis.comparison.equivalence import (
     SIGNIFICANCE,
     UNDECIDED,
     Interval,
+    Margins,
     Means,
     PValues,
     Verdict,
@@ -23,7 +24,6 @@ from orchestration.analysis.comparison.equivalence import (
     verdict,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates, Distance
-from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.sequential import Look

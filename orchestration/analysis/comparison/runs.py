@@ -16,9 +16,8 @@ from orchestration.analysis.sequential import FIXED, Look, Looks
 from orchestration.analysis.summary import tuner_label
 from orchestration.core.condition import TUNER, factors_of, labels_of
 from orchestration.core.errors import InputError, Problem, gather
-from orchestration.results.found import campaign_below, read_each, trial_folders
 from orchestration.results.looks import read_looks
-from orchestration.results.reader import TrialResult
+from orchestration.results.reader import TrialResult, campaign_below, read_each, trial_folders
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # (campaign below the run's folder, factors, tuner)

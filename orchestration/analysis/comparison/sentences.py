@@ -12,8 +12,7 @@ from orchestration.analysis.comparison.equivalence import (
     UNDECIDED,
 )
 from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.places import Places, SizeGroup
-from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison, SizeGroup
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.core.units import format_duration, format_size

@@ -22,8 +22,12 @@ from orchestration.analysis.comparison.ports import PortParting, TrialPorts, par
 from orchestration.analysis.comparison.runs import fresh
 from orchestration.analysis.flow_figures import flow_scalars
 from orchestration.analysis.metrics import DROPPED_SHARE, METRICS
-from orchestration.analysis.port_figures import measure_ports
-from orchestration.analysis.queue_histogram import FACT, QueueHistogram, queue_span
+from orchestration.analysis.port_figures import (
+    HISTOGRAM_FACT,
+    QueueHistogram,
+    measure_ports,
+    queue_span,
+)
 from orchestration.analysis.summary import size_edges
 from orchestration.analysis.trial_figures import own_figures
 from orchestration.core.capabilities import capabilities
@@ -153,14 +157,14 @@ def _histograms(trials: Sequence[TrialResult], notes: list[str]) -> list[QueueHi
         if not _unsampled(trial):
             continue
         text = f"{'AB'[number]}: its ports were not sampled over time"
-        if FACT not in trial.facts:
+        if HISTOGRAM_FACT not in trial.facts:
             notes.append(f"{text}: nothing of them is compared")
         elif spans[0] != spans[1]:
             when = spans[number] or "while flows arrived"
             notes.append(f"{text}, and its queues' lengths are of another time ({when}): left out")
         else:
             notes.append(f"{text}: its queues' lengths are compared without times and ports")
-            found[number] = QueueHistogram.of(trial.facts[FACT], trial.testbed)
+            found[number] = QueueHistogram.of(trial.facts[HISTOGRAM_FACT], trial.testbed)
     return found
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.analysis.report.queue_figures import changes_of, downsample
 from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.report.timeline import changes_of, downsample
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.units import format_size
 from orchestration.render.figure import Figure, Trace, scatter
 from orchestration.render.figure_style import INK, Colours, base_figure, line, size_ticks
 from orchestration.render.numbers import quantity
-from orchestration.render.picture import Picture
+from orchestration.render.page import Picture
 from orchestration.results.reader import TrialResult
 
 # The most changes that can be told apart in a picture.

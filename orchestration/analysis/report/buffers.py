@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.figure_parts import Cells, cell_panels, corner_name, grid_data, texts_of
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.report.spans import Spans, spans_of
-from orchestration.analysis.report.timeline import downsample
+from orchestration.analysis.report.queue_figures import downsample
+from orchestration.analysis.report.shown import ShownRepeat, Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.core.topology import Testbed
@@ -27,7 +26,7 @@ from orchestration.render.figure_style import (
     size_ticks,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Picture, rows_of
 from orchestration.results.reader import TrialResult
 
 # The most rows whose names are readable on a phone.

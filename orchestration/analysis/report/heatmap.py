@@ -9,15 +9,14 @@ import numpy as np
 
 from orchestration.analysis.counters import per_port
 from orchestration.analysis.figure_parts import Cells, cell_panels, grid_data, texts_of
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.report.spans import Spans, spans_of
+from orchestration.analysis.report.shown import ShownRepeat, Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_size
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
-from orchestration.render.picture import Picture
+from orchestration.render.page import Picture
 from orchestration.results.reader import TrialResult
 
 # Shorter queues look empty: this is less than a full frame.

@@ -12,7 +12,7 @@ from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import after_warm_up
 from orchestration.core.records import Ints
 from orchestration.render.figure_style import Colours
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Picture, rows_of
 
 # The most rows whose names are readable on a phone.
 _MOST_SWITCHES = 24

@@ -10,7 +10,7 @@ from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.core.topology import Testbed
 from orchestration.render.figure_style import Colours
 from orchestration.render.numbers import quantity
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Picture, rows_of
 from orchestration.results.reader import TrialResult
 
 # The most rows and columns whose names are readable on a phone.

@@ -11,7 +11,7 @@ from orchestration.analysis.summary import Arm, Condition
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, Colours, line, padded, short
 from orchestration.render.numbers import Unit, extremes, quantity
-from orchestration.render.picture import Picture
+from orchestration.render.page import Picture
 
 HOW_REPEATS = (
     "Circles: one repeat each, same seed joined by a line. Diamond and bar: mean over repeats with "

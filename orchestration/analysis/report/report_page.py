@@ -10,12 +10,22 @@ from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_ke
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import acted_queues, actions_over_queue
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
-from orchestration.analysis.report.convergence import convergence
-from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
-from orchestration.analysis.report.nics import host_grids, rate_picture
-from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time
-from orchestration.analysis.report.paths import uplink_packets, uplink_picture
-from orchestration.analysis.report.pauses import pause_picture, paused_pairs
+from orchestration.analysis.report.differences import convergence
+from orchestration.analysis.report.fabric import (
+    fabric_grids,
+    fabric_heatmap,
+    pause_picture,
+    paused_pairs,
+    uplink_packets,
+    uplink_picture,
+)
+from orchestration.analysis.report.nics import (
+    host_grids,
+    nic_timelines,
+    nics_over_time,
+    rate_picture,
+)
+from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
     comparison_table,
@@ -32,7 +42,6 @@ from orchestration.analysis.report.shown import (
     shown_arms,
     shown_repeat,
 )
-from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
@@ -45,10 +54,10 @@ from orchestration.render.page import (
     Links,
     Page,
     Paragraph,
+    Picture,
     Pictures,
     Section,
 )
-from orchestration.render.picture import Picture
 
 # Totals over all pictures of a kind, which limit the page of a big campaign to a few megabytes.
 _TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000

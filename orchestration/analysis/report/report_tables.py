@@ -37,9 +37,8 @@ from orchestration.render.table import (
     strong,
     table,
 )
-from orchestration.results.findings import Told, said_once, where
-from orchestration.results.load_fact import LOAD_FACT
-from orchestration.results.stamp import Severity
+from orchestration.results.reader import LOAD_FACT
+from orchestration.results.stamp import Severity, Told, said_once, where
 
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 STYLES: dict[Severity, Style] = {"invalid": "bad", "warning": "warning"}

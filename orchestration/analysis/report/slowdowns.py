@@ -24,7 +24,7 @@ from orchestration.render.figure_style import (
     name_line,
 )
 from orchestration.render.numbers import Unit, interval, quantity
-from orchestration.render.picture import Picture, lines_of
+from orchestration.render.page import Picture, lines_of
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
 # Shares at which distributions are drawn, finer near 1.
