@@ -1,4 +1,4 @@
-"""An index over campaigns, `closloop report` of several runs: what each asks, and what came of it."""
+"""An index over runs, `closloop report` of several: what each asks, and what came of it."""
 
 from __future__ import annotations
 

@@ -128,6 +128,11 @@ class SizeGroup:
     b: float
     interval: Interval
 
+    @property
+    def surely_differs(self) -> bool:
+        """Whether the interval of the relative difference is on one side of 0."""
+        return self.interval.relative_low > 0 or self.interval.relative_high < 0
+
 
 @dataclass(frozen=True)
 class PortGap:

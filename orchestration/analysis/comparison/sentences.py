@@ -12,7 +12,7 @@ from orchestration.analysis.comparison.equivalence import (
     UNDECIDED,
 )
 from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison, SizeGroup
+from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.core.units import format_duration, format_size
@@ -125,7 +125,7 @@ def _by_size(places: Places) -> str:
     known = [group for group in places.sizes if math.isfinite(group.interval.relative)]
     if not known:
         return ""
-    most = max(known, key=lambda group: (_sure(group), abs(group.interval.relative)))
+    most = max(known, key=lambda group: (group.surely_differs, abs(group.interval.relative)))
     if most.interval.relative == 0:
         return "By size: no group of flow sizes differs."
     before = [group.upto_bytes for group in places.sizes if group.upto_bytes < most.upto_bytes]
@@ -136,11 +136,6 @@ def _by_size(places: Places) -> str:
         f"By size: flows of {low}{format_size(most.upto_bytes)} differ most, mean slowdown "
         f"{most.a:.2f} and {most.b:.2f}, {gap}."
     )
-
-
-def _sure(group: SizeGroup) -> bool:
-    low, high = group.interval.relative_low, group.interval.relative_high
-    return low > 0 or high < 0
 
 
 def _by_port(places: Places) -> str:

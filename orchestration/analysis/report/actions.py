@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.analysis.figure_parts import size_axis, thresholds, time_axis
 from orchestration.analysis.report.queue_figures import changes_of, downsample
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.records import MISSING, Floats, Ints
-from orchestration.core.units import format_size
 from orchestration.render.figure import Figure, Trace, scatter
-from orchestration.render.figure_style import INK, Colours, base_figure, line, size_ticks
+from orchestration.render.figure_style import INK, Colours, base_figure, line
 from orchestration.render.numbers import quantity
 from orchestration.render.page import Picture
 from orchestration.results.reader import TrialResult
@@ -57,8 +57,7 @@ def acted_queues(shown: ShownRepeat, points: int) -> list[ActedQueue]:
     if not shown.sampled:
         return []
     found = (
-        _acted(trial.tuner, result, shown.repeat, points)
-        for trial, result in zip(shown.trials, shown.results, strict=True)
+        _acted(tuner, result, shown.repeat, points) for tuner, result in shown.by_tuner.items()
     )
     return [queue for queue in found if queue is not None]
 
@@ -116,13 +115,9 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     length = line(queue.t_ns / 1e6, queue.qlen_bytes, colours[queue.tuner], 1.5)
     length.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
     figure.add_trace(length, row=1)
-    end_ms = float(queue.t_ns[-1]) / 1e6
-    at_ms = [*(np.maximum(queue.applied_ns, 0) / 1e6), end_ms]
-    for name, values in (("kmin", queue.kmin_bytes), ("kmax", queue.kmax_bytes)):
-        steps = line(at_ms, [*values, values[-1]], INK, 1.2)
-        steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
-        steps["hovertemplate"] = f"{name} %{{y:,}} B from %{{x:.2f}} ms<extra></extra>"
-        figure.add_trace(steps, row=1)
+    set_ns, end_ns = np.maximum(queue.applied_ns, 0), int(queue.t_ns[-1])
+    limits = (queue.kmin_bytes, queue.kmax_bytes)
+    thresholds(figure, set_ns, *limits, end_ns, row=1, when=" from %{x:.2f} ms")
     raised = np.diff(queue.kmax_bytes, prepend=queue.kmax_bytes[:1])
     for word, chosen, symbol in (
         ("raised", raised > 0, "triangle-up"),
@@ -132,19 +127,17 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
         chosen = chosen & (queue.seen_bytes >= 0)
         if chosen.any():
             figure.add_trace(_readings(queue, chosen, word, symbol), row=1)
-    pmax = line(at_ms, [*queue.pmax, queue.pmax[-1]], INK, 1.5)
+    pmax = line([*(set_ns / 1e6), end_ns / 1e6], [*queue.pmax, queue.pmax[-1]], INK, 1.5)
     pmax["line"]["shape"] = "hv"
     pmax["hovertemplate"] = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
     figure.add_trace(pmax, row=2)
     longest = float(queue.qlen_bytes.max(initial=1))
     # show kmax only as far as the queue, the subject of the picture, stays readable
     top = max(1.2 * longest, min(1.1 * float(queue.kmax_bytes.max(initial=1)), 2.2 * longest))
-    ticks = size_ticks(top)
-    texts = [format_size(tick) for tick in ticks]
-    figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=1)
+    size_axis(figure, top, row=1)
     highest = float(queue.pmax.max(initial=0.0)) or 1.0
     figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2)
-    figure.update_xaxes(title="time since the start, ms", row=2)
+    time_axis(figure, 2)
     return Picture(
         f"{queue.tuner} changed the thresholds of {queue.label} towards {queue.towards} "
         f"{_times(queue.changes)}",

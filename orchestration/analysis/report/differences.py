@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
+from orchestration.analysis.figure_parts import (
+    estimate_row,
+    ratio_axes,
+    row_name,
+    value_row,
+    value_rows,
+)
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Looks
@@ -21,7 +27,6 @@ from orchestration.analysis.statistics import (
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
 from orchestration.core.records import Floats
-from orchestration.render.figure import scatter
 from orchestration.render.figure_style import (
     FAINT,
     INK,
@@ -31,7 +36,6 @@ from orchestration.render.figure_style import (
     curve,
     end_labels,
     label_room,
-    line,
     padded,
     short,
 )
@@ -51,22 +55,11 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     for row, item in enumerate(drawn):
         difference, colour = item.difference, colours[tuner] if item.real else FAINT
         label, ratio = METRICS[item.metric].label, 1 + difference.relative
-        ratios.append(ratio)
-        if difference.relative_low > -1:
-            ends = [1 + difference.relative_low, 1 + difference.relative_high]
-            ratios += ends
-            figure.add_trace(line(ends, [row, row], colour, 3))
-        marker = {"size": 11, "color": colour if item.real else "white"}
-        figure.add_trace(
-            scatter(
-                x=[ratio],
-                y=[row],
-                mode="markers",
-                marker={**marker, "line": {"color": colour, "width": 2}},
-                hovertemplate=f"{label}: {100 * difference.relative:+.1f}%<br>{item.verdict}"
-                "<extra></extra>",
-            )
-        )
+        ends = [1 + difference.relative_low, 1 + difference.relative_high]
+        ends = ends if difference.relative_low > -1 else []
+        ratios += [ratio, *ends]
+        says = f"{label}: {100 * difference.relative:+.1f}%<br>{item.verdict}"
+        estimate_row(figure, row, ratio, ends, colour, filled=item.real, says=says)
         row_name(figure, row, label, above_pixels=15, size=13)
     title = f"{short(tuner)} against {short(baseline)}"
     ratio_axes(figure, title, ratios, [-0.5, len(drawn) - 0.3])

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.analysis.figure_parts import corner_name, queue_share_axes
+from orchestration.analysis.figure_parts import (
+    corner_name,
+    queue_share_axes,
+    size_axis,
+    thresholds,
+    time_axis,
+)
 from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
 from orchestration.analysis.report.shown import ShownRepeat, shown_arms
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.analysis.summary import Condition
 from orchestration.core.records import MISSING, Floats, Ints
-from orchestration.core.units import format_duration, format_size
+from orchestration.core.units import format_duration
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
-    INK,
     Colours,
     band,
     base_figure,
@@ -27,7 +32,6 @@ from orchestration.render.figure_style import (
     name_line,
     readable,
     short,
-    size_ticks,
 )
 from orchestration.render.numbers import extremes, quantity
 from orchestration.render.page import Picture, lines_of, rows_of
@@ -81,8 +85,7 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
         if length[queue] > 0:
             port = testbed.queues[queue]
             lines = tuple(
-                timeline(trial.tuner, result, queue, points)
-                for trial, result in zip(shown.trials, shown.results, strict=True)
+                timeline(tuner, result, queue, points) for tuner, result in shown.by_tuner.items()
             )
             towards = testbed.peer_device(port).name
             found.append(QueueTimelines(port.label, kind, towards, shown.repeat, lines))
@@ -221,26 +224,18 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
         words = f"<b>{short(item.tuner)}</b>"
         if len(item.set_ns):
             words += _thresholds(item)
-            end_ms = float(item.t_ns[-1]) / 1e6
-            at_ms = [*(item.set_ns / 1e6), end_ms]
-            for name, values in (("kmin", item.kmin_bytes), ("kmax", item.kmax_bytes)):
-                steps = line(at_ms, [*values, values[-1]], INK, 1.2)
-                steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
-                steps["hovertemplate"] = f"{name} %{{y:,}} B<extra></extra>"
-                figure.add_trace(steps, row=row)
+            limits = (item.set_ns, item.kmin_bytes, item.kmax_bytes)
+            thresholds(figure, *limits, int(item.t_ns[-1]), row)
         corner_name(figure, row, words, readable(colour))
-    ticks = size_ticks(top)
-    figure.update_yaxes(
-        range=[0, top], tickvals=ticks, ticktext=[format_size(tick) for tick in ticks]
-    )
-    figure.update_xaxes(title="time since the start, ms", row=len(lines))
+    size_axis(figure, top)
+    time_axis(figure, len(lines))
     means = {item.tuner: item.mean_bytes for item in lines}
     known = any(len(item.set_ns) for item in lines)
-    thresholds = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
+    how = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
-        f"{queue.repeat}, while flows arrived.{thresholds}",
+        f"{queue.repeat}, while flows arrived.{how}",
         figure,
         f"queue-{queue.label.replace(':', '-')}",
         rows_of(

@@ -20,8 +20,6 @@ from orchestration.analysis.report.fabric import (
     uplink_picture,
 )
 from orchestration.analysis.report.nics import (
-    host_grids,
-    nic_timelines,
     nics_over_time,
     rate_picture,
 )
@@ -199,9 +197,8 @@ class _Report:
         if acted:
             pictures = [actions_over_queue(queue, self._colours) for queue in acted]
             parts += [Heading("Threshold actions"), self._grid(condition, pictures)]
-        grids = fabric_grids(shown, self._spans)
-        if grids:
-            picture = fabric_heatmap(grids, self._colours)
+        picture = fabric_heatmap(shown, self._spans, self._colours)
+        if picture:
             parts += [Heading("The fabric over time"), self._grid(condition, [picture])]
         parts += self._paths(condition, shown)
         parts += self._buffers(condition, shown)
@@ -212,16 +209,13 @@ class _Report:
         """Show how paths were chosen, if a trial of the campaign has another way than ECMP."""
         if all(trial.spec.load_balancing == ECMP for trial in self._summary.trials):
             return []
-        found = uplink_packets(shown)
         keys = ("uplink_imbalance", "out_of_order_share", "reroutes_per_flow")
-        pictures = [uplink_picture(found, self._colours)] if found else []
-        drawn = self._grid(condition, pictures)
+        drawn = self._grid(condition, [uplink_picture(shown, self._colours)])
         return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, keys)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
         parts: list[Block] = []
         held = shared_buffers(shown)
-        pictures: list[Picture | None]
         if held:
             pictures = [
                 fullest_buffer(held, self._colours, self._points),
@@ -230,18 +224,15 @@ class _Report:
             parts += [Heading("Shared buffers"), self._grid(condition, pictures)]
             keys = ("buffer_max_bytes", "headroom_max_bytes")
             parts.append(self._repeats(condition, keys))
-        paused = paused_pairs(shown)
+        paused = pause_picture(shown, self._colours)
         if paused:
             counted = repeats(condition, "pauses_sent", self._colours)
-            pictures = [pause_picture(paused, self._colours), counted]
-            parts += [Heading("Who stops whom"), self._grid(condition, pictures)]
+            parts += [Heading("Who stops whom"), self._grid(condition, [paused, counted])]
         return parts
 
     def _hosts(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        grids = host_grids(shown, self._spans)
-        timelines = nic_timelines(shown, self._spans)
-        pictures = [rate_picture(grids, self._colours)] if grids else []
-        pictures += [nics_over_time(timelines, self._colours)] if timelines else []
+        drawn = [draw(shown, self._spans, self._colours) for draw in (rate_picture, nics_over_time)]
+        pictures = [picture for picture in drawn if picture]
         if not pictures:
             return []
         keys = ("cnps", "rate_mean_bps", "rtt_p99_ns")

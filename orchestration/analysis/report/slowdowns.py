@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from orchestration.analysis.figure_parts import flow_size_axis, log_axis
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import Estimate, t_interval
@@ -20,7 +21,6 @@ from orchestration.render.figure_style import (
     curve,
     end_labels,
     label_room,
-    log_ticks,
     name_line,
 )
 from orchestration.render.numbers import Unit, interval, quantity
@@ -131,16 +131,8 @@ def _by_size(
     every = np.stack(list(curves.values()))[:, :3]
     low_end, high_end = float(np.nanmin(every)), float(np.nanmax(every))
     end_labels(figure, ends, colours, math.log10(high_end / low_end))
-    figure.update_xaxes(
-        title="flow size",
-        tickvals=groups,
-        ticktext=[f"≤{quantity(size, 'bytes')}" for size in sizes],
-        tickangle=-45,
-        range=[-0.4, len(sizes) - 0.6],
-    )
-    ticks = log_ticks(low_end, high_end)
-    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
-    figure.update_yaxes(title=axis, type="log", tickvals=ticks, ticktext=texts)
+    flow_size_axis(figure, sizes, room=0.4)
+    figure.update_yaxes(**log_axis(axis, low_end, high_end, unit))
     suffix = "_ns" if unit == "ns" else ""
     names = [f"{column}{suffix}" for column in (axis.replace(" ", "_").lower(), "low", "high")]
     columns = {
@@ -231,12 +223,9 @@ def _cdf(
         figure.add_trace(trace)
     _name_lines(figure, curves, colours)
     every_value = np.concatenate([values[0] for values in curves.values()])
-    ticks = log_ticks(float(every_value.min()), float(every_value.max()))
-    if len(ticks) > 6:
-        ticks = ticks[:: -(-len(ticks) // 6)]
-    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
     title = "flow completion time" if unit == "ns" else what
-    figure.update_xaxes(title=title, type="log", tickvals=ticks, ticktext=texts)
+    ends = float(every_value.min()), float(every_value.max())
+    figure.update_xaxes(**log_axis(title, *ends, unit, most=6))
     figure.update_yaxes(title="flows, %", range=[-2, 102])
     column = "fct_ns" if unit == "ns" else what
     names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
