@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from orchestration.analysis.report.fabric import fabric_grids
 from plotly.offline import get_plotlyjs_version
 
 from orchestration.analysis.report.differences import convergence, differences
+from orchestration.analysis.report.fabric import fabric_heatmap
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.tuner_differences import compare

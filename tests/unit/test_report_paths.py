@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from orchestration.analysis.report.fabric import uplink_packets, uplink_picture
 
 from inventory.files import load_testbed
 from orchestration.analysis.device_figures import measure_paths, packets_by_uplink
+from orchestration.analysis.report.fabric import uplink_picture
+from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine

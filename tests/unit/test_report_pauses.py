@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 
 import numpy as np
-from orchestration.analysis.report.fabric import pause_picture, paused_pairs
 
 from inventory.files import load_testbed
+from orchestration.analysis.report.fabric import pause_picture
+from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine
 

@@ -17,16 +17,7 @@ from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, p_value, quantity
-from orchestration.render.page import (
-    Block,
-    Heading,
-    Items,
-    Key,
-    Page,
-    Paragraph,
-    Pictures,
-    Section,
-)
+from orchestration.render.page import Block, Heading, Items, Key, Page, Paragraph, Pictures, Section
 from orchestration.render.table import Column, Row, Span, Table, Text, code, strong
 from orchestration.results.reader import TrialResult
 

@@ -24,12 +24,7 @@ from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.judge import Judged, judge
 from orchestration.analysis.comparison.ports import Timeline
 from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_runs, pair_trials
-from orchestration.analysis.comparison.trials import (
-    PairFigures,
-    Speed,
-    reduce_pair,
-    speed_of,
-)
+from orchestration.analysis.comparison.trials import PairFigures, Speed, reduce_pair, speed_of
 from orchestration.analysis.marks import why_identical
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS

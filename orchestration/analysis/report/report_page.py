@@ -11,18 +11,8 @@ from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import acted_queues, actions_over_queue
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
 from orchestration.analysis.report.differences import convergence
-from orchestration.analysis.report.fabric import (
-    fabric_grids,
-    fabric_heatmap,
-    pause_picture,
-    paused_pairs,
-    uplink_packets,
-    uplink_picture,
-)
-from orchestration.analysis.report.nics import (
-    nics_over_time,
-    rate_picture,
-)
+from orchestration.analysis.report.fabric import fabric_heatmap, pause_picture, uplink_picture
+from orchestration.analysis.report.nics import nics_over_time, rate_picture
 from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
@@ -34,12 +24,7 @@ from orchestration.analysis.report.report_tables import (
     provenance_table,
     stamp_tables,
 )
-from orchestration.analysis.report.shown import (
-    MOST_TUNERS,
-    ShownRepeat,
-    shown_arms,
-    shown_repeat,
-)
+from orchestration.analysis.report.shown import MOST_TUNERS, ShownRepeat, shown_arms, shown_repeat
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
