@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from orchestration.analysis.marks import why_identical
 from orchestration.analysis.metrics import HEADLINES, METRICS
 from orchestration.analysis.statistics import Estimate
-from orchestration.analysis.summary import Arm, Condition, Summary
+from orchestration.analysis.summary import Condition, Summary
 from orchestration.analysis.tuner_differences import IDENTICAL, REAL, Comparison
 from orchestration.render.numbers import interval, quantity
 
@@ -86,30 +86,3 @@ def _figure(label: str, estimate: Estimate, key: str) -> str:
     if math.isfinite(estimate.low):
         text += f" (95% CI {interval(estimate.low, estimate.high, unit)})"
     return text
-
-
-def marking_law(condition: Condition) -> str:
-    """Return the tuners' marking laws, stating shared parts once; "" if the backend gives none.
-
-    The backend's fact `red` is one text, or a mapping of names to texts.
-    """
-    laws = {arm.tuner: law for arm in condition.arms if (law := _law(arm))}
-    names = dict.fromkeys(name for law in laws.values() for name in law)
-    return "; ".join(_said(name, laws) for name in names)
-
-
-def _law(arm: Arm) -> dict[str, str]:
-    for trial in arm.valid:
-        law = trial.facts.get("red")
-        if isinstance(law, dict):
-            return {str(name).replace("_", " "): str(value) for name, value in law.items()}
-        if law:
-            return {"": str(law)}
-    return {}
-
-
-def _said(name: str, laws: dict[str, dict[str, str]]) -> str:
-    values = {tuner: law[name] for tuner, law in laws.items() if name in law}
-    one = set(values.values())
-    text = one.pop() if len(one) == 1 else ", ".join(f"{v} ({k})" for k, v in values.items())
-    return f"{name}: {text}" if name else text

@@ -57,10 +57,8 @@ class Headline:
         found = self.comparison
         label = METRICS[found.metric].label
         where = f"{self.condition}: " if self.condition else ""
-        return (
-            f"{where}{found.tuner} against {found.baseline}: {label} "
-            f"{describe_difference(found)}, {found.verdict}"
-        )
+        said = f"{describe_difference(found)}, {found.verdict}"
+        return f"{where}{found.tuner} against {found.baseline}: {label} {said}"
 
 
 @dataclass(frozen=True)
@@ -124,13 +122,7 @@ class Entry:
         total = max(self.planned, self.finished + len(self.failed))
         whole = self.finished == total
         parts = [f"{self.finished} done" if whole else f"{self.finished} of {total} done"]
-        for count, word in (
-            (self.invalid, "invalid"),
-            (len(self.failed), "failed"),
-            (self.missing, "not run"),
-        ):
-            parts += [f"{count} {word}"] if count else []
-        return ", ".join(parts)
+        return ", ".join([*parts, *_wrong([self])])
 
     @property
     def sound(self) -> bool:
@@ -151,20 +143,15 @@ class Entry:
 
     def to_json(self, report: str) -> dict[str, Any]:
         """Return the entry as JSON-ready data; `report` is the path of its page, "" if none."""
-        fields = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("folder", "headlines", "failed")
-        }
-        compared = [
-            {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
-        ]
+        apart = ("folder", "headlines", "failed")
         return {
             "folder": str(self.folder),
-            **plain(fields),
+            **plain({name: value for name, value in vars(self).items() if name not in apart}),
             "missing": self.missing,
             "failed": self.failed,
-            "headlines": compared,
+            "headlines": [
+                {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
+            ],
             "report": report,
         }
 
@@ -172,11 +159,16 @@ class Entry:
 def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
     """Return the entry of a run that has finished trials."""
     trials = summary.trials
-    began_s = [number for trial in trials if math.isfinite(number := _began_s(trial))]
-    ended_s = [_began_s(trial) + _wall_s(trial) for trial in trials]
-    ended_s = [number for number in ended_s if math.isfinite(number)]
-    walls_s = [number for trial in trials if math.isfinite(number := _wall_s(trial))]
+    began_s = [start_ns / 1e9 for start_ns in _facts(trials, "started_ns")]
+    ended_s = [
+        start_ns / 1e9 + wall_s
+        for trial in trials
+        for start_ns in _facts([trial], "started_ns")
+        for wall_s in _facts([trial], "wall_s")
+    ]
+    walls_s = _facts(trials, "wall_s")
     several = len(summary.conditions) > 1
+    finished = {trial.id for trial in trials}
     return Entry(
         folder=folder,
         name=summary.campaign,
@@ -187,9 +179,14 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         planned=max(history.planned, len(trials)),
         finished=len(trials),
         invalid=len(summary.invalid),
-        failed={name: why for name, why in history.failed.items() if name not in _ids(trials)},
+        failed={name: why for name, why in history.failed.items() if name not in finished},
         state=history.state,
-        headlines=tuple(_headlines(summary.conditions, several)),
+        headlines=tuple(
+            Headline(condition.label if several else "", comparison)
+            for condition in summary.conditions
+            for comparison in condition.comparisons
+            if comparison.metric in HEADLINES
+        ),
         alone=tuple(_alone(summary.conditions, several)),
         warnings=tuple(
             f"{severity} {in_words(told, len(trials))}"
@@ -201,7 +198,10 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         ended_s=_known(history.ended_s, max(ended_s, default=math.nan)),
         wall_s=sum(walls_s) if walls_s else math.nan,
         testbeds=_each(trial.spec.testbed for trial in trials),
-        backends=_each(_backend(trial) for trial in trials),
+        backends=_each(
+            f"{trial.spec.backend}, in real time" if trial.spec.clock else trial.spec.backend
+            for trial in trials
+        ),
         kernels=_each(kernel for trial in trials for kernel in _kernels(trial)),
         versions=_each(_version(trial.versions) for trial in trials),
     )
@@ -229,13 +229,6 @@ def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
     }
 
 
-def _headlines(conditions: Iterable[Condition], several: bool) -> Iterable[Headline]:
-    for condition in conditions:
-        for comparison in condition.comparisons:
-            if comparison.metric in HEADLINES:
-                yield Headline(condition.label if several else "", comparison)
-
-
 def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
     """Yield the figures of conditions with one tuner."""
     for condition in conditions:
@@ -260,16 +253,8 @@ def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(levels)) for name, levels in asks.items()}
 
 
-def _ids(trials: Iterable[Trial]) -> set[str]:
-    return {trial.id for trial in trials}
-
-
 def _each(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
-
-
-def _backend(trial: Trial) -> str:
-    return f"{trial.spec.backend}, in real time" if trial.spec.clock else trial.spec.backend
 
 
 def _kernels(trial: Trial) -> list[str]:
@@ -289,14 +274,10 @@ def _known(first: float, second: float) -> float:
     return first if math.isfinite(first) else second
 
 
-def _began_s(trial: Trial) -> float:
-    started = trial.facts.get("started_ns")
-    return float(started) / 1e9 if isinstance(started, int | float) else math.nan
-
-
-def _wall_s(trial: Trial) -> float:
-    wall = trial.facts.get("wall_s")
-    return float(wall) if isinstance(wall, int | float) else math.nan
+def _facts(trials: Iterable[Trial], name: str) -> list[float]:
+    """Return a fact of all trials that have it as a number."""
+    values = (trial.facts.get(name) for trial in trials)
+    return [float(one) for one in values if isinstance(one, int | float) and math.isfinite(one)]
 
 
 # Per run: the rest is in its report, and in index.json.
@@ -317,7 +298,8 @@ def index_page(title: str, shown: Shown, data: str) -> str:
         Span(data, link=data),
         ".",
     )
-    opening = [Paragraph(standing(shown), "ok" if _sound(shown) else "bad")]
+    sound = all(entry.sound for entry, _ in shown)
+    opening = [Paragraph(standing(shown), "ok" if sound else "bad")]
     blocks: list[Block] = [index_table(shown), Paragraph(about, "caption")]
     return page_html(Page(title, "closloop report · an index of runs", opening, blocks))
 
@@ -332,20 +314,17 @@ def standing(shown: Shown) -> str:
     entries = [entry for entry, _ in shown]
     runs = f"{len(entries)} run{'s' * (len(entries) != 1)}"
     done = f"{sum(entry.finished for entry in entries):,} trials done"
-    wrong = [
-        f"{count:,} {word}"
-        for count, word in (
-            (sum(entry.invalid for entry in entries), "invalid"),
-            (sum(len(entry.failed) for entry in entries), "failed"),
-            (sum(entry.missing for entry in entries), "not run"),
-        )
-        if count
-    ]
-    return f"{runs}, {done}{', ' + ', '.join(wrong) if wrong else ', all valid'}."
+    return f"{', '.join([runs, done, *(_wrong(entries) or ['all valid'])])}."
 
 
-def _sound(shown: Shown) -> bool:
-    return all(entry.sound for entry, _ in shown)
+def _wrong(entries: Sequence[Entry]) -> list[str]:
+    """Return how many trials are invalid, failed or were not run; what is 0 is left out."""
+    counts = {
+        "invalid": sum(entry.invalid for entry in entries),
+        "failed": sum(len(entry.failed) for entry in entries),
+        "not run": sum(entry.missing for entry in entries),
+    }
+    return [f"{count:,} {word}" for word, count in counts.items() if count]
 
 
 def index_table(shown: Shown) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import lt
 
 import numpy as np
 
@@ -122,6 +123,11 @@ class PairedValues:
     second: tuple[float, ...]
     looks: Looks
 
+    @property
+    def percent(self) -> Floats:
+        """The relative difference of each pair, shape (pairs,)."""
+        return np.asarray(100 * (np.array(self.second) / np.array(self.first) - 1))
+
     def upto(self, pairs: int) -> PairedDifference:
         """Return the paired difference over the first `pairs` pairs, as their look reads it."""
         look = self.looks.at(self.repeats[pairs - 1])
@@ -161,7 +167,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     for item in values:
         whole = item.upto(len(item.first))
         ends = (100 * whole.relative_low, 100 * whole.relative_high)
-        percent = (100 * (np.array(item.second) / np.array(item.first) - 1)).tolist()
+        percent = item.percent.tolist()
         drawn += [*percent, *ends]
         value_row(
             figure,
@@ -176,7 +182,10 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
         )
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.update_xaxes(range=padded(drawn))
-    clauses = [_higher_in(item) for item in values[::-1]]
+    clauses = [
+        f"with {item.tuner} in {sum(map(lt, item.first, item.second))} of {len(item.first)} pairs"
+        for item in values[::-1]
+    ]
     ranges = [_pair_range(item) for item in values[::-1]]
     return Picture(
         f"{label[0].upper() if label[0] == 'm' else label[0]}{label[1:]} against "
@@ -199,13 +208,8 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     )
 
 
-def _higher_in(item: PairedValues) -> str:
-    higher = sum(second > first for first, second in zip(item.first, item.second, strict=True))
-    return f"with {item.tuner} in {higher} of {len(item.first)} pairs"
-
-
 def _pair_range(item: PairedValues) -> str:
-    percent = 100 * (np.array(item.second) / np.array(item.first) - 1)
+    percent = item.percent
     low, high = int(np.argmin(percent)), int(np.argmax(percent))
     text = f"{item.tuner}: {short_percent(percent[low])} in repeat {item.repeats[low]}"
     if low != high:
@@ -219,10 +223,7 @@ _TARGET = 0.01
 
 @dataclass(frozen=True)
 class _Path:
-    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,).
-
-    A difference is `identical` if no pair differs.
-    """
+    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,)."""
 
     tuner: str
     mean: Floats
@@ -234,6 +235,11 @@ class _Path:
     @property
     def half_width(self) -> float:
         return float(self.high[-1] - self.low[-1]) / 2
+
+    @property
+    def steps(self) -> list[tuple[int, float, float, float]]:
+        """Number of repeats, mean, low and high of each step."""
+        return list(zip(range(1, len(self.mean) + 1), self.mean, self.low, self.high, strict=True))
 
 
 def convergence(condition: Condition, key: str, colours: Colours) -> Picture | None:
@@ -259,7 +265,11 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
         trace.update(
             mode="lines+markers",
             error_y={"array": above, "arrayminus": below, "thickness": 1.5, "width": 3},
-            text=_texts(path),
+            text=[
+                f"{count} {'repeat' if count == 1 else 'repeats'}: {mean:+.2f}%"
+                + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
+                for count, mean, low, high in path.steps
+            ],
             hovertemplate=f"{path.tuner}, %{{text}}<extra></extra>",
         )
         figure.add_trace(trace)
@@ -273,10 +283,8 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     # the interval after two repeats is so wide that it would hide the others
     settled = 2 if most > 3 else 1
     ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
-    figure.update_yaxes(
-        title=f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean",
-        range=padded([0.0, *ends]),
-    )
+    title = f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean"
+    figure.update_yaxes(title=title, range=padded([0.0, *ends]))
     step = max(1, -(-most // 10))
     figure.update_xaxes(title="repeats", range=[0.8, most + 0.2], dtick=step, tick0=step)
     widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
@@ -293,13 +301,11 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
         "that many repeats, in their order.",
         figure,
         f"convergence-{key}",
-        {
-            "tuner": [path.tuner for path in paths for _ in path.mean],
-            "repeats": [number for path in paths for number in range(1, len(path.mean) + 1)],
-            "percent": [value for path in paths for value in path.mean],
-            "low": [value for path in paths for value in path.low],
-            "high": [value for path in paths for value in path.high],
-        },
+        rows_of(
+            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
+            for path in paths
+            for count, mean, low, high in path.steps
+        ),
     )
 
 
@@ -338,17 +344,6 @@ def _means(condition: Condition, key: str) -> list[_Path]:
             needed = repeats_needed(values, _TARGET * whole)
             paths.append(_Path(arm.tuner, mean, low, high, needed))
     return paths
-
-
-def _texts(path: _Path) -> list[str]:
-    """Return the hover text of each point."""
-    return [
-        f"{count} {'repeat' if count == 1 else 'repeats'}: {mean:+.2f}%"
-        + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
-        for count, (mean, low, high) in enumerate(
-            zip(path.mean, path.low, path.high, strict=True), start=1
-        )
-    ]
 
 
 def _said(path: _Path) -> str:

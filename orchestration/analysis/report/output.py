@@ -21,7 +21,6 @@ from orchestration.analysis.report.report_tables import (
     load_table,
     marking_text,
 )
-from orchestration.analysis.sequential import Look
 from orchestration.analysis.summary import Arm, Condition, Summary, Trial
 from orchestration.core.errors import NotReadyError, unwritable
 from orchestration.core.files import whole_file
@@ -31,6 +30,7 @@ from orchestration.render.json import plain
 from orchestration.render.page import Block, Heading, Items, Paragraph, rows_of
 
 EXPORT_FORMAT = 1
+_LOOK = ("repeats", "number", "of", "level")
 
 
 def report_blocks(summary: Summary) -> list[Block]:
@@ -73,20 +73,15 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
+    look = condition.look
     return {
         "label": condition.label,
         "factors": condition.factors,
         "queue_spans": condition.queue_spans,
         "tuners": [_arm(arm) for arm in condition.arms],
         "comparisons": condition.comparisons,
-        "look": _look(condition.look),
+        "look": {name: getattr(look, name) for name in _LOOK} if look.planned else None,
     }
-
-
-def _look(look: Look) -> dict[str, Any] | None:
-    """Return the look at which intervals are read, None if there is one only."""
-    names = ("repeats", "number", "of", "level")
-    return {name: getattr(look, name) for name in names} if look.planned else None
 
 
 def _arm(arm: Arm) -> dict[str, Any]:
@@ -122,11 +117,8 @@ def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> li
 
     `pictures` is file name -> text. Raises NotReadyError if the folder cannot be written.
     """
-    tables = {
-        "trials.csv": csv_text(_trials(summary)),
-        "estimates.csv": csv_text(_estimates(summary)),
-        "comparisons.csv": csv_text(_comparisons(summary)),
-    }
+    data = {"trials": _trials, "estimates": _estimates, "comparisons": _comparisons}
+    tables = {f"{name}.csv": csv_text(rows(summary)) for name, rows in data.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -139,10 +131,16 @@ def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> li
 
 
 def _trials(summary: Summary) -> Data:
+    labels = {
+        trial.id: condition.label
+        for condition in reversed(summary.conditions)
+        for arm in condition.arms
+        for trial in arm.trials
+    }
     return rows_of(
         {
             "trial": trial.id,
-            "condition": _label(summary, trial.id),
+            "condition": labels.get(trial.id, ""),
             "tuner": trial.tuner,
             "seed": trial.spec.seed,
             "repeat": trial.spec.repeat,
@@ -152,13 +150,6 @@ def _trials(summary: Summary) -> Data:
         }
         for trial in summary.trials
     )
-
-
-def _label(summary: Summary, trial: str) -> str:
-    for condition in summary.conditions:
-        if any(trial == item.id for arm in condition.arms for item in arm.trials):
-            return condition.label
-    return ""
 
 
 def _estimates(summary: Summary) -> Data:

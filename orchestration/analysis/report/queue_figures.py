@@ -193,9 +193,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
     empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
     names_of = ("share", "share_low", "share_high")
-    columns = {
-        tuner: dict(zip(names_of, both.tolist(), strict=True)) for tuner, both in shares.items()
-    }
+    columns = {name: dict(zip(names_of, c.tolist(), strict=True)) for name, c in shares.items()}
     return Picture(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}"
         if any(value > 0 for value in p99.values())

@@ -146,8 +146,8 @@ class _Report:
             for quantile in range(len(QUANTILES))
         ]
         distributions = [
-            slowdowns.slowdown_cdf(condition, self._colours),
-            slowdowns.fct_cdf(condition, self._colours),
+            slowdowns.cdf(condition, "slowdown", self._colours),
+            slowdowns.cdf(condition, "fct_ns", self._colours),
         ]
         times = slowdowns.fct_by_size(condition, self._colours)
         fct = repeats(condition, fct_key("all"), self._colours)

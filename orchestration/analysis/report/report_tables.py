@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from orchestration.analysis.answer import marking_law
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import (
     DEVICES,
@@ -133,10 +132,10 @@ def fabric_table(condition: Condition) -> tuple[Table | None, str]:
         return None, said
     rows = [
         [
-            METRICS[key].label,
-            *(with_error(arm.estimates[key], METRICS[key].unit) for arm in condition.arms),
+            metric.label,
+            *(with_error(arm.estimates[metric.key], metric.unit) for arm in condition.arms),
         ]
-        for key in known
+        for metric in map(METRICS.__getitem__, known)
     ]
     spans = condition.queue_spans
     caption = f"{spans} All else: " if spans else "All switch ports, "
@@ -150,9 +149,31 @@ def _measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
 
 
 def marking_text(condition: Condition) -> str:
-    """Return the marking law as a sentence, "" if it is not known."""
-    law = marking_law(condition)
-    return f"Marking law: {law}" if law else ""
+    """Return the tuners' marking laws, shared parts once, as a sentence; "" if none is known.
+
+    The backend's fact `red` is one text, or a mapping of names to texts.
+    """
+    laws = {arm.tuner: law for arm in condition.arms if (law := _law(arm))}
+    names = dict.fromkeys(name for law in laws.values() for name in law)
+    text = "; ".join(_law_text(name, laws) for name in names)
+    return f"Marking law: {text}" if text else ""
+
+
+def _law(arm: Arm) -> dict[str, str]:
+    for trial in arm.valid:
+        law = trial.facts.get("red")
+        if isinstance(law, dict):
+            return {str(name).replace("_", " "): str(value) for name, value in law.items()}
+        if law:
+            return {"": str(law)}
+    return {}
+
+
+def _law_text(name: str, laws: dict[str, dict[str, str]]) -> str:
+    values = {tuner: law[name] for tuner, law in laws.items() if name in law}
+    one = set(values.values())
+    text = one.pop() if len(one) == 1 else ", ".join(f"{v} ({k})" for k, v in values.items())
+    return f"{name}: {text}" if name else text
 
 
 def load_table(condition: Condition) -> Table | None:
