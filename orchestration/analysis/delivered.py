@@ -66,8 +66,8 @@ def measure_delivered(
     """Return what receivers accepted and discarded in the time that is measured."""
     arrived = arrived_bytes(trial, testbed, schedule, ports, trial.measured_ns)
     later = arrived_bytes(trial, testbed, schedule, ports, (trial.warm_up_ns, _end_ns(trial)))
-    accepted = _accepted_by_readings(trial, schedule, ends)
     begin_ns, stop_ns = trial.measured_ns
+    accepted = _acked_at(schedule, ends, stop_ns) - _acked_at(schedule, ends, begin_ns)
     done = ends.status == DONE
     within = done & (schedule.start_ns >= begin_ns) & (ends.end_ns <= stop_ns)
     outside = (schedule.start_ns >= stop_ns) | (done & (ends.end_ns <= begin_ns))
@@ -130,14 +130,11 @@ def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: 
     return np.asarray(counted * payload)
 
 
-def _accepted_by_readings(trial: TrialSpec, schedule: Schedule, ends: Ends) -> Floats:
-    """Return what flows had acknowledged in the measured time, (flows,); NaN without readings."""
-    begin, stop = (_acked_at(schedule, ends, t_ns) for t_ns in trial.measured_ns)
-    return np.asarray(stop - begin)
-
-
 def _acked_at(schedule: Schedule, ends: Ends, at_ns: int) -> Floats:
-    """Return what each flow had acknowledged at a time, between two readings at one rate."""
+    """Return what each flow had acknowledged at a time, (flows,); NaN without readings.
+
+    Between two readings it is at one rate.
+    """
     size = schedule.size_bytes.astype(np.float64)
     found = np.full(len(schedule), math.nan)
     if ends.acked is None or not len(ends.acked.t_ns):
@@ -200,11 +197,12 @@ def arrived_bytes(
             read = not (counter[:, place] == MISSING).any()
             total[host] += _grown(ports.t_ns, counter[:, place], window_ns) if read else math.nan
     share = _roce_share(trial, testbed, schedule)
-    header = HEADER_BYTES + share * (_roce_header_bytes(trial) - HEADER_BYTES)
-    arrived = wire - header * packets
-    if trial.host.roce is not None:
+    roce = trial.host.roce
+    roce_header = ROCE_HEADER_BYTES + (roce.telemetry_bytes if roce else 0)
+    arrived = wire - (HEADER_BYTES + share * (roce_header - HEADER_BYTES)) * packets
+    if roce is not None:
         # of full packets and acknowledgements, by the number of both together and their bytes
-        full, ack = trial.host.roce.payload_bytes, _AETH_BYTES
+        full, ack = roce.payload_bytes, _AETH_BYTES
         only = share == 1
         arrived[only] = (arrived - ack * packets)[only] * full / (full - ack)
     return np.asarray(np.maximum(arrived, 0.0))
@@ -224,10 +222,6 @@ def _roce_share(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Float
     by_roce = schedule.size_bytes * roce_flows(testbed, trial, schedule)
     share = np.bincount(schedule.dst, by_roce, hosts).astype(np.float64)
     return share / np.maximum(np.bincount(schedule.dst, schedule.size_bytes, hosts), 1)
-
-
-def _roce_header_bytes(trial: TrialSpec) -> int:
-    return ROCE_HEADER_BYTES + (trial.host.roce.telemetry_bytes if trial.host.roce else 0)
 
 
 def _end_ns(trial: TrialSpec) -> int:

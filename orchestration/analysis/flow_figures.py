@@ -16,7 +16,7 @@ import numpy as np
 from inventory.routing import PathTable
 from orchestration.analysis.metric import FlowChoice, Metric
 from orchestration.analysis.metrics import QUANTILES, SIZE_CLASSES, fct_key, slowdown_key
-from orchestration.analysis.sample_parts import after_warm_up, measured_flows
+from orchestration.analysis.sample_parts import after_warm_up, known_mean, measured_flows
 from orchestration.core.records import DONE, LASTING, STATUS_NAMES, Floats, Ints
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES, damaged
@@ -95,20 +95,15 @@ def values_of(choice: FlowChoice, flows: DoneFlows) -> Floats:
 
 def flow_figure(metric: Metric, flows: DoneFlows) -> float:
     """Return a metric of flows that are chosen by size; NaN if there are none."""
-    if metric.flows is None:
-        return _longest_of_each_start(flows)
-    values = values_of(metric.flows, flows)
+    if metric.flows is None:  # the time until the last flow of a start has ended, of all starts
+        starts, which = np.unique(flows.start_ns, return_inverse=True)
+        values = np.zeros(len(starts))
+        np.maximum.at(values, which, flows.fct_ns)
+    else:
+        values = values_of(metric.flows, flows)
     if not len(values):
         return math.nan
     return float(values.mean() if metric.tail is None else np.quantile(values, metric.tail))
-
-
-def _longest_of_each_start(flows: DoneFlows) -> float:
-    """Return the mean, over all starts, of the time until the last flow of a start has ended."""
-    starts, which = np.unique(flows.start_ns, return_inverse=True)
-    longest = np.zeros(len(starts))
-    np.maximum.at(longest, which, flows.fct_ns)
-    return float(longest.mean()) if len(starts) else math.nan
 
 
 @dataclass(frozen=True)
@@ -154,11 +149,11 @@ class FlowProgress:
 
     def rtt_ns(self) -> float:
         """Return the flows' mean round trip."""
-        return _mean(self._rtt_ns)
+        return known_mean(self._rtt_ns)
 
     def rtt_inflation(self) -> float:
         """Return the flows' mean round trip as a multiple of that of their idle path."""
-        return _mean(self._rtt_ns / self.base_rtt_ns)
+        return known_mean(self._rtt_ns / self.base_rtt_ns)
 
     def power(self) -> float:
         """Return goodput by RTT inflation: Kleinrock, ICC 1979, throughput by delay."""
@@ -218,8 +213,3 @@ def _dropped(result: TrialResult, t_ns: Ints) -> Ints:
     ports = after_warm_up(result, "queue")
     counted = np.concatenate([[0], ports.dropped_packets.sum(axis=1)])
     return np.asarray(counted[np.searchsorted(ports.t_ns, t_ns, side="right")])
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from statistics import NormalDist
 
 import numpy as np
@@ -141,7 +141,9 @@ def pooled_difference(
         if len(set(groups)) < 2:
             continue
         counts = draw_counts(groups)
-        absolute, shares = _difference_draws(first, second, counts)
+        drawn = counts.sum(axis=1)
+        draws_a, draws_b = counts @ first / drawn, counts @ second / drawn
+        absolute, shares = draws_b - draws_a, _relative(draws_a, draws_b)
         ends = stretched(found.mean, absolute, units(groups), confidence)
         ratio = stretched(found.relative, shares, units(groups), confidence)
         if not math.isfinite(found.relative_low):  # the other mean may be 0
@@ -175,30 +177,20 @@ def difference_of(
         mean = second - first
         relative = second / first - 1 if first else math.nan
         ends.append(stretched(mean, draws_b - draws_a, units(groups), confidence))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = draws_b / draws_a - 1
+        shares = _relative(draws_a, draws_b)
         ratios.append(stretched(relative, shares, units(groups), confidence))
-    (low, high), (relative_low, relative_high) = (_widest(found) for found in (ends, ratios))
+    (low, high), (relative_low, relative_high) = (reduce(_wider, found) for found in (ends, ratios))
     nan = math.nan
     return PairedDifference(mean, low, high, relative, relative_low, relative_high, nan, nan, pairs)
 
 
-def _difference_draws(first: Floats, second: Floats, counts: Ints) -> tuple[Floats, Floats]:
-    drawn = counts.sum(axis=1)
-    a, b = counts @ first / drawn, counts @ second / drawn
+def _relative(a: Floats, b: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return b - a, b / a - 1
+        return np.asarray(b / a - 1)
 
 
 def _chosen(groups: Groups, known: NDArray[np.bool_]) -> list[Hashable]:
     return [group for group, kept in zip(groups, known, strict=True) if kept]
-
-
-def _widest(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    first, *others = intervals
-    for other in others:
-        first = _wider(first, other)
-    return first
 
 
 def _wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

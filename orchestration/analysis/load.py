@@ -34,30 +34,24 @@ from orchestration.results.reader import AMOUNTS, LOAD_FACT, TrialResult, is_cur
 from traffic.delivery import capacity_bytes
 from traffic.schedule import class_names
 
+_BYTES = tuple(f"{name}_bytes" for name in AMOUNTS)
+
 
 @dataclass(frozen=True)
 class Load:
-    """Payload in bytes of a pattern or of all; NaN if unknown. `capacity_bytes` is at line rate."""
+    """Payload in bytes of a pattern or of all; NaN if unknown. `capacity_bytes` is at line rate.
+
+    The amounts are in the order of `AMOUNTS`.
+    """
 
     offered_bytes: float
     delivered_bytes: float
     discarded_bytes: float
     capacity_bytes: float
 
-    @property
-    def offered(self) -> float:
-        """The share of the hosts' line rates that was offered."""
-        return self.offered_bytes / self.capacity_bytes
-
-    @property
-    def delivered(self) -> float:
-        """The share of the hosts' line rates that receivers accepted."""
-        return self.delivered_bytes / self.capacity_bytes
-
-    @property
-    def discarded(self) -> float:
-        """The share of the hosts' line rates that arrived and was thrown away."""
-        return self.discarded_bytes / self.capacity_bytes
+    def share(self, amount: str) -> float:
+        """Return the share of the hosts' line rates of one of `AMOUNTS`."""
+        return float(getattr(self, f"{amount}_bytes") / self.capacity_bytes)
 
 
 @dataclass(frozen=True)
@@ -71,11 +65,7 @@ class TrialLoad:
     @property
     def scalars(self) -> dict[str, float]:
         """The metrics: shares of the hosts' line rates."""
-        return {
-            "offered_load": self.total.offered,
-            "delivered_load": self.total.delivered,
-            "discarded_load": self.total.discarded,
-        }
+        return {f"{name}_load": self.total.share(name) for name in AMOUNTS}
 
 
 def measure_load(result: TrialResult) -> TrialLoad:
@@ -137,15 +127,9 @@ def to_json(load: TrialLoad) -> dict[str, Any]:
     """Return a load as JSON-ready data; what is unknown is None."""
 
     def told(part: Load) -> dict[str, Any]:
-        shares = {f"{name}_load": getattr(part, name) for name in AMOUNTS}
-        known = {
-            key: round(value, 6) if math.isfinite(value) else None for key, value in shares.items()
-        }
-        amounts = {f"{name}_bytes": getattr(part, f"{name}_bytes") for name in AMOUNTS}
-        whole = {
-            key: round(value) if math.isfinite(value) else None for key, value in amounts.items()
-        }
-        return {**known, **whole}
+        shares = {f"{name}_load": _rounded(part.share(name), 6) for name in AMOUNTS}
+        amounts = {key: _rounded(getattr(part, key)) for key in _BYTES}
+        return {**shares, **amounts}
 
     return {
         **told(load.total),
@@ -159,17 +143,16 @@ def _from_json(data: Mapping[str, Any]) -> TrialLoad:
     capacity = float(data["capacity_bytes"])
 
     def part(told: Mapping[str, Any]) -> Load:
-        amounts = (told[f"{name}_bytes"] for name in AMOUNTS)
-        known = [math.nan if one is None else float(one) for one in amounts]
-        return Load(**_named(known), capacity_bytes=capacity)
+        amounts = (told[key] for key in _BYTES)
+        return Load(*[math.nan if one is None else float(one) for one in (*amounts, capacity)])
 
     begin_ns, end_ns = data["measured_ns"]
     patterns = {name: part(told) for name, told in data["patterns"].items()}
     return TrialLoad((begin_ns, end_ns), part(data), patterns)
 
 
-def _named(amounts: Sequence[float]) -> dict[str, float]:
-    return {f"{name}_bytes": one for name, one in zip(AMOUNTS, amounts, strict=True)}
+def _rounded(value: float, digits: int | None = None) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None
 
 
 def _measure(
@@ -187,7 +170,7 @@ def _measure(
     columns = np.stack([offered, delivered, discarded])
 
     def load(amounts: Floats) -> Load:
-        return Load(**_named(amounts.tolist()), capacity_bytes=capacity)
+        return Load(*[*amounts.tolist(), capacity])
 
     return TrialLoad(
         window,

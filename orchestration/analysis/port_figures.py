@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted, totals
+from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted, known_mean, totals
 from orchestration.core.capabilities import capabilities
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples, TrialRecord
@@ -39,10 +39,11 @@ class PortFigures:
 def measure_ports(result: TrialResult) -> PortFigures:
     """Return a trial's port metrics. Raises InputError for an unreadable table."""
     window = arrivals(result.ports, result.spec.measured_ns)
-    queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
-    means = np.full(window.qlen_bytes.shape[1], math.nan)
+    known = known_queues(window.qlen_bytes)
+    queue = window.qlen_bytes[:, known]
+    means = np.full(len(known), math.nan)
     if len(queue):
-        means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
+        means[known] = queue.mean(axis=0)
     scalars = {
         **_queue_scalars(queue),
         **_link_scalars(result.testbed, window),
@@ -79,8 +80,8 @@ def _link_scalars(testbed: Testbed, ports: Samples) -> dict[str, float]:
     marked = float(np.nansum(marked_packets))
     total = float(np.nansum(np.where(np.isnan(marked_packets), math.nan, packets)))
     return {
-        "utilisation_hosts": _mean(busy[to_host]),
-        "utilisation_fabric": _mean(busy[~to_host]),
+        "utilisation_hosts": known_mean(busy[to_host]),
+        "utilisation_fabric": known_mean(busy[~to_host]),
         "utilisation_max": math.nan if np.isnan(busy).all() else float(np.nanmax(busy)),
         "marked_share": marked / total if total else math.nan,
     }
@@ -90,11 +91,6 @@ def _sent(samples: Ints) -> Floats:
     """Return the counts between the first and last sample; NaN for queues not read every time."""
     counted = (samples[-1] - samples[0]).astype(np.float64)
     return np.where(known_queues(samples), counted, math.nan)
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
 
 
 def _ccdf(queue: Ints) -> Floats:

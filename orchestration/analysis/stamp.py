@@ -191,11 +191,6 @@ def _drops(case: _Case) -> Iterable[Reason]:
         )
 
 
-def _ideal(case: _Case) -> Iterable[Reason]:
-    flows = case.record.flows
-    return check_ideal(case.schedule.start_ns, flows.end_ns, flows.status, case.ideal_ns)
-
-
 def check_ideal(start_ns: Ints, end_ns: Ints, status: Ints, ideal: Ints) -> Iterator[Reason]:
     """Compare finished flows with their ideal completion times; all shapes (flows,)."""
     done = status == DONE
@@ -247,20 +242,11 @@ def _signals(case: _Case) -> Iterable[Reason]:
         )
 
 
-def _marks(case: _Case) -> Iterable[Reason] | None:
-    return check_marks(case.trial, case.testbed, case.record)
-
-
 def _findings(case: _Case) -> Iterable[Reason] | None:
     """Pass on the backend's own findings: counters that a device lacks, an incomplete restore."""
     if "findings" not in case.record.facts:
         return None
     return [Reason(**finding) for finding in case.record.facts["findings"]]
-
-
-def _starvation(case: _Case) -> Iterable[Reason] | None:
-    ends, ports = ends_of(case.record), case.record.ports
-    return check_starvation(case.trial, case.testbed, case.schedule, ends, ports)
 
 
 def _by_programs(case: _Case) -> np.ndarray:
@@ -280,12 +266,16 @@ _CHECKS: dict[str, _Check] = {
     "link rates": _rates,
     "bytes delivered": _delivered,
     "drops": _drops,
-    "starvation": _starvation,
-    "ideal times": _ideal,
+    "starvation": lambda case: check_starvation(
+        case.trial, case.testbed, case.schedule, ends_of(case.record), case.record.ports
+    ),
+    "ideal times": lambda case: check_ideal(
+        case.schedule.start_ns, case.record.flows.end_ns, case.record.flows.status, case.ideal_ns
+    ),
     "offloads": _offloads,
     "thresholds": _clamped,
     "network": lambda case: check_network(case.trial),
-    "marks": _marks,
+    "marks": lambda case: check_marks(case.trial, case.testbed, case.record),
     "signals": _signals,
     "devices": _findings,
 }
@@ -300,10 +290,7 @@ def check_network(trial: TrialSpec) -> Iterable[Reason] | None:
     None for a trial without a network, or with one whose card cannot be read.
     """
     name = checkpoint_in(trial)
-    try:
-        card = _card(name) if name else None
-    except CheckpointError:
-        card = None
+    card = _card(name) if name else None
     if card is None:
         return None
     if not trained_under_former_hpcc(card):
@@ -314,13 +301,10 @@ def check_network(trial: TrialSpec) -> Iterable[Reason] | None:
 
 def cautions(names: Iterable[str]) -> list[str]:
     """Return the cautions on networks by their names or files, those with the same one together."""
-    former = []
-    for name in dict.fromkeys(names):
-        try:
-            if trained_under_former_hpcc(_card(name)):
-                former.append(name)
-        except CheckpointError:
-            continue
+    cards = {name: _card(name) for name in names}
+    former = [
+        name for name, card in cards.items() if card is not None and trained_under_former_hpcc(card)
+    ]
     if not former:
         return []
     one = "networks were" if len(former) > 1 else "network was"
@@ -331,5 +315,8 @@ def cautions(names: Iterable[str]) -> list[str]:
 
 
 @cache
-def _card(name: str) -> Mapping[str, object]:
-    return card_of(find(name))
+def _card(name: str) -> Mapping[str, object] | None:
+    try:
+        return card_of(find(name))
+    except CheckpointError:
+        return None

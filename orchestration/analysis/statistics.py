@@ -92,7 +92,11 @@ def paired_difference(
     interval = t_interval(difference, look)
     base = float(first.mean()) if len(first) else math.nan
     relative = interval.mean / base if base else math.nan
-    low, high = _fieller(first, second, look) if interval.n > 1 else (math.nan, math.nan)
+    low = high = math.nan
+    if interval.n > 1:
+        covariance = np.cov(first, second) / interval.n
+        t = _t_quantile(interval.n, look)
+        low, high = fieller(base, float(second.mean()), covariance, t)
     return PairedDifference(
         mean=interval.mean,
         low=interval.low,
@@ -139,21 +143,12 @@ def _paired_t(difference: Floats) -> float:
     return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 
-def _fieller(a: Floats, b: Floats, look: Look) -> tuple[float, float]:
-    """Return Fieller's interval of mean(b)/mean(a) - 1 for paired values (Fieller 1954).
-
-    It contains the ratios r for which a paired t-test does not reject b - r a = 0. NaN if these
-    are not an interval, which happens if mean(a) is not significantly different from 0.
-    """
-    n = len(a)
-    return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n, look))
-
-
 def fieller(a: float, b: float, covariance: Floats, t: float) -> tuple[float, float]:
     """Return Fieller's interval of b/a - 1 for means with this covariance, shape (2, 2).
 
-    `t` is the quantile of Student's t for the confidence and degrees of freedom. NaN if the ratios
-    that the test does not reject are not an interval.
+    It contains the ratios r for which a paired t-test does not reject b - r a = 0 (Fieller 1954).
+    `t` is the quantile of Student's t for the confidence and degrees of freedom. NaN if these are
+    not an interval, which happens if a is not significantly different from 0.
     """
     k = t * t
     aa = a * a - k * float(covariance[0, 0])

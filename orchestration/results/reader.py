@@ -167,12 +167,11 @@ def written_shares(result: TrialResult) -> dict[str, float | None]:
     keys = [f"{name}_load" for name in AMOUNTS]
     known = set(keys)
     if not is_current(fact):
-        known = set() if any(map(_lasts, result.spec.traffic)) else {"offered_load"}
+        lasting = (
+            p for p in result.spec.traffic if isinstance(p, ConcurrentSpec) and not p.size_bytes
+        )
+        known = set() if any(lasting) else {"offered_load"}
     return {key: fact.get(key) if key in known else None for key in keys}
-
-
-def _lasts(pattern: object) -> bool:
-    return isinstance(pattern, ConcurrentSpec) and not pattern.size_bytes
 
 
 # What reports leave in a trial's folder, and what a run leaves in its campaign's.

@@ -11,14 +11,14 @@ from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.runs import Run
-from orchestration.analysis.comparison.trials import PairFigures, Speed
+from orchestration.analysis.comparison.trials import PairFigures
 from orchestration.analysis.report.report_tables import plain_facts, settings_told
 from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, p_value, quantity
 from orchestration.render.page import Block, Heading, Items, Key, Page, Paragraph, Pictures, Section
-from orchestration.render.table import Column, Row, Span, Table, Text, code, strong
+from orchestration.render.table import Column, Row, Table, Text, code, strong
 from orchestration.results.reader import TrialResult
 
 _COLOURS = colours_of(["A", "B"])
@@ -179,10 +179,8 @@ def provenance_table(comparison: RunComparison) -> Table:
     first, second = _told(pair.a.trial), _told(pair.b.trial)
     keys = [key for key in {**first, **second} if {first.get(key), second.get(key)} != {NOTHING}]
     keys.sort(key=lambda key: first.get(key) == second.get(key))
-    rows = []
-    for key in keys:
-        a, b = first.get(key, NOTHING), second.get(key, NOTHING)
-        rows.append(Row([key, code(a), code(b) if a == b else Span(b, "strong")]))
+    both = [(key, first.get(key, NOTHING), second.get(key, NOTHING)) for key in keys]
+    rows = [Row([key, code(a), code(b) if a == b else strong(b)]) for key, a, b in both]
     note = "The first pair; what differs comes first. All settings are in the trials' folders."
     columns = [Column("what"), Column("A", wraps=True), Column("B", wraps=True)]
     return Table(columns, rows, caption=note)
@@ -218,7 +216,14 @@ def _comparison(comparison: RunComparison) -> dict[str, Any]:
         "b": _run(comparison.b),
         "margins": comparison.margins,
         "cells": [_cell_json(cell) for cell in comparison.cells],
-        "speed": {"a": _speed(comparison.speed_a), "b": _speed(comparison.speed_b)},
+        "speed": {
+            side: {
+                **vars(speed),
+                "packet_hops_per_wall_s": speed.per_wall_s,
+                "packet_hops_per_run_s": speed.per_run_s,
+            }
+            for side, speed in (("a", comparison.speed_a), ("b", comparison.speed_b))
+        },
         "notes": comparison.notes,
     }
 
@@ -276,12 +281,4 @@ def _judged(item: Judged) -> dict[str, Any]:
         "identical": item.identical,
         "repeats_needed": item.repeats,
         "pairs": item.n,
-    }
-
-
-def _speed(speed: Speed) -> dict[str, Any]:
-    return {
-        **vars(speed),
-        "packet_hops_per_wall_s": speed.per_wall_s,
-        "packet_hops_per_run_s": speed.per_run_s,
     }

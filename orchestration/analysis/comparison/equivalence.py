@@ -109,7 +109,7 @@ def interval_of(means: Means, look: Look = FIXED) -> Interval:
         end = 0.0 if means.a else math.nan
         return Interval(0.0, 0.0, 0.0, 0.0, end, end)
     error = means.error()
-    t = _quantile(1 - look.level / 2, means.freedom)
+    t = student_t.quantile(means.freedom, 1 - look.level / 2)
     half = t * error
     relative = means.difference / means.a if means.a else math.nan
     low, high = math.nan, math.nan
@@ -199,10 +199,6 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
     counts = range(2, MOST_REPEATS + 1)
     place = bisect_left(counts, True, key=enough)  # power grows with repeats
     return counts[place] if place < len(counts) else None
-
-
-def _quantile(share: float, freedom: float) -> float:
-    return student_t.quantile(freedom, share) if freedom > 0 else math.nan
 
 
 DEFAULT_MARGIN = 0.10

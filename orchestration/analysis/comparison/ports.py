@@ -12,7 +12,7 @@ from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples
-from orchestration.core.topology import Testbed
+from orchestration.core.topology import Queue, Testbed
 from orchestration.results.reader import TrialResult
 
 
@@ -191,7 +191,9 @@ class PortParting:
 def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
     """Return where two trials' ports first differ; None, with a note, for different ports."""
     testbed, other = trials[0].testbed, trials[1].testbed
-    labels = tuple(_label(testbed, number) for number in range(len(testbed.queues)))
+    labels = tuple(
+        f"{queue.label} to {testbed.peer_device(queue).name}" for queue in testbed.queues
+    )
     if [queue.label for queue in testbed.queues] != [queue.label for queue in other.queues]:
         notes.append(
             f"the testbeds have other ports ({testbed.name}: {len(testbed.queues)} queues, "
@@ -200,23 +202,18 @@ def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> Por
         return None
     first, second = (arrivals(trial.ports, trial.spec.measured_ns) for trial in trials)
     parted_ns, place = _parted(first, second)
+    names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
     return PortParting(
         labels=labels,
-        kinds=tuple(_kind(testbed, number) for number in range(len(labels))),
+        kinds=tuple(_kind(testbed, queue) for queue in testbed.queues),
         parted_ns=parted_ns,
         parted_at=labels[place] if parted_ns is not None else "",
-        identical=_identical(first, second),
+        identical=all(np.array_equal(getattr(first, n), getattr(second, n)) for n in names),
     )
 
 
-def _label(testbed: Testbed, number: int) -> str:
-    queue = testbed.queues[number]
-    return f"{queue.label} to {testbed.peer_device(queue).name}"
-
-
-def _kind(testbed: Testbed, number: int) -> str:
+def _kind(testbed: Testbed, queue: Queue) -> str:
     """Return `ports to hosts, tier 1`, `ports up, tier 1`."""
-    queue = testbed.queues[number]
     here, there = testbed.device[queue.device], testbed.peer_device(queue)
     if there.kind == "host":
         return f"ports to hosts, tier {here.tier}"
@@ -247,8 +244,3 @@ def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
         return values.astype(np.float64)
     columns = [np.interp(wanted_ns, t_ns, column) for column in values.T]
     return np.stack(columns, axis=1)
-
-
-def _identical(a: Samples, b: Samples) -> bool:
-    names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)

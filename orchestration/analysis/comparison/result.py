@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -212,9 +213,9 @@ def _ports(pairs: Sequence[PairFigures]) -> list[PortGap]:
     if not known or any(item.labels != partings[0].labels for item in partings):
         return []
     columns = [
-        np.mean([getattr(figures.ports, name) for figures in side], axis=0).tolist()
+        np.mean([getattr(getattr(pair, side).ports, name) for pair in known], axis=0).tolist()
         for name in ("queue_mean_bytes", "marked")
-        for side in ([pair.a for pair in known], [pair.b for pair in known])
+        for side in ("a", "b")
     ]
     rows = zip(partings[0].labels, partings[0].kinds, *columns, strict=True)
     gaps = [PortGap(label, kind, *values) for label, kind, *values in rows]
@@ -300,15 +301,11 @@ def compare_runs(
     ]
     raise_any(problems)
     total = sum(len(cell.pairs) for pairing in pairings for cell in pairing.cells)
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        progress(done, total)
-
+    done = itertools.count(1)
     return [
-        _Work(reference, other, margins, step).result(pairing.cells, pairing.left_over)
+        _Work(reference, other, margins, lambda: progress(next(done), total)).result(
+            pairing.cells, pairing.left_over
+        )
         for other, pairing in zip(others, pairings, strict=True)
     ]
 
@@ -337,19 +334,17 @@ class _Work:
         self._hops: tuple[list[tuple[TrialResult, int, str]], ...] = ([], [])
 
     def result(self, cells: Sequence[PairedCell], left_over: Sequence[str]) -> RunComparison:
-        self._notes += [note for run in (self._a, self._b) for note in _about(run)]
-        self._notes += left_over
+        self._notes += [*_about(self._a), *_about(self._b), *left_over]
         read = [self._read(cell) for cell in cells]
-        looks = [cell.look for cell in cells]
         estimates = [
-            CellEstimates(pairs, look) for (pairs, _, _), look in zip(read, looks, strict=True)
-        ]
-        self._notes += [
-            f"{cell.label}: {look.in_words}"
-            for cell, look in zip(cells, looks, strict=True)
-            if look.planned
+            CellEstimates(pairs, cell.look) for cell, (pairs, _, _) in zip(cells, read, strict=True)
         ]
         labels = [cell.label for cell in cells]
+        self._notes += [
+            f"{label}: {known.look.in_words}"
+            for label, known in zip(labels, estimates, strict=True)
+            if known.look.planned
+        ]
         judged = judge(list(zip(labels, estimates, strict=True)), self._margins)
         if not judged:
             raise InputError([Problem("compare", note) for note in dict.fromkeys(self._notes)])
@@ -380,23 +375,20 @@ class _Work:
         pairs: list[PairFigures] = []
         edges: Floats | None = None
         settings: list[Settings] = []
-        for pair in cell.pairs:
-            trials = (fresh(pair[0]), fresh(pair[1]))
+        for a, b in cell.pairs:
+            trials = (fresh(a), fresh(b))
             figures, edges = reduce_pair(trials, edges)
             pairs.append(figures)
             self._notes += figures.notes
+            settings = settings or [read_settings(trial) for trial in trials]
             for trial, hops in zip(trials, self._hops, strict=True):
-                if len(settings) < 2:
-                    settings.append(read_settings(trial))
                 hops.append((fresh(trial), *told_hops(trial)))
             self._step()
         assert edges is not None
         if why := why_identical(trial.stamp for pair in cell.pairs for trial in pair):
             self._notes.append(f"{cell.label}: {why}, so thresholds make no difference")
-        if cell.shared:
-            self._notes.append(
-                f"{cell.label}: all replays have one parent: the intervals are of the replays alone"
-            )
+        about = "all replays have one parent: the intervals are of the replays alone"
+        self._notes += [f"{cell.label}: {about}"] if cell.shared else []
         if len(pairs) == 1:
             self._notes.append(
                 f"{cell.label}: one pair of trials: intervals are a block bootstrap over eight "

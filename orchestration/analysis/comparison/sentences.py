@@ -93,8 +93,7 @@ def allowed(item: Judged) -> str:
     """Return the margin: `10%`, `1.5KB` if the floor is larger, `10 points` of all flows."""
     if item.metric.distance == "cdf":
         return f"{100 * item.margin:g} points"
-    relative = item.allowed > item.metric.floor or not item.metric.floor
-    if relative:
+    if item.allowed > item.metric.floor or not item.metric.floor:
         return f"{100 * item.margin:g}%"
     if item.metric.unit == "share":
         return f"{100 * item.allowed:g} points"
@@ -180,10 +179,8 @@ def _by_time(cell: ComparedCell) -> str:
 def speeds(comparison: RunComparison) -> list[str]:
     """Return the speed of each run, and their ratio if both are known."""
     a, b = comparison.speed_a, comparison.speed_b
-    lines = [
-        f"{run.letter} ({run.backend}): {_speed(speed)}"
-        for run, speed in ((comparison.a, a), (comparison.b, b))
-    ]
+    runs = ((comparison.a, a), (comparison.b, b))
+    lines = [f"{run.letter} ({run.backend}): {_speed(speed)}" for run, speed in runs]
     pairs = (
         ("traffic alone", a.per_run_s, b.per_run_s),
         ("starting and building included", a.per_wall_s, b.per_wall_s),
@@ -192,24 +189,16 @@ def speeds(comparison: RunComparison) -> list[str]:
         if first and second:
             fast, slow = ("A", "B") if first >= second else ("B", "A")
             ratio = max(first, second) / min(first, second)
-            lines.append(_ratio(fast, slow, ratio, word))
+            times = f"{ratio:,.{1 if ratio < 10 else 0}f} times as fast as {slow}"
+            said = f"{fast} is {times}" if ratio >= 1.05 else "Both are as fast"
+            lines.append(f"{said}, {word}.")
             break
-    counted = {
-        letter: speed.counted
-        for letter, speed in zip("AB", (a, b), strict=True)
-        if speed.packet_hops
-    }
+    counted = {letter: of.counted for letter, of in (("A", a), ("B", b)) if of.packet_hops}
     if len(set(counted.values())) > 1:
         lines += [f"A packet-hop of {letter}: {said}." for letter, said in counted.items()]
     elif counted:
         lines.append(f"A packet-hop: {next(iter(counted.values()))}.")
     return lines
-
-
-def _ratio(fast: str, slow: str, ratio: float, word: str) -> str:
-    if ratio < 1.05:
-        return f"Both are as fast, {word}."
-    return f"{fast} is {ratio:,.{1 if ratio < 10 else 0}f} times as fast as {slow}, {word}."
 
 
 def _speed(speed: Speed) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from orchestration.core.records import Floats, Ints
 from orchestration.render.csv import Data
 from orchestration.render.figure import Figure, heatmap
-from orchestration.render.figure_style import Colours, base_figure, readable, short
+from orchestration.render.figure_style import Colours, base_figure, write_name
 from orchestration.render.numbers import Unit, quantity
 from orchestration.render.page import lines_of
 
@@ -142,17 +142,8 @@ def cell_panels(
             coloraxis="coloraxis",
         )
         figure.add_trace(trace, row=row)
-        figure.add_annotation(
-            x=0,
-            xref="paper",
-            y=figure.top(row),
-            yref="paper",
-            text=f"<b>{short(tuner)}</b>",
-            font={"color": readable(colours[tuner]), "size": 13},
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
-        )
+        at = {"x": 0, "xref": "paper", "y": figure.top(row), "yref": "paper"}
+        write_name(figure, tuner, colours[tuner], **at, xanchor="left", yanchor="bottom")
     # plotly.js' own title of the bar would touch the bar
     figure.add_annotation(
         x=0.5,

@@ -216,7 +216,7 @@ def _mean_load(arm: Arm, name: str, what: str) -> str:
     nothing = Load(math.nan, math.nan, math.nan, 1.0)
     loads = [trial.metrics.load for trial in arm.valid]
     parts = [load.total if name == _TOTAL else load.patterns.get(name, nothing) for load in loads]
-    return with_error(t_interval([getattr(part, what) for part in parts]), "share")
+    return with_error(t_interval([part.share(what) for part in parts]), "share")
 
 
 def findings(summary: Summary, severity: Severity) -> list[Told]:

@@ -93,19 +93,12 @@ def identity(trial: Found) -> dict[str, str]:
 
 def cell_types(found: Sequence[Found]) -> dict[str, str]:
     """Return factor -> SQL type of its values: numeric or boolean if all values are, else text."""
-    values: dict[str, list[Any]] = {}
+    kinds: dict[str, set[str]] = {}
     for trial in found:
         for name, value in labels_of(trial.result.spec).items():
-            values.setdefault(name, []).append(value)
-    return {name: _type(of) for name, of in values.items()}
-
-
-def _type(values: Sequence[Any]) -> str:
-    if all(isinstance(value, bool) for value in values):
-        return "BOOLEAN"
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return "DOUBLE"
-    return _TEXT
+            number = "DOUBLE" if isinstance(value, int | float) else _TEXT
+            kinds.setdefault(name, set()).add("BOOLEAN" if isinstance(value, bool) else number)
+    return {name: kind.pop() if len(kind) == 1 else _TEXT for name, kind in kinds.items()}
 
 
 def _trial(trial: Found) -> dict[str, Any]:
@@ -164,10 +157,8 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, found: Sequenc
         f"create or replace table {whole} as select *, null::VARCHAR as _file from no_rows"
     )
     connection.unregister("no_rows")
-    files = [str(path) for path in paths]
-    of_files = (
-        f"read_parquet([{', '.join(map(_text, files))}], union_by_name = true, filename = '_file')"
-    )
+    files = ["'" + str(path).replace("'", "''") + "'" for path in paths]
+    of_files = f"read_parquet([{', '.join(files)}], union_by_name = true, filename = '_file')"
     parts = [f"from {whole}", *([f"from {of_files}"] if files else [])]
     connection.execute(
         f"create view {name} as select {', '.join(IDENTITY)}, {_columns(name)} "
@@ -182,10 +173,6 @@ def _columns(name: str) -> str:
         f'nullif("{key}", -1) as "{key}"' if key in unknown else f'"{key}"'
         for key in TABLES[name].columns
     )
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 NAMES = ("trials", "reasons", *TABLES)
