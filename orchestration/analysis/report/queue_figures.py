@@ -78,17 +78,17 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
     testbed = shown.results[0].testbed
     means = np.mean([trial.metrics.queue_mean_bytes for trial in shown.trials], axis=0)
     found = []
-    for peer, kind in (("host", "towards a host"), ("switch", "between switches")):
-        of_kind = np.array([testbed.peer_device(port).kind == peer for port in testbed.queues])
+    peers = [testbed.peer_device(port) for port in testbed.queues]
+    for kind, words in (("host", "towards a host"), ("switch", "between switches")):
+        of_kind = np.array([peer.kind == kind for peer in peers])
         length = np.where(of_kind & ~np.isnan(means), means, 0.0)
         queue = int(np.argmax(length))
         if length[queue] > 0:
-            port = testbed.queues[queue]
             lines = tuple(
                 timeline(tuner, result, queue, points) for tuner, result in shown.by_tuner.items()
             )
-            towards = testbed.peer_device(port).name
-            found.append(QueueTimelines(port.label, kind, towards, shown.repeat, lines))
+            name, towards = testbed.queues[queue].label, peers[queue].name
+            found.append(QueueTimelines(name, words, towards, shown.repeat, lines))
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
-from orchestration.analysis.report.actions import acted_queues, actions_over_queue
+from orchestration.analysis.report.actions import actions_over_queues
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
 from orchestration.analysis.report.differences import convergence
 from orchestration.analysis.report.fabric import fabric_heatmap, pause_picture, uplink_picture
@@ -120,8 +120,7 @@ class _Report:
             parts += [Heading("What differs"), *self._differences(condition)]
             parts.append(comparison_table(condition))
         headline = convergence(condition, HEADLINES[0], self._colours)
-        if headline:
-            parts += [Heading("Are there enough repeats?"), self._grid(condition, [headline])]
+        parts += self._part(condition, "Are there enough repeats?", [headline])
         parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
         parts += self._queues(condition)
         parts += self._links(condition)
@@ -178,17 +177,16 @@ class _Report:
         if shown is None or not shown.sampled:
             parts.append(Paragraph("No queue was sampled over time.", "note"))
             return parts
-        acted = acted_queues(shown, self._points)
-        if acted:
-            pictures = [actions_over_queue(queue, self._colours) for queue in acted]
-            parts += [Heading("Threshold actions"), self._grid(condition, pictures)]
-        picture = fabric_heatmap(shown, self._spans, self._colours)
-        if picture:
-            parts += [Heading("The fabric over time"), self._grid(condition, [picture])]
-        parts += self._paths(condition, shown)
-        parts += self._buffers(condition, shown)
-        parts += self._hosts(condition, shown)
-        return parts
+        acted = actions_over_queues(shown, self._points, self._colours)
+        fabric = fabric_heatmap(shown, self._spans, self._colours)
+        return [
+            *parts,
+            *self._part(condition, "Threshold actions", acted),
+            *self._part(condition, "The fabric over time", [fabric]),
+            *self._paths(condition, shown),
+            *self._buffers(condition, shown),
+            *self._hosts(condition, shown),
+        ]
 
     def _paths(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
         """Show how paths were chosen, if a trial of the campaign has another way than ECMP."""
@@ -206,23 +204,19 @@ class _Report:
                 fullest_buffer(held, self._colours, self._points),
                 buffer_map(held, self._colours, self._spans),
             ]
-            parts += [Heading("Shared buffers"), self._grid(condition, pictures)]
+            parts += self._part(condition, "Shared buffers", pictures)
             keys = ("buffer_max_bytes", "headroom_max_bytes")
             parts.append(self._repeats(condition, keys))
-        paused = pause_picture(shown, self._colours)
-        if paused:
+        if paused := pause_picture(shown, self._colours):
             counted = repeats(condition, "pauses_sent", self._colours)
-            parts += [Heading("Who stops whom"), self._grid(condition, [paused, counted])]
+            parts += self._part(condition, "Who stops whom", [paused, counted])
         return parts
 
     def _hosts(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
         drawn = [draw(shown, self._spans, self._colours) for draw in (rate_picture, nics_over_time)]
-        pictures = [picture for picture in drawn if picture]
-        if not pictures:
-            return []
+        parts = self._part(condition, "RoCE NICs: notifications, rates, round trips", drawn)
         keys = ("cnps", "rate_mean_bps", "rtt_p99_ns")
-        parts: list[Block] = [Heading("RoCE NICs: notifications, rates, round trips")]
-        return [*parts, self._grid(condition, pictures), self._repeats(condition, keys)]
+        return [*parts, self._repeats(condition, keys)] if parts else []
 
     def _links(self, condition: Condition) -> list[Block]:
         keys = ("marked_share", "utilisation_hosts", "utilisation_fabric")
@@ -238,6 +232,12 @@ class _Report:
     def _repeats(self, condition: Condition, keys: Sequence[str]) -> Pictures:
         pictures = [repeats(condition, key, self._colours) for key in keys]
         return self._grid(condition, pictures, wide=False)
+
+    def _part(
+        self, condition: Condition, heading: str, pictures: Sequence[Picture | None]
+    ) -> list[Block]:
+        """Return pictures below a heading, nothing without pictures."""
+        return [Heading(heading), self._grid(condition, pictures)] if any(pictures) else []
 
     def _grid(
         self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True
