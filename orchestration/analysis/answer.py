@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestration.analysis.marks import why_identical
+from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metrics import HEADLINES, METRICS
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Condition, Summary

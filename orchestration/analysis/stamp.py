@@ -16,7 +16,6 @@ import numpy as np
 from inventory.routing import ideal_times_ns
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.analysis.load import ends_of
-from orchestration.analysis.marks import check_marks
 from orchestration.analysis.starvation import check_starvation
 from orchestration.core.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
 from orchestration.core.records import (
