@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from inventory.routing import roce_flows
+from inventory.routing import flow_controls, ignores_marks, roce_flows
+from orchestration.core.capabilities import mode_of
+from orchestration.core.knobs import ECN
 from orchestration.core.records import (
     DONE,
     MISSING,
+    ChangeRecords,
     Floats,
     Ints,
     Samples,

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.flows import roce_flows
+from inventory.routing import roce_flows
 from orchestration.analysis.counters import HEADER_BYTES
 from orchestration.core.capabilities import mode_of
 from orchestration.core.records import (

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from inventory.routing import ideal_times_ns
-from orchestration.analysis.counters import check_delivered, check_rates
+from orchestration.analysis.counters import check_delivered, check_marks, check_rates
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.starvation import check_starvation
 from orchestration.core.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
