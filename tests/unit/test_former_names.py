@@ -6,7 +6,7 @@ import re
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.networks import cautions, check_network
+from orchestration.analysis.stamp import cautions, check_network
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.condition import labels_of
 from orchestration.core.errors import InputError

@@ -1,9 +1,9 @@
-"""What an index says of a run: what it asks, what became of its trials, its headline, its stamp."""
+"""An index over runs, `closloop report` of several: what each asks, and what came of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,12 @@ from orchestration.analysis.report.report_tables import SEVERITIES, findings
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tuner_differences import Comparison, describe_difference
 from orchestration.core.condition import factors_of, labels_of
+from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import quantity
-from orchestration.results.findings import in_words
+from orchestration.render.page import Block, Page, Paragraph
+from orchestration.render.table import Column, Row, Span, Table, Text, joined
+from orchestration.results.stamp import in_words
 
 INDEX_FORMAT = 1
 # Of a commit, as git shows them.
@@ -54,10 +57,8 @@ class Headline:
         found = self.comparison
         label = METRICS[found.metric].label
         where = f"{self.condition}: " if self.condition else ""
-        return (
-            f"{where}{found.tuner} against {found.baseline}: {label} "
-            f"{describe_difference(found)}, {found.verdict}"
-        )
+        said = f"{describe_difference(found)}, {found.verdict}"
+        return f"{where}{found.tuner} against {found.baseline}: {label} {said}"
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,7 @@ class Entry:
         total = max(self.planned, self.finished + len(self.failed))
         whole = self.finished == total
         parts = [f"{self.finished} done" if whole else f"{self.finished} of {total} done"]
-        for count, word in (
-            (self.invalid, "invalid"),
-            (len(self.failed), "failed"),
-            (self.missing, "not run"),
-        ):
-            parts += [f"{count} {word}"] if count else []
-        return ", ".join(parts)
+        return ", ".join([*parts, *_wrong([self])])
 
     @property
     def sound(self) -> bool:
@@ -148,20 +143,15 @@ class Entry:
 
     def to_json(self, report: str) -> dict[str, Any]:
         """Return the entry as JSON-ready data; `report` is the path of its page, "" if none."""
-        fields = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("folder", "headlines", "failed")
-        }
-        compared = [
-            {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
-        ]
+        apart = ("folder", "headlines", "failed")
         return {
             "folder": str(self.folder),
-            **plain(fields),
+            **plain({name: value for name, value in vars(self).items() if name not in apart}),
             "missing": self.missing,
             "failed": self.failed,
-            "headlines": compared,
+            "headlines": [
+                {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
+            ],
             "report": report,
         }
 
@@ -169,11 +159,16 @@ class Entry:
 def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
     """Return the entry of a run that has finished trials."""
     trials = summary.trials
-    began_s = [number for trial in trials if math.isfinite(number := _began_s(trial))]
-    ended_s = [_began_s(trial) + _wall_s(trial) for trial in trials]
-    ended_s = [number for number in ended_s if math.isfinite(number)]
-    walls_s = [number for trial in trials if math.isfinite(number := _wall_s(trial))]
+    began_s = [start_ns / 1e9 for start_ns in _facts(trials, "started_ns")]
+    ended_s = [
+        start_ns / 1e9 + wall_s
+        for trial in trials
+        for start_ns in _facts([trial], "started_ns")
+        for wall_s in _facts([trial], "wall_s")
+    ]
+    walls_s = _facts(trials, "wall_s")
     several = len(summary.conditions) > 1
+    finished = {trial.id for trial in trials}
     return Entry(
         folder=folder,
         name=summary.campaign,
@@ -184,9 +179,14 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         planned=max(history.planned, len(trials)),
         finished=len(trials),
         invalid=len(summary.invalid),
-        failed={name: why for name, why in history.failed.items() if name not in _ids(trials)},
+        failed={name: why for name, why in history.failed.items() if name not in finished},
         state=history.state,
-        headlines=tuple(_headlines(summary.conditions, several)),
+        headlines=tuple(
+            Headline(condition.label if several else "", comparison)
+            for condition in summary.conditions
+            for comparison in condition.comparisons
+            if comparison.metric in HEADLINES
+        ),
         alone=tuple(_alone(summary.conditions, several)),
         warnings=tuple(
             f"{severity} {in_words(told, len(trials))}"
@@ -198,7 +198,10 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
         ended_s=_known(history.ended_s, max(ended_s, default=math.nan)),
         wall_s=sum(walls_s) if walls_s else math.nan,
         testbeds=_each(trial.spec.testbed for trial in trials),
-        backends=_each(_backend(trial) for trial in trials),
+        backends=_each(
+            f"{trial.spec.backend}, in real time" if trial.spec.clock else trial.spec.backend
+            for trial in trials
+        ),
         kernels=_each(kernel for trial in trials for kernel in _kernels(trial)),
         versions=_each(_version(trial.versions) for trial in trials),
     )
@@ -226,13 +229,6 @@ def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
     }
 
 
-def _headlines(conditions: Iterable[Condition], several: bool) -> Iterable[Headline]:
-    for condition in conditions:
-        for comparison in condition.comparisons:
-            if comparison.metric in HEADLINES:
-                yield Headline(condition.label if several else "", comparison)
-
-
 def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
     """Yield the figures of conditions with one tuner."""
     for condition in conditions:
@@ -257,16 +253,8 @@ def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(levels)) for name, levels in asks.items()}
 
 
-def _ids(trials: Iterable[Trial]) -> set[str]:
-    return {trial.id for trial in trials}
-
-
 def _each(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
-
-
-def _backend(trial: Trial) -> str:
-    return f"{trial.spec.backend}, in real time" if trial.spec.clock else trial.spec.backend
 
 
 def _kernels(trial: Trial) -> list[str]:
@@ -286,11 +274,98 @@ def _known(first: float, second: float) -> float:
     return first if math.isfinite(first) else second
 
 
-def _began_s(trial: Trial) -> float:
-    started = trial.facts.get("started_ns")
-    return float(started) / 1e9 if isinstance(started, int | float) else math.nan
+def _facts(trials: Iterable[Trial], name: str) -> list[float]:
+    """Return a fact of all trials that have it as a number."""
+    values = (trial.facts.get(name) for trial in trials)
+    return [float(one) for one in values if isinstance(one, int | float) and math.isfinite(one)]
 
 
-def _wall_s(trial: Trial) -> float:
-    wall = trial.facts.get("wall_s")
-    return float(wall) if isinstance(wall, int | float) else math.nan
+# Per run: the rest is in its report, and in index.json.
+_MOST_HEADLINES, _MOST_WARNINGS = 4, 3
+
+Shown = Sequence[tuple[Entry, str]]
+
+
+def index_page(title: str, shown: Shown, data: str) -> str:
+    """Return the page; `data` is its JSON file's name.
+
+    Beside each entry is its report's path as seen from the page, "" if it has none.
+    """
+    about = (
+        "A difference is that of the means, paired by seed, with its 95% interval; real: paired "
+        "t-test, p below 0.05 after Holm's correction for all comparisons of a condition. Times "
+        "are in UTC, of the last trial's end. The same for a program: ",
+        Span(data, link=data),
+        ".",
+    )
+    sound = all(entry.sound for entry, _ in shown)
+    opening = [Paragraph(standing(shown), "ok" if sound else "bad")]
+    blocks: list[Block] = [index_table(shown), Paragraph(about, "caption")]
+    return page_html(Page(title, "closloop report · an index of runs", opening, blocks))
+
+
+def index_blocks(title: str, shown: Shown) -> list[Block]:
+    """Return the index for a terminal."""
+    return [Paragraph(f"{title}: {standing(shown)}", "ok"), index_table(shown)]
+
+
+def standing(shown: Shown) -> str:
+    """Return how many runs and trials there are, and whether all is well."""
+    entries = [entry for entry, _ in shown]
+    runs = f"{len(entries)} run{'s' * (len(entries) != 1)}"
+    done = f"{sum(entry.finished for entry in entries):,} trials done"
+    return f"{', '.join([runs, done, *(_wrong(entries) or ['all valid'])])}."
+
+
+def _wrong(entries: Sequence[Entry]) -> list[str]:
+    """Return how many trials are invalid, failed or were not run; what is 0 is left out."""
+    counts = {
+        "invalid": sum(entry.invalid for entry in entries),
+        "failed": sum(len(entry.failed) for entry in entries),
+        "not run": sum(entry.missing for entry in entries),
+    }
+    return [f"{count:,} {word}" for word, count in counts.items() if count]
+
+
+def index_table(shown: Shown) -> Table:
+    """Return a row a run, below it what it asks, its headline and what is wrong."""
+    rows = [
+        Row(
+            [
+                Span(entry.name, "strong", report),
+                Span(entry.trials, "" if entry.sound else "bad"),
+                ", ".join(entry.testbeds),
+                ", ".join(entry.backends),
+                ", ".join(f"Linux {kernel}" for kernel in entry.kernels),
+                ", ".join(entry.versions),
+                entry.when,
+            ],
+            note=_more(entry),
+        )
+        for entry, report in shown
+    ]
+    details = ("testbed", "kernel", "closloop")
+    heads = ("run", "trials", "testbed", "backend", "kernel", "closloop", "ended, UTC")
+    return Table([Column(head, detail=head in details) for head in heads], rows)
+
+
+def _more(entry: Entry) -> Text:
+    """Return what a run asks, its headline and what is wrong."""
+    parts: list[Text] = [Span(entry.problem, "bad")] if entry.problem else []
+    parts += [f"asks: {entry.question}"] if entry.tuners else []
+    parts += [f"• {said}" for said in _said(entry)]
+    failed = list(entry.failed.items())[:_MOST_WARNINGS]
+    parts += [Span(f"failed {trial}: {why}", "bad") for trial, why in failed]
+    for said in entry.warnings[:_MOST_WARNINGS]:
+        parts.append(Span(said, "bad" if said.startswith("invalid") else "warning"))
+    more = max(0, len(entry.warnings) - _MOST_WARNINGS)
+    more += max(0, len(entry.failed) - _MOST_WARNINGS)
+    return joined([*parts, f"and {more} more findings" if more else ""])
+
+
+def _said(entry: Entry) -> list[str]:
+    """Return the headline, as sentences: the first comparisons, and how many more there are."""
+    sentences = [headline.sentence for headline in entry.shown] or list(entry.alone)
+    more = len(sentences) - _MOST_HEADLINES
+    rest = [f"and {more} more in its report"] if more > 0 else []
+    return [*sentences[:_MOST_HEADLINES], *rest]
