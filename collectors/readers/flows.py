@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.agent.readers.flow_layout import (
+from orchestration.agent.linux_switch.flow_layout import (
     CLEANUP_EVERY_SLOTS,
     ENTRY_BYTES,
     HEAD_BYTES,

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.readers.flows import FlowReading, per_queue
 from inventory.addressing import attachments
-from orchestration.agent.readers.flow_layout import WINDOW_SLOTS
+from orchestration.agent.linux_switch.flow_layout import WINDOW_SLOTS
 from orchestration.core import signals
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Floats, Ints

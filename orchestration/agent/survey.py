@@ -20,21 +20,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .dcqcn import lockdown
+from .host.dcqcn import lockdown
 from .linux import vrf
 from .linux.ethtool import driver, offloads_on
 from .linux.netlink import RouteSocket
 from .linux.qdiscs import RTM_DELQDISC, TC_H_ROOT, tc_message
 from .main import Agent, Operation
 from .sonic import asics
-from .sonic.resp import (
-    APPL_DB,
-    CONFIG_DB,
-    SOCKET,
-    STATE_DB,
-    Redis,
-    RedisError,
-)
+from .sonic.resp import APPL_DB, CONFIG_DB, SOCKET, STATE_DB, Redis, RedisError
 
 # Programs, and the arguments that print their version; None if a program has no such arguments.
 PROGRAMS: dict[str, tuple[str, ...] | None] = {

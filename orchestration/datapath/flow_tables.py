@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collectors.readers.flows import ELEPHANT_BYTES, queue_numbers
-from orchestration.agent.readers.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
+from orchestration.agent.linux_switch.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
 
 FLOW_TABLES = "/proc/closloop/flow_tables"
 ENTRY_BITS = 12

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
 from orchestration.agent.main import Decoder, FrameError, encode
-from orchestration.device.bundle import modules_of, program
+from orchestration.device.bundle import program
 from orchestration.device.errors import DeviceError, DeviceGone, printable
 from orchestration.device.fleet import ANSWER_TIMEOUT_S, side_by_side
 from orchestration.device.ssh import Secrets, connect, disconnect
@@ -54,12 +54,12 @@ class AgentClient:
             raise
 
     def _start(self, services: Sequence[str]) -> None:
-        self._send(program(services))
+        self._send(program())
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not any(event.get("event") == "ready" for event in self.events):
             self._read(deadline)
         self.events.clear()
-        self.about: dict[str, Any] = self.call("hello", services=modules_of(services))
+        self.about: dict[str, Any] = self.call("hello", services=list(services))
 
     def post(self, op: str, **arguments: Any) -> int:
         """Send a request; return its number for `result`. Raises DeviceGone."""

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from inventory.rack import Access
-from orchestration.device.bundle import OLDEST, STARTED, STARTER
+from orchestration.agent import OLDEST_PYTHON
+from orchestration.device.bundle import STARTED, STARTER
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.ssh import Secrets
 
@@ -142,10 +143,10 @@ class _Start:
             # outside of any handler: a traceback of the sending would show what was sent
             raise problem
         assert found is not None
-        if (int(found[1]), int(found[2])) < OLDEST:
+        if (int(found[1]), int(found[2])) < OLDEST_PYTHON:
             raise self._error(
                 f"has Python {found[1].decode()}.{found[2].decode()}; "
-                f"the agent needs {OLDEST[0]}.{OLDEST[1]} or newer",
+                f"the agent needs {'.'.join(map(str, OLDEST_PYTHON))} or newer",
                 "install a newer one beside it, and name it in the inventory: "
                 "ansible_python_interpreter: /usr/bin/python3.9",
             )

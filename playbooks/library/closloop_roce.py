@@ -20,7 +20,7 @@ import glob
 import json
 import os
 
-from ansible.module_utils.agent.dcqcn import lockdown, places
+from ansible.module_utils.agent.host.dcqcn import lockdown, places
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.core.files import write_whole

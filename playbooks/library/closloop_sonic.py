@@ -8,13 +8,7 @@ import time
 
 from ansible.module_utils.agent.sonic import configdb
 from ansible.module_utils.agent.sonic.asics import refusal
-from ansible.module_utils.agent.sonic.resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    SOCKET,
-    Redis,
-    RedisError,
-)
+from ansible.module_utils.agent.sonic.resp import ASIC_DB, CONFIG_DB, SOCKET, Redis, RedisError
 from ansible.module_utils.agent.sonic.telemetry import CONSTANTS_FILE, offered
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls

@@ -34,8 +34,8 @@ import subprocess
 import sys
 
 from collectors.bpf.compile import RED_LAW, compiled
-from orchestration.agent.readers.marks import MarkedQueues
-from orchestration.agent.linux import qdiscs
+from orchestration.agent.linux_switch.marks import MarkedQueues
+from orchestration.device import qdiscs
 from orchestration.agent.main import OperationError
 
 for line in (

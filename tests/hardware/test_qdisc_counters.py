@@ -78,8 +78,8 @@ import base64
 import subprocess
 
 from collectors.bpf.compile import RED_LAW, compiled
-from orchestration.agent.readers.marks import MarkedQueues
-from orchestration.agent.linux import qdiscs
+from orchestration.agent.linux_switch.marks import MarkedQueues
+from orchestration.device import qdiscs
 
 leaf = qdiscs.leaf_handle(0)
 for number in range(3):

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from orchestration.agent import state
 from orchestration.agent.main import OperationError
+from orchestration.agent.safety import state
 from orchestration.agent.sonic import rows
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 

@@ -14,11 +14,18 @@ from inventory.rack import Access, Rack
 from orchestration.agent.linux.fib import Hop
 from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute
 from orchestration.agent.linux.sysctls import RUN_SYSCTLS
+from orchestration.agent.linux_switch import path_routes
+from orchestration.agent.linux_switch import paths as path_agent
+from orchestration.agent.linux_switch.path_routes import (
+    KEY,
+    MOST_ROUTES,
+    PLACE,
+    ROUTE_BYTES,
+    Copy,
+    look,
+)
+from orchestration.agent.linux_switch.paths import Paths
 from orchestration.agent.main import OperationError
-from orchestration.agent.readers import path_routes
-from orchestration.agent.readers import paths as path_agent
-from orchestration.agent.readers.path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
-from orchestration.agent.readers.paths import Paths
 from orchestration.backends.hardware import balancing
 from orchestration.backends.hardware.balancing import Balancing, check_paths, services_for
 from orchestration.backends.hardware.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.main import OperationError
-from orchestration.agent.senders.sender import operations
+from orchestration.agent.senders.driver_process import operations
 from orchestration.bench.outcome import bench_trial
 from orchestration.core.trial import SingleFlowSpec
 from orchestration.device.errors import DeviceError, DeviceGone

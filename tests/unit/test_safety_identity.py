@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestration.agent import state
-from orchestration.agent.identity import contradiction, identity, same_device
 from orchestration.agent.main import OperationError
+from orchestration.agent.safety import state
+from orchestration.agent.safety.identity import contradiction, identity, same_device
 from orchestration.agent.sonic import rows
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 

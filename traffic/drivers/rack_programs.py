@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
-from orchestration.agent.senders.flows import Service
+from orchestration.agent.senders.connections import Service
 from orchestration.core.errors import NotReadyError, TrialError, raise_any
 from orchestration.core.problems import of_text
 from orchestration.core.records import FlowRecords, Schedule

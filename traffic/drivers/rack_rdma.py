@@ -15,7 +15,7 @@ from orchestration.device.errors import DeviceError, unreadable
 from orchestration.device.fleet import Fleet
 from traffic.drivers.programs import Options, ProgramDriver
 
-# The agent's service (`orchestration.agent.readers.rdma`).
+# The agent's service (`orchestration.agent.host.rdma`).
 SERVICE = "nic"
 
 

@@ -23,15 +23,7 @@ from typing import NamedTuple
 from . import maps
 from .btf import VMLINUX, Layouts, smallest
 from .elf import Program, read_program, sections
-from .load import (
-    GPL,
-    LINK_CREATE,
-    STRUCT_OPS,
-    bpf,
-    create_map,
-    data_map,
-    load,
-)
+from .load import GPL, LINK_CREATE, STRUCT_OPS, bpf, create_map, data_map, load
 
 OLDEST = (6, 4)
 NAME_BYTES = 16  # TCP_CA_NAME_MAX, with the last one's 0

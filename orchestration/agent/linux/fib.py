@@ -10,13 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .netlink import (
-    RTM_GETROUTE,
-    RTM_NEWROUTE,
-    RouteSocket,
-    attributes,
-    message,
-)
+from .netlink import RTM_GETROUTE, RTM_NEWROUTE, RouteSocket, attributes, message
 
 # What a socket that is told of changes subscribes to: RTMGRP_LINK, RTMGRP_IPV4_ROUTE.
 LINK_GROUP, ROUTE_GROUP = 0x1, 0x40

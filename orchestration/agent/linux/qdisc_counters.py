@@ -13,14 +13,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from .netlink import (
-    HEADER,
-    NLM_F_DUMP,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    route_socket,
-)
+from .netlink import HEADER, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, route_socket
 from .qdiscs import (
     RED_MAX_P,
     RED_PARMS,

@@ -27,14 +27,7 @@ from typing import Any
 
 from ..bpf import cgroup
 from ..bpf.elf import Program
-from ..bpf.load import (
-    SOCK_OPS,
-    LoadError,
-    create_map,
-    data_map,
-    kernel_release,
-    load,
-)
+from ..bpf.load import SOCK_OPS, LoadError, create_map, data_map, kernel_release, load
 from ..bpf.maps import LRU_HASH, insert, items, lookup
 from ..linux.ethtool import offloads_on
 from ..linux.vrf import cgroup2

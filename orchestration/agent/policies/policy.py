@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from ...core.files import sync_path, write_whole
 from ..main import Agent, Operation, OperationError
-from ..place import this_boot, time_of_day
+from ..safety.shared_folder import this_boot, time_of_day
 from . import pacing, pcc
 
 FOLDER = Path("/var/lib/closloop/policy")

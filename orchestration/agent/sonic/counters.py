@@ -37,15 +37,7 @@ from .places import (
     polls_ms,
     whole,
 )
-from .resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    COUNTERS_DB,
-    SOCKET,
-    Command,
-    Redis,
-    RedisError,
-)
+from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, SOCKET, Command, Redis, RedisError
 from .stream import DepthStream
 from .telemetry import CONSTANTS_FILE
 

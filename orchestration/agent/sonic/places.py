@@ -8,13 +8,7 @@ from typing import Any
 
 from ..main import OperationError
 from .asics import refusal
-from .resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    COUNTERS_DB,
-    STATE_DB,
-    Redis,
-)
+from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from .stream import telemetry
 from .telemetry import CONSTANTS_FILE
 

@@ -15,7 +15,7 @@ from collectors.readers.tc import PlainReader, QueueReading
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
 from orchestration.agent.linux import qdiscs
-from orchestration.agent.readers.marks import Marker, offsets
+from orchestration.agent.linux_switch.marks import Marker, offsets
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.core.records import Floats, Ints
 from orchestration.core.red_law import line_max_ps, line_pmax

@@ -1,7 +1,7 @@
 """Load balancing on a rack: its Linux switches choose paths while a trial runs.
 
-The agents' part is orchestration/agent/readers/paths.py. Only switches with several ports towards a
-destination are asked for anything; all others have no flowlets.
+The agents' part is orchestration/agent/linux_switch/paths.py. Only switches with several ports
+towards a destination are asked for anything; all others have no flowlets.
 """
 
 from __future__ import annotations

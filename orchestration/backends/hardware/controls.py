@@ -1,6 +1,6 @@
 """Congestion controls on a rack: those that hosts' kernels lack, and DCTCP as a program there.
 
-The agents' part is orchestration/agent/readers/control.py. A campaign says `dctcp` on each backend;
+The agents' part is orchestration/agent/host/dctcp.py. A campaign says `dctcp` on each backend;
 which hosts have it by a program stands in the trial's facts (docs/hardware.md).
 """
 

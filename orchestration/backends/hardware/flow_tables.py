@@ -1,7 +1,7 @@
 """Flow tables on a rack, kept by its Linux switches in trials whose tuner looks at flows.
 
-The agents' part is orchestration/agent/readers/flow_table.py. Flows are counted here, as on the
-emulated backend (collectors/readers/flows.py).
+The agents' part is orchestration/agent/linux_switch/flow_table.py. Flows are counted here, as on
+the emulated backend (collectors/readers/flows.py).
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 from uuid import uuid4
 
-from ansible.module_utils.agent.lease import Leases, drop_lease
 from ansible.module_utils.agent.main import OperationError
-from ansible.module_utils.agent.place import SHARED, own_folder, this_boot
+from ansible.module_utils.agent.safety.lease import Leases, drop_lease
+from ansible.module_utils.agent.safety.shared_folder import SHARED, own_folder, this_boot
 from ansible.module_utils.core.files import partial_of, sync_path, whole_file
 
 FOLDER = "/var/lib/closloop/provision"

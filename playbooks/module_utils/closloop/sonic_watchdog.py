@@ -10,12 +10,7 @@ from __future__ import annotations
 import re
 import time
 
-from ansible.module_utils.agent.sonic.resp import (
-    CONFIG_DB,
-    COUNTERS_DB,
-    STATE_DB,
-    Redis,
-)
+from ansible.module_utils.agent.sonic.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from ansible.module_utils.closloop.reconcile import Refused
 
 VERSION_FILE = "/etc/sonic/sonic_version.yml"

@@ -1,7 +1,7 @@
 """Which of a user's open runs were on this rack, and under which names.
 
 A run belongs to the devices that it was on, not to a file's name or place. A device is recognised
-by the identity in its snapshot (`agent.identity`), so a run is found again with an inventory that
+by the identity in its snapshot (`safety.identity`), so a run is found again with an inventory that
 was moved, copied, edited or is another one of the same rack, and is not found with another rack's.
 Where an identity is not known (snapshots of closloop 0.2.0, devices that do not answer), the device
 of that name is meant if the run had this very inventory, by its resolved path.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestration.agent.identity import same_device
+from orchestration.agent.safety.identity import same_device
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Agent, Request, gather

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
-from orchestration.agent.place import boottime_ns
+from orchestration.agent.safety.shared_folder import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.outcomes import (
     Outcome,

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from orchestration.agent.records import canonical, hash_of
+from orchestration.agent.safety.records import canonical, hash_of
 from orchestration.core.errors import NotReadyError
 from orchestration.core.files import sync_path
 from orchestration.core.user_folders import state_folder

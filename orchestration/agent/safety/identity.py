@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .sonic.resp import CONFIG_DB, SOCKET, Redis, RedisError
+from ..sonic.resp import CONFIG_DB, SOCKET, Redis, RedisError
 
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")

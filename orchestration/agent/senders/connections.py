@@ -8,13 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ...core.records import Schedule
-
-LISTEN_PORT, FIRST_SOURCE_PORT = 5000, 6000
-_SOURCE_PORT_LIMIT = 65_000
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,18 +33,6 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Endpoints:
-    """The addresses of each host's NICs, with hosts in the schedule's order.
-
-    Hosts listen for flows of class number n at `listen_port` + n.
-    """
-
-    addresses: Sequence[Sequence[str]]
-    listen_port: int = LISTEN_PORT
-    first_source_port: int = FIRST_SOURCE_PORT
-
-
-@dataclass(frozen=True)
 class Flows:
     """The flows of a schedule with the ends of their connections; each list has an entry per flow.
 
@@ -67,34 +49,6 @@ class Flows:
 
     def __len__(self) -> int:
         return len(self.start_ns)
-
-    @classmethod
-    def of(cls, schedule: Schedule, ends: Endpoints, services: Sequence[Service] = ()) -> Flows:
-        """Return the flows of `schedule`.
-
-        `services` has one entry for each of its patterns (`Schedule.klass`). If it is empty,
-        sockets keep the hosts' defaults. Raises OSError if a host starts more flows than it has
-        ports.
-        """
-        src, dst = schedule.src.tolist(), schedule.dst.tolist()
-        if services:
-            service = [services[pattern] for pattern in schedule.klass.tolist()]
-        else:
-            service = [Service()] * len(schedule)
-        next_port: dict[int, int] = {}
-        near, far = [], []
-        for flow, (sender, receiver) in enumerate(zip(src, dst, strict=True)):
-            port = next_port.get(sender, ends.first_source_port)
-            next_port[sender] = port + 1
-            if port > _SOURCE_PORT_LIMIT:
-                most = _SOURCE_PORT_LIMIT + 1 - ends.first_source_port
-                raise OSError(f"host {sender} starts more than {most} flows: shorten the trial")
-            own, other = ends.addresses[sender], ends.addresses[receiver]
-            near.append((own[flow % len(own)], port))
-            far.append((other[flow % len(other)], ends.listen_port + service[flow].number))
-        return cls(
-            schedule.start_ns.tolist(), schedule.size_bytes.tolist(), src, dst, near, far, service
-        )
 
     def touching(self, host: int) -> list[int]:
         """Return the numbers of the flows that a host sends or receives."""

@@ -27,8 +27,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..main import Agent, Operation, OperationError
-from .flows import Flows
-from .sockets import COLUMNS, Board, SocketDriver
+from .connections import Flows
+from .socket_driver import COLUMNS, Board, SocketDriver
 
 _PR_SET_PDEATHSIG = 1
 _ERROR_BYTES = 2000

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Collection
 
 from ...core.status import DONE, FAILED, UNFINISHED
-from .flows import Flows, Service
+from .connections import Flows, Service
 
 READ_LOW_WATER_BYTES = 4_000_000
 _DISCARD_BYTES = 1 << 24

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .linux.qdiscs import Red
-from .main import OperationError
-from .sonic.rows import check_keys
+from ..linux.qdiscs import Red
+from ..main import OperationError
+from ..sonic.rows import check_keys
 
 _BYTES = ("wlog", "plog", "scell_log", "flags", "known")
 

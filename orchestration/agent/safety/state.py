@@ -27,8 +27,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .identity import contradiction, identity
-from .linux.netlink import (
+from ..linux.netlink import (
     RTM_GETADDR,
     RTM_GETROUTE,
     RTM_GETRULE,
@@ -40,19 +39,10 @@ from .linux.netlink import (
     interface_index,
     message,
 )
-from .linux.qdiscs import (
-    CLASS_TOS,
-    Red,
-    leaf_handle,
-    qdiscs,
-    red_parameters,
-    red_request,
-)
-from .linux.sysctls import may_be_restored, read_sysctl, sysctl_path
-from .main import Agent, Operation, OperationError
-from .place import this_boot
-from .snapshot_form import check_form
-from .sonic.rows import (
+from ..linux.qdiscs import CLASS_TOS, Red, leaf_handle, qdiscs, red_parameters, red_request
+from ..linux.sysctls import may_be_restored, read_sysctl, sysctl_path
+from ..main import Agent, Operation, OperationError
+from ..sonic.rows import (
     Difference,
     check_keys,
     read_rows,
@@ -61,6 +51,9 @@ from .sonic.rows import (
     saved_rows,
     write_rows,
 )
+from .identity import contradiction, identity
+from .shared_folder import this_boot
+from .snapshot_form import check_form
 
 VERSION = 2
 

@@ -32,26 +32,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..main import Agent, Operation, OperationError
 from . import deadman_process as process
-from .main import Agent, Operation, OperationError
-from .place import (
-    SHARED,
-    locked,
-    this_boot,
-    time_of_day,
-)
-from .records import (
-    Kept,
-    all_records,
-    new_record,
-    nonce_of,
-    not_obeyed,
-    refusal,
-    store,
-    unresolved,
-)
+from .deadman_client import TimerLink, is_armed, name_taken
+from .records import Kept, all_records, new_record, nonce_of, not_obeyed, refusal, store, unresolved
+from .shared_folder import SHARED, locked, this_boot, time_of_day
 from .state import restore
-from .timer_link import TimerLink, is_armed, name_taken
 
 Restore = Callable[[dict[str, Any]], dict[str, Any]]
 

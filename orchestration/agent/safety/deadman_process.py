@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..main import Decoder, FrameError, encode
 from .lease import drop_lease
-from .main import Decoder, FrameError, encode
-from .place import account_name, boottime_ns, locked, time_of_day
 from .records import store
+from .shared_folder import account_name, boottime_ns, locked, time_of_day
 from .state import RESTORABLE
 
 _NAME = b"clos-deadman"

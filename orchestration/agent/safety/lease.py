@@ -20,8 +20,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .main import Agent, Operation, OperationError
-from .place import (
+from ..main import Agent, Operation, OperationError
+from .records import nonce_of, refusal, unresolved
+from .shared_folder import (
     SHARED,
     account_name,
     accounts,
@@ -34,7 +35,6 @@ from .place import (
     time_of_day,
     write_record,
 )
-from .records import nonce_of, refusal, unresolved
 
 _FILE = "lease.json"
 _HOLDER_CHARACTERS = 500

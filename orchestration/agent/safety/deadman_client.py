@@ -14,10 +14,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ..main import Decoder, FrameError, OperationError, encode
 from .deadman_process import Peer, peer
-from .main import Decoder, FrameError, OperationError, encode
-from .place import account_name
 from .records import foreign_remedy
+from .shared_folder import account_name
 
 # Long, because an order to fire is answered only after the device is restored.
 _ANSWER_TIMEOUT_S = 60.0

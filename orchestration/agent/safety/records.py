@@ -28,8 +28,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .main import OperationError
-from .place import (
+from ..main import OperationError
+from .shared_folder import (
     account_name,
     accounts,
     own_folder,

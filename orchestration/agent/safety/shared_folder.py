@@ -27,8 +27,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ..core.files import sync_path, whole_file
-from .main import OperationError
+from ...core.files import sync_path, whole_file
+from ..main import OperationError
 
 SHARED = Path("/var/tmp/closloop")
 
