@@ -35,7 +35,7 @@ import sys
 
 from collectors.bpf.compile import RED_LAW, compiled
 from orchestration.agent.linux_switch.marks import MarkedQueues
-from orchestration.device import qdiscs
+from orchestration.agent.linux import qdiscs
 from orchestration.agent.main import OperationError
 
 for line in (

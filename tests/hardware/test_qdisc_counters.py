@@ -79,7 +79,7 @@ import subprocess
 
 from collectors.bpf.compile import RED_LAW, compiled
 from orchestration.agent.linux_switch.marks import MarkedQueues
-from orchestration.device import qdiscs
+from orchestration.agent.linux import qdiscs
 
 leaf = qdiscs.leaf_handle(0)
 for number in range(3):
