@@ -1,7 +1,7 @@
 """All that runs on a device: sent over SSH as one program, gone with the connection.
 
 It needs Python 3.9, which SONiC has since 202111, its first release on Debian 11; hosts that are
-older have one beside their own (docs/hardware.md, "Devices' Python"). It imports the standard library,
+older have one beside their own (docs/hardware.md). It imports the standard library,
 itself, and of `orchestration.core` the two modules of `FROM_CORE`, which import nothing of ours;
 all of it by relative imports, since Ansible's modules have this package under another name.
 `main` is the program. `safety` leaves devices as they were; `host`, `linux_switch` and `sonic` are

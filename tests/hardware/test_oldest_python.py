@@ -135,8 +135,7 @@ def used(text):
             yield from ((node.module, alias.name) for alias in node.names)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in modules:
-                yield modules[node.value.id], node.attr
+            yield from ((name, node.attr) for name in [modules.get(node.value.id)] if name)
 
 
 def missing(python, texts):
