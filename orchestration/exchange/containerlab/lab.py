@@ -27,7 +27,7 @@ from inventory.rack import SONIC_QUEUE, Access, Rack
 from orchestration.core.errors import NotReadyError, Problem, raise_any
 from orchestration.core.topology import Device, Port, Testbed
 from orchestration.core.units import format_duration, format_rate
-from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
+from orchestration.device.jumps import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.exchange.source import new_folder
 
 SwitchKind = Literal["linux", "sonic-vs"]
