@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from collectors.recorder import Recorder
-from collectors.sinks.lines import unique_times
-from collectors.sinks.names import ACTIONS, ROW, SAMPLES, run_tag
+from collectors.sinks.lines import ACTIONS, ROW, SAMPLES, run_tag, unique_times
 from collectors.sinks.spool import SpoolWriter
 from orchestration.core.codec import pack
 from orchestration.core.knobs import KNOBS
