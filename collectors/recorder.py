@@ -138,7 +138,6 @@ class _Blocks:
         self._blocks: list[Ints] = []
 
     def are_in(self, observation: Observation) -> bool:
-        """Return whether the observation has any of these signals."""
         return any(signal.key in observation.values for signal in self._signals)
 
     def add(self, number: int, observation: Observation, repeats: np.ndarray | None) -> None:
@@ -154,7 +153,6 @@ class _Blocks:
             self._blocks[-1][row][repeats] = MISSING
 
     def since(self, first: int, count: int) -> Ints:
-        """Return `count` readings from number `first` on, (readings, signals, targets)."""
         begin, end = first // _BLOCK_READINGS, (first + count - 1) // _BLOCK_READINGS + 1
         pieces = [
             block[max(0, first - at) : first + count - at]
@@ -167,7 +165,6 @@ class _Blocks:
         return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def samples(self, t_ns: Ints) -> Samples:
-        """Return the readings at `t_ns`, arrays of shape (samples, targets)."""
         columns = {}
         for place, signal in enumerate(self._signals):
             values = np.empty((len(t_ns), self._count), dtype=np.int64)
@@ -179,7 +176,6 @@ class _Blocks:
 
 
 def _joined(knob: str, rows: list[tuple[int, int, int, Change]]) -> ChangeRecords:
-    """Return the rows of one knob's changes as one array per column."""
     counts = [len(change.targets) for _, _, _, change in rows]
 
     def spread(column: int) -> Ints:

@@ -116,7 +116,6 @@ class FlowCounts:
         return self._of_others
 
     def _flows(self, switch: str, said: Mapping[str, Any]) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return a switch's flows between hosts: queue, receiver, sender and bytes of each."""
         facts, by_threshold = self._facts, bool(said["by_threshold"])
         facts["most_entries_used"] = max(facts["most_entries_used"], int(said["used"]))
         facts["threshold_cleanups"] += by_threshold

@@ -167,7 +167,6 @@ class SpoolObserver:
         self._due_s = time.monotonic() + _OLDEST_S
 
     def _append(self) -> None:
-        """Append all that waits as one part."""
         self._due_s = time.monotonic() + _OLDEST_S
         points = [*self._samples(), *self._changes()]
         if points and self._writer is not None and not self._writer.full:

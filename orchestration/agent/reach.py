@@ -91,7 +91,6 @@ def _request(number: int, token: bytes) -> bytes:
 
 
 def _answering(icmp: socket.socket, others: list[str], token: bytes) -> str:
-    """Return the address that a packet is the answer of, or ""."""
     try:
         packet, (sender, *_) = icmp.recvfrom(2048)
     except OSError:

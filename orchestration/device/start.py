@@ -74,7 +74,7 @@ _REFUSALS = (
 
 
 class _PasswordWanted(Exception):  # noqa: N818 (names what is so)
-    """Sudo does not run the command without a password."""
+    pass
 
 
 def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> Any:

@@ -22,7 +22,8 @@ from uuid import uuid4
 
 import orchestration
 from inventory.rack import Access, Rack
-from orchestration.agent.linux.netlink import RouteSocket, claims
+from orchestration.agent.linux.fib import claims
+from orchestration.agent.linux.netlink import RouteSocket
 from orchestration.core.errors import (
     InputError,
     Interrupted,

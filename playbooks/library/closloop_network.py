@@ -8,7 +8,8 @@ import ipaddress
 import os
 
 from ansible.module_utils.agent.linux import ethtool
-from ansible.module_utils.agent.linux.netlink import RouteSocket, claims
+from ansible.module_utils.agent.linux.fib import claims
+from ansible.module_utils.agent.linux.netlink import RouteSocket
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import queues, routes
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run

@@ -172,7 +172,6 @@ class RoceHost(Device):
         return bool(reason)
 
     def _reason(self, kind: str, words: list) -> str:
-        """Return why this host does not offer a setting, or ""."""
         reason = ""
         if kind in ("dscp", "pfc"):
             _, reason = self._dcb("app" if kind == "dscp" else "pfc", words[0])

@@ -220,7 +220,6 @@ class Tables(Device):
         self._poll(changes)
 
     def _whole(self, changes: list) -> list:
-        """Return the changes with whole rows, or None, before and after."""
         result = []
         for change in changes:
             before = change.before["row"] if change.before else None

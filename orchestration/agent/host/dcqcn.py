@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 
+from ..small_files import text
+
 # Names of the reaction point in debugfs begin with rp_, and in sysfs some of them with rpg_.
 _RP = (
     "clamp_tgt_rate", "clamp_tgt_rate_after_time_inc", "rpg_time_reset", "rpg_byte_reset",
@@ -48,9 +50,5 @@ def lockdown(root: str = "/") -> str:
     that can be written cannot be opened, not by root either (Linux, fs/debugfs/file.c,
     debugfs_locked_down; security/lockdown/lockdown.c).
     """
-    try:
-        with open(os.path.join(root, "sys/kernel/security/lockdown")) as file:
-            level = re.search(r"\[(\w+)\]", file.read(200))
-    except OSError:
-        return ""
+    level = re.search(r"\[(\w+)\]", text(os.path.join(root, "sys/kernel/security/lockdown")))
     return level[1] if level is not None and level[1] != "none" else ""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ..linux.ethtool import statistics
 from ..main import Agent, Operation, OperationError
+from ..small_files import listed, text
 from ..survey import find_program, run
 
 # A file in hw_counters that is not a counter: how long the driver caches values, in ms.
@@ -105,21 +106,21 @@ class OptionalCounters:
         program = find_program("rdma")
         if program is None:
             return ""
-        code, text, _ = run([program, "-j", "statistic", *words])
-        return text if code == 0 else ""
+        code, out, _ = run([program, "-j", "statistic", *words])
+        return out if code == 0 else ""
 
 
 def gids(_: dict[str, Any], places: Places = HERE) -> list[list[Any]]:
     """Return the place and address of each GID of RoCE v2 that is one of an IPv4 address."""
     found: list[list[Any]] = []
-    for device in _listed(places.infiniband):
+    for device in listed(places.infiniband):
         ports = os.path.join(places.infiniband, device, "ports")
-        for port in _listed(ports):
+        for port in listed(ports):
             folder = os.path.join(ports, port)
-            for index in sorted(map(int, _listed(os.path.join(folder, "gids")))):
-                words = _text(os.path.join(folder, "gids", str(index))).replace(":", "")
+            for index in sorted(map(int, listed(os.path.join(folder, "gids")))):
+                words = text(os.path.join(folder, "gids", str(index))).replace(":", "")
                 kind = os.path.join(folder, "gid_attrs", "types", str(index))
-                if words.startswith(_IPV4_GID) and _text(kind) == "RoCE v2":
+                if words.startswith(_IPV4_GID) and text(kind) == "RoCE v2":
                     address = socket.inet_ntoa(bytes.fromhex(words[-8:]))
                     found.append([device, int(port), index, address])
     return found
@@ -148,15 +149,15 @@ def _interface(request: dict[str, Any], places: Places) -> str:
 def _read(path: str) -> int:
     try:
         with open(path) as file:
-            text = file.read(100).strip()
+            number = file.read(100).strip()
     except PermissionError:
         raise
     except OSError as error:
         raise OperationError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
     try:
-        return int(text, 0)
+        return int(number, 0)
     except ValueError:
-        raise OperationError(f"{path} has no number, but {text[:40]!r}") from None
+        raise OperationError(f"{path} has no number, but {number[:40]!r}") from None
 
 
 def _hw_counters(request: dict[str, Any], places: Places) -> dict[str, int]:
@@ -173,39 +174,24 @@ def _hw_counters(request: dict[str, Any], places: Places) -> dict[str, int]:
     return {name: _read(os.path.join(folder, name)) for name in names}
 
 
-def _listed(folder: str) -> list[str]:
-    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-
-
-def _text(path: str) -> str:
-    """Return a small file's text: "" for the entries of a GID table that are empty."""
-    try:
-        with open(path) as file:
-            return file.read(100).strip()
-    except OSError:
-        return ""
-
-
 def _link(request: dict[str, Any]) -> str:
-    """Return the name that `rdma` has for a NIC's port."""
     return f"{request['rdma_device']}/1"
 
 
 def _rdma_statistics(request: dict[str, Any]) -> dict[str, int]:
-    """Return what `rdma statistic` shows, the optional counters included."""
     program = find_program("rdma")
     if program is None:
         raise OperationError("has no rdma")
-    code, text, said = run([program, "-j", "statistic", "show", "link", _link(request)])
+    code, out, said = run([program, "-j", "statistic", "show", "link", _link(request)])
     if code != 0:
         raise OperationError(f"rdma statistic: {said[:200] or f'exit code {code}'}")
-    return statistics_of_link(text)
+    return statistics_of_link(out)
 
 
-def statistics_of_link(text: str) -> dict[str, int]:
+def statistics_of_link(printed: str) -> dict[str, int]:
     """Return the counters in the output of `rdma -j statistic show link`. Raises OperationError."""
     try:
-        rows = json.loads(text)
+        rows = json.loads(printed)
     except ValueError:
         rows = None
     if not isinstance(rows, list) or len(rows) > 1:

@@ -61,7 +61,6 @@ class Entries:
         }
 
     def _remove(self, slots: Any, before: int, share: float) -> int:
-        """Remove this share of the expired entries, oldest first."""
         old = [place for place, slot in enumerate(slots) if slot <= before]
         expired = [place for place in old if any(self._entry(place)[:8])]
         expired.sort(key=slots.__getitem__)

@@ -15,31 +15,21 @@ from __future__ import annotations
 
 import base64
 import mmap
-import os
-import platform
 from typing import Any
 
-from ..bpf import tcx
 from ..bpf.elf import Program
-from ..bpf.load import LoadError, data_map, kernel_release, load
-from ..linux.netlink import interface_index
 from ..main import Agent, Operation, OperationError
+from .at_ports import AtPorts
 from .flow_layout import Entries
-from .red import NET, of_an_asic
-
-NAME = b"flow_table"
-_NEWER = "use a kernel of 6.6 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT"
 
 
-class FlowTable:
+class FlowTable(AtPorts):
     """The table while it is kept."""
 
-    def __init__(self, agent: Agent, net: str = NET) -> None:
-        self._net = net
-        self._fds: list[int] = []
-        self._memory: mmap.mmap | None = None
-        self._entries: Entries | None = None
-        agent.at_end(self._close)
+    label = b"flow_table"
+    called, lacks = "the flow table", "keeps no flow table"
+    on_asics = "run a tuner that observes no flows"
+    _entries: Entries | None = None
 
     def attempt(self, request: dict[str, Any]) -> None:
         """Begin and end. Raises OperationError if the kernel refuses."""
@@ -49,22 +39,11 @@ class FlowTable:
     def begin(self, request: dict[str, Any]) -> list[int]:
         """Keep the table from now on. Raises OperationError if the kernel refuses."""
         self._close()
-        self._check_device(request["interfaces"])
-        program = Program.from_json(request["program"])
-        indices = [interface_index(str(name)) for name in request["interfaces"]]
-        try:
-            data, self._memory = data_map(program.data_bytes, NAME)
-            self._fds.append(data)
-            self._entries = Entries(memoryview(self._memory)[: program.data_bytes])
-            loaded = load(program.linked(data), NAME)
-            self._fds.append(loaded)
-            for ifindex in indices:
-                self._fds.append(tcx.link(ifindex, loaded))
-        except LoadError as error:
-            self._close()
-            said = "; ".join(error.said[-4:]) or str(error)
-            raise OperationError(f"its kernel refuses the flow table: {said}", _NEWER) from error
-        return indices
+        return self._attach(request, self._prepare)
+
+    def _prepare(self, memory: mmap.mmap, program: Program) -> dict[str, int]:
+        self._entries = Entries(memoryview(memory)[: program.data_bytes])
+        return {}
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the flows of the window."""
@@ -75,32 +54,9 @@ class FlowTable:
         )
         return {**said, "rows": base64.b64encode(said["rows"]).decode()}
 
-    def end(self, _: dict[str, Any]) -> None:
-        """Keep no table any more."""
-        self._close()
-
-    def _check_device(self, interfaces: list[str]) -> None:
-        if os.geteuid():
-            raise OperationError("only root may attach BPF programs", "set ansible_become: true")
-        if kernel_release() < tcx.OLDEST:
-            raise OperationError(
-                f"its kernel {platform.release()} is older than 6.6, and keeps no flow table",
-                _NEWER,
-            )
-        for name in interfaces:
-            if of_an_asic(os.path.join(self._net, name)):
-                raise OperationError(
-                    f"{name} is a port of an ASIC, which forwards packets past the kernel",
-                    "run a tuner that observes no flows",
-                )
-
     def _close(self) -> None:
-        # links come last, and go first
-        for fd in reversed(self._fds):
-            os.close(fd)
-        self._fds.clear()
-        # its memory goes with the last view of it
-        self._entries = self._memory = None
+        super()._close()
+        self._entries = None
 
 
 def operations(agent: Agent) -> dict[str, Operation]:

@@ -112,7 +112,6 @@ def _choice(route: Route, names: Mapping[int, str]) -> tuple[Hop, ...]:
 
 
 def _packed(hops: Sequence[Hop]) -> bytes:
-    """Return a struct route."""
     head = _COUNTS.pack(len(hops), sum(hop.up for hop in hops))
     body = b"".join(_WAY.pack(hop.ifindex, hop.family, hop.router) for hop in hops)
     return (head + body).ljust(ROUTE_BYTES, b"\0")

@@ -17,26 +17,23 @@ the program follows.
 from __future__ import annotations
 
 import mmap
-import os
-import platform
 import socket
 import struct
 import time
 from array import array
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from ..bpf import tcx
 from ..bpf.elf import Program
-from ..bpf.load import LoadError, create_map, data_map, kernel_release, load
+from ..bpf.load import create_map
 from ..bpf.maps import LPM_TRIE, NO_PREALLOC
 from ..linux.fib import LINK_GROUP, ROUTE_GROUP
-from ..linux.netlink import interface_index, route_socket
+from ..linux.netlink import route_socket
 from ..main import Agent, Operation, OperationError
+from .at_ports import AtPorts
 from .path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
-from .red import NET, of_an_asic
+from .red import NET
 
-NAME = b"path_choice"
 PREFIXES = "prefixes"
 # struct paths, before its tables
 HEAD = struct.Struct("=QQQIIQQQII")
@@ -44,21 +41,20 @@ TABLES_AT = HEAD.size + MOST_ROUTES * ROUTE_BYTES
 ROUTE_BY = ("random", "round-robin")
 _TIMEOUT, _WORD = 1, 8  # where `timeout_ns` is, in words
 _MOST_PREFIXES = 65_536
-_NEWER = "use a kernel of 6.6 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT"
 _FOLLOW = "keep routes as they are during a trial"
 
 
-class Paths:
+class Paths(AtPorts):
     """The choice of paths while it is in force."""
 
+    label = b"path_choice"
+    called, lacks = "the choice of paths", "cannot choose paths"
+    on_asics = "run it with `load_balancing: ecmp`, or configure the ASIC's own"
+
     def __init__(self, agent: Agent, net: str = NET) -> None:
-        self._agent = agent
-        self._net = net
-        self._fds: list[int] = []
-        self._memory: mmap.mmap | None = None
         self._changes: socket.socket | None = None
         self._ended: OperationError | None = None
-        agent.at_end(self._close)
+        super().__init__(agent, net)
 
     def attempt(self, request: dict[str, Any]) -> dict[str, list[str]]:
         """Do as `begin`, but without routes, so that every packet is let through; then end."""
@@ -111,10 +107,6 @@ class Paths:
             words[_TIMEOUT] = int(request["timeout_ns"])  # one store: never half a number
             return {"timeout_ns": words[_TIMEOUT]}
 
-    def end(self, _: dict[str, Any]) -> None:
-        """Leave paths to the kernel."""
-        self._close()
-
     def _refuse_others(self) -> None:
         if self._memory is not None:
             raise OperationError("paths are chosen already", "end that first")
@@ -126,44 +118,19 @@ class Paths:
 
     def _link(self, request: dict[str, Any], head: bytes = b"") -> None:
         """Load the program with the settings of `head`, and link it to every interface."""
-        self._check_device(request["interfaces"])
-        program = Program.from_json(request["program"])
-        self._names = {interface_index(name): str(name) for name in request["interfaces"]}
-        self._entries = (program.data_bytes - TABLES_AT) // (3 * _WORD)
-        try:
-            data, self._memory = data_map(program.data_bytes, NAME)
-            self._memory[: len(head)] = head
-            self._fds.append(data)
-            prefixes = create_map(
-                LPM_TRIE, KEY.size, PLACE.size, _MOST_PREFIXES, NO_PREALLOC, PREFIXES.encode()
-            )
-            self._fds.append(prefixes)
-            self._copy = Copy(self._memory, HEAD.size, prefixes)
-            loaded = load(program.linked(data, {PREFIXES: prefixes}), NAME)
-            self._fds.append(loaded)
-            for ifindex in self._names:
-                # before programs that mark or count what leaves by this port
-                self._fds.append(tcx.link(ifindex, loaded, first=True))
-        except LoadError as error:
-            said = "; ".join(error.said[-4:]) or str(error)
-            raise OperationError(f"its kernel refuses the choice of paths: {said}", _NEWER) from (
-                error
-            )
+        # before programs that mark or count what leaves by a port
+        indices = self._attach(request, partial(self._prepare, head), first=True)
+        self._names = dict(zip(indices, map(str, request["interfaces"])))
 
-    def _check_device(self, interfaces: Sequence[str]) -> None:
-        if os.geteuid():
-            raise OperationError("only root may attach BPF programs", "set ansible_become: true")
-        if kernel_release() < tcx.OLDEST:
-            raise OperationError(
-                f"its kernel {platform.release()} is older than 6.6, and cannot choose paths",
-                _NEWER,
-            )
-        for name in interfaces:
-            if of_an_asic(os.path.join(self._net, name)):
-                raise OperationError(
-                    f"{name} is a port of an ASIC, which forwards packets past the kernel",
-                    "run it with `load_balancing: ecmp`, or configure the ASIC's own",
-                )
+    def _prepare(self, head: bytes, memory: mmap.mmap, program: Program) -> dict[str, int]:
+        memory[: len(head)] = head
+        self._entries = (program.data_bytes - TABLES_AT) // (3 * _WORD)
+        prefixes = create_map(
+            LPM_TRIE, KEY.size, PLACE.size, _MOST_PREFIXES, NO_PREALLOC, PREFIXES.encode()
+        )
+        self._fds.append(prefixes)
+        self._copy = Copy(memory, HEAD.size, prefixes)
+        return {PREFIXES: prefixes}
 
     def _subscribe(self) -> None:
         self._changes = route_socket(LINK_GROUP | ROUTE_GROUP)
@@ -171,7 +138,6 @@ class Paths:
         self._agent.watch(self._changes.fileno(), self._changed)
 
     def _changed(self) -> None:
-        """Follow the kernel's routes after a change of routes or links."""
         if self._changes is None:
             return
         while True:
@@ -193,13 +159,10 @@ class Paths:
             self._agent.forget(self._changes.fileno())
             self._changes.close()
             self._changes = None
-        # links come last, and go first
-        for fd in reversed(self._fds):
-            os.close(fd)
-        self._fds.clear()
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        memory = self._memory
+        super()._close()
+        if memory is not None:
+            memory.close()
 
 
 def operations(agent: Agent) -> dict[str, Operation]:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from ..linux.netlink import RouteSocket, interface_index
 from ..linux.qdiscs import Qdisc, qdiscs, red_change, red_parameters
 from ..main import Agent, Operation, OperationError
+from ..small_files import text
 
 NET = "/sys/class/net"
 
@@ -141,11 +142,7 @@ def of_an_asic(folder: str) -> bool:
 
     Reading fails with EOPNOTSUPP if it is not.
     """
-    try:
-        with open(os.path.join(folder, "phys_switch_id")) as file:
-            return bool(file.read().strip())
-    except OSError:
-        return False
+    return bool(text(os.path.join(folder, "phys_switch_id")))
 
 
 def _row(queue: Qdisc) -> list[int]:

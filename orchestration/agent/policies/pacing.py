@@ -258,7 +258,6 @@ def _close(fds: Any) -> None:
 
 
 def _plain(error: LoadError) -> tuple[str, str]:
-    """Return why the kernel refuses in plain words, and what to do."""
     if error.errno == errno.EPERM and not error.said:
         return (
             f"the kernel does not let root use BPF here ({error}), or another program holds its "

@@ -36,6 +36,7 @@ from typing import Any
 
 from ...core.files import partial_folder, whole_folder
 from ..main import OperationError
+from ..safety.deadman_process import Process
 
 DOCA = Path("/opt/mellanox/doca")
 FOLDER = Path("/var/lib/closloop/policy/pcc")
@@ -166,7 +167,6 @@ def _built(version: Mapping[str, Any]) -> Path:
 
 
 def _build(work: Path, files: Mapping[str, str]) -> None:
-    """Have the SDK build the program in a folder. Raises OperationError."""
     _lay_out(work, files)
     source, build = work / "applications", work / "build"
     options = ["-Denable_all_applications=false", "-Denable_pcc=true"]
@@ -237,7 +237,6 @@ def _start(program: Path, device: str) -> int:
 
 
 def _awaited(pid: int, condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds while a process lives; return whether it does."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end and _lives(pid):
         if condition():
@@ -247,7 +246,6 @@ def _awaited(pid: int, condition: Callable[[], bool]) -> bool:
 
 
 def _end(pid: int) -> None:
-    """Have a program end, and wait for it. Raises OperationError if it does not."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     end = time.monotonic() + _END_S
@@ -263,14 +261,10 @@ def _end(pid: int) -> None:
 def _lives(pid: int) -> bool:
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return bool(Process.of(pid).started)
 
 
 def _ours() -> Iterator[tuple[int, Path]]:
-    """Yield processes that run programs of versions."""
     for pid, words in _processes():
         for word in words[:2]:
             if Path(word).is_relative_to(FOLDER):
@@ -279,7 +273,6 @@ def _ours() -> Iterator[tuple[int, Path]]:
 
 
 def _strangers() -> Iterator[tuple[int, str]]:
-    """Yield other processes that run an algorithm in the NIC."""
     ours = {pid for pid, _ in _ours()}
     for pid, words in _processes():
         name = Path(words[0]).name
@@ -343,5 +336,4 @@ def _run(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.Completed
 
 
 def _last(text: str) -> str:
-    """Return the end of what a program said."""
     return " ".join(" ".join(text.split("\n")[-8:]).split())[-600:]

@@ -197,7 +197,6 @@ class DeadMan:
             time.sleep(_NAME_EVERY_S)
 
     def _ask(self, order: str, **arguments: Any) -> dict[str, Any]:
-        """Give an order and return the answer. Raises OperationError."""
         answer = self._timer.order(order, **arguments)
         if answer is not None:
             return answer

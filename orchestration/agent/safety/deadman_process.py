@@ -145,7 +145,6 @@ class _Watch:
         self._fed()
 
     def run(self) -> None:
-        """Take orders until the timer is disarmed or has fired."""
         signal.signal(signal.SIGTERM, self._end)
         # once more: clients are told the process that has called it last (net/unix/af_unix.c,
         # unix_listen), and that was the agent

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..small_files import listed, text
 from ..sonic.resp import CONFIG_DB, SOCKET, Redis, RedisError
 
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
@@ -32,7 +33,7 @@ _NET_ADDR_PERM = "0"
 def identity(root: str = "/", redis_socket: str = SOCKET) -> dict[str, Any]:
     """Return this device's identity."""
     return {
-        "machine_id": _known(_MACHINE_ID, _text(os.path.join(root, "etc/machine-id"))),
+        "machine_id": _known(_MACHINE_ID, text(os.path.join(root, "etc/machine-id"))),
         "chassis": _chassis(redis_socket),
         "macs": _macs(os.path.join(root, "sys/class/net")),
     }
@@ -92,19 +93,15 @@ def _chassis(redis_socket: str) -> str:
 def _macs(net: str) -> list[str]:
     """Return the permanent MAC addresses of hardware, or those of all interfaces, sorted."""
     hardware, others = set(), set()
-    try:
-        names = os.listdir(net)
-    except OSError:
-        names = []
-    for name in names:
+    for name in listed(net):
         folder = os.path.join(net, name)
-        mac = _text(os.path.join(folder, "address"))
+        mac = text(os.path.join(folder, "address"))
         if not os.path.exists(os.path.join(folder, "device")):
             others.add(_known(_MAC, mac.lower()))
             continue
         # a bond gives its address to its members, and keeps their own here
-        own = _text(os.path.join(folder, "bonding_slave/perm_hwaddr"))
-        if own or _text(os.path.join(folder, "addr_assign_type")) == _NET_ADDR_PERM:
+        own = text(os.path.join(folder, "bonding_slave/perm_hwaddr"))
+        if own or text(os.path.join(folder, "addr_assign_type")) == _NET_ADDR_PERM:
             hardware.add(_known(_MAC, (own or mac).lower()))
     return sorted((hardware - {""}) or (others - {""}))
 
@@ -116,12 +113,3 @@ def _known(pattern: re.Pattern[str], text: str) -> str:
 def _listed(macs: list[str]) -> str:
     shown = ", ".join(map(str, macs[:4]))
     return shown + (f" and {len(macs) - 4} more" if len(macs) > 4 else "")
-
-
-def _text(path: str) -> str:
-    """Return a small file's text, "" if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1000).strip()
-    except OSError:
-        return ""

@@ -188,7 +188,6 @@ class Programs:
                     child.exit_code = os.waitstatus_to_exitcode(status)
 
     def _settle(self) -> None:
-        """Clean up after ended programs, and report their end."""
         with suppress(BlockingIOError):
             os.read(self._woken, _READ_BYTES)
         for child in list(self._children.values()):

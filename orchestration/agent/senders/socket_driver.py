@@ -298,7 +298,6 @@ class SocketDriver:
         return made
 
     def _close(self, ended: socket.socket) -> None:
-        """Close a connection in the usual way."""
         if self._patience_s is not None:
             ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGERS)
         ended.close()

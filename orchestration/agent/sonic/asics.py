@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ..small_files import fields, text
+
 _PLATFORM_NAMES = ("onie_platform", "aboot_platform")
 # `switch_type` of DEVICE_METADATA: without it, or with `switch`, queues are those of the ports.
 _OTHER_QUEUES = {
@@ -47,10 +49,4 @@ def count(root: str = "/") -> int:
 
 
 def _settings(path: str) -> dict[str, str]:
-    """Return `NAME=value` lines, with names in lower case; {} without such a file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            parts = [line.partition("=") for line in file]
-    except OSError:
-        return {}
-    return {name.strip().lower(): value.strip() for name, _, value in parts}
+    return {name.lower(): value for name, value in fields(text(path), "=").items()}

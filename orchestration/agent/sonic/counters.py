@@ -73,7 +73,7 @@ Values = tuple[int, int, int]  # kmin and kmax in bytes, drop probability in per
 
 
 class _Gone(OperationError):  # noqa: N818 (names what is so)
-    """An object that existed when the queues were looked up is gone."""
+    pass
 
 
 class Queues:

@@ -49,7 +49,7 @@ class _Closed(Exception):  # noqa: N818
 
 
 class _Refusal(str):
-    """An error reply."""
+    pass
 
 
 class Redis:
@@ -237,13 +237,11 @@ class _Stream:
         self._pending += piece
 
     def reply(self) -> Any:
-        """Wait for the next reply."""
         while not (found := self._next()):
             self.fill()
         return found[0]
 
     def ready(self) -> Iterator[Any]:
-        """Yield the replies that have arrived completely."""
         while found := self._next():
             yield found[0]
 

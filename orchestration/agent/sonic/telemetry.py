@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ..linux.genetlink import USERSOCK, group_id
+from ..small_files import text
 
 CONSTANTS_FILE = "/etc/sonic/constants.yml"
 PROFILES, GROUPS = "HIGH_FREQUENCY_TELEMETRY_PROFILE", "HIGH_FREQUENCY_TELEMETRY_GROUP"
@@ -17,12 +18,7 @@ FAMILY, GROUP = "sonic_stel", "ipfix"
 
 def family(constants: str = CONSTANTS_FILE) -> tuple[str, str]:
     """Return the generic netlink family and its group, as the switch's constants name them."""
-    try:
-        with open(constants, encoding="utf-8", errors="replace") as file:
-            text = file.read(65_536)
-    except OSError:
-        text = ""
-    part = text.partition("high_frequency_telemetry:")[2]
+    part = text(constants).partition("high_frequency_telemetry:")[2]
     named = dict(re.findall(r"^\s+(genl_\w+):\s*['\"]?([^'\"\s#]+)", part, re.MULTILINE))
     return named.get("genl_family", FAMILY), named.get("genl_multicast_group", GROUP)
 

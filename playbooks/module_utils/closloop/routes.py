@@ -11,6 +11,7 @@ import socket
 import struct
 
 from ansible.module_utils.agent.linux import ethtool
+from ansible.module_utils.agent.linux.fib import word
 from ansible.module_utils.agent.linux.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -151,11 +152,11 @@ class Routing:
             if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED:
                 continue
             found = attributes(payload, _RTMSG.size)
-            table = _word(found, _TABLE, table)
+            table = word(found, _TABLE, table)
             if table == 255 or tos:
                 continue
             destination = socket.inet_ntoa(found.get(_DST, bytes(4)))
-            key = f"{table} {destination}/{length} {_word(found, _PRIORITY, 0)}"
+            key = f"{table} {destination}/{length} {word(found, _PRIORITY, 0)}"
             result.setdefault(
                 key,
                 {
@@ -179,8 +180,8 @@ class Routing:
                 continue
             found = attributes(payload, _RULE.size)
             source = socket.inet_ntoa(found.get(_FRA_SRC, bytes(4)))
-            priority = _word(found, _FRA_PRIORITY, 0)
-            key = f"{priority} {source}/{length} {_word(found, _FRA_TABLE, table)}"
+            priority = word(found, _FRA_PRIORITY, 0)
+            key = f"{priority} {source}/{length} {word(found, _FRA_TABLE, table)}"
             result[key] = {}
         return result
 
@@ -242,7 +243,7 @@ class Routing:
         """Return the next hops: gateway ("" for none), interface, weight."""
         if _MULTIPATH not in found:
             gateway = socket.inet_ntoa(found[_GATEWAY]) if _GATEWAY in found else ""
-            name = self._links.name.get(_word(found, _OIF, 0), "")
+            name = self._links.name.get(word(found, _OIF, 0), "")
             return [[gateway, name, 1]] if name else []
         via, data, at = [], found[_MULTIPATH], 0
         while at + _NEXTHOP.size <= len(data):
@@ -309,7 +310,3 @@ def _settled(payload: bytes) -> bytes:
             hop += (max(struct.unpack_from("=H", packed, hop)[0], _NEXTHOP.size) + 3) & ~3
         at += (max(length, 4) + 3) & ~3
     return bytes(packed)
-
-
-def _word(found: dict, kind: int, otherwise: int) -> int:
-    return int(struct.unpack("=I", found[kind])[0]) if kind in found else otherwise

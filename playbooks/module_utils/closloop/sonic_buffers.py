@@ -44,7 +44,6 @@ def lossless_rows(redis: Redis, wanted: dict) -> dict:
 
 
 def _profiles(redis: Redis) -> dict:
-    """Return the row and its profile of each (port, priority group)."""
     found = {}
     for key, row in redis.rows(CONFIG_DB, "BUFFER_PG|*").items():
         match = _KEY.match(key)
