@@ -4,7 +4,7 @@
              -> {own: those that this host has, unreached: [[from, to, why], ...], problem}
 
 Each request leaves from one of the host's own fabric addresses, so that the answer comes back over
-the fabric. Nothing but the standard library is needed, and no program `ping`.
+the fabric. No program `ping` is needed.
 """
 
 from __future__ import annotations

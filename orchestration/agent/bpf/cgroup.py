@@ -2,7 +2,7 @@
 
 A program stays attached when the process that did it ends, until it is detached or the kernel
 restarts. It is known by its name, its maps by theirs. Constants and layouts are those of
-include/uapi/linux/bpf.h. Standard library only: devices run this.
+include/uapi/linux/bpf.h.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and namespaces whose default it is, keep it until they end or take another, but 
 its name any more.
 
 It takes Linux 6.4 or newer (links of this kind), and its JIT. Constants and layouts are those of
-include/uapi/linux/bpf.h and include/net/tcp.h. Standard library only: devices run this.
+include/uapi/linux/bpf.h and include/net/tcp.h.
 """
 
 from __future__ import annotations

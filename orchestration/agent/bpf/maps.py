@@ -1,7 +1,4 @@
-"""Entries of BPF maps: read, put, removed. Constants are those of include/uapi/linux/bpf.h.
-
-Standard library only: devices run this.
-"""
+"""Entries of BPF maps: read, put, removed. Constants are those of include/uapi/linux/bpf.h."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 
 The program is collectors/bpf/dctcp.bpf.c, compiled by the controller, and all of the kernel sees
 its name. So it is a trial's own: where it is taken, another device of the same trial has the same
-kernel (a rack of namespaces) and was first. Standard library only.
+kernel (a rack of namespaces) and was first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The IPv4 routes of the main table, with the state of their next hops.
 
-Standard library only: devices run this. Layouts: linux/rtnetlink.h, linux/nexthop.h.
+Layouts: linux/rtnetlink.h, linux/nexthop.h.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def routes(kernel: RouteSocket) -> dict[Prefix, Route]:
     for prefix, tos, type_, flags, words in _main_table(kernel):
         if tos:
             continue
-        hops = tuple(_hops(words, flags)) if type_ == _UNICAST else ()
+        ways = tuple(hops(words, flags)) if type_ == _UNICAST else ()
         metric = word(words, _PRIORITY, 0)
         if prefix not in found or metric < found[prefix][0]:
-            found[prefix] = metric, Route(hops, not hops and _NH_ID in words)
+            found[prefix] = metric, Route(ways, not ways and _NH_ID in words)
     return {prefix: route for prefix, (_, route) in found.items()}
 
 
@@ -83,7 +83,8 @@ def _main_table(kernel: RouteSocket) -> Iterator[tuple[Prefix, int, int, int, di
                 yield (words.get(_DST, bytes(4)), bits), tos, type_, flags, words
 
 
-def _hops(words: dict[int, bytes], flags: int) -> Iterator[Hop]:
+def hops(words: dict[int, bytes], flags: int) -> Iterator[Hop]:
+    """Yield the next hops of a route, given its attributes and flags."""
     if _MULTIPATH not in words:
         if _OIF in words:
             yield Hop(word(words, _OIF, 0), *_router(words), 1, not flags & _DOWN)

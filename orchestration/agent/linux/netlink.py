@@ -1,7 +1,6 @@
 """Routing netlink: messages, attributes, and a socket that waits for answers.
 
-Agents, the guest and the Ansible modules use it, so it imports only the standard library and runs
-on Python 3.9. Struct layouts: linux/netlink.h, linux/rtnetlink.h.
+Struct layouts: linux/netlink.h, linux/rtnetlink.h.
 """
 
 from __future__ import annotations

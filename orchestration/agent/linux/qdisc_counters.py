@@ -2,7 +2,7 @@
 
 A dump has the same layout each time, so the places of numbers are learned once, and one operation
 takes all of them out. With each dump goes a check that every message is the one it was: if not, or
-if a change interrupted the dump, everything is learned anew. Standard library only.
+if a change interrupted the dump, everything is learned anew.
 """
 
 from __future__ import annotations

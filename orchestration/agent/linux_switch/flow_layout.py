@@ -1,7 +1,4 @@
-"""A flow table's memory (collectors/bpf/flow_table.bpf.c): read, and when entries are removed.
-
-Standard library only: devices run this.
-"""
+"""A flow table's memory (collectors/bpf/flow_table.bpf.c): read, and when entries are removed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
 
 The program is collectors/bpf/flow_table.bpf.c, compiled by the controller. Links hold it at the
 egress of `interfaces`, which share the table; they close with this process, even by SIGKILL.
-`rows` are the entries of flows seen within the window, in base64. Standard library only.
+`rows` are the entries of flows seen within the window, in base64.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ queue, in the order of `marks.open`. `share` is 2^32 times the share marked at k
 and thresholds are the plain queue's (bfifo), which is in RED's place.
 
 The programs (collectors/bpf/red_law.bpf.c) are the agent's: they go with it, however it ends, and
-the ports are then as they were. Standard library only.
+the ports are then as they were.
 """
 
 from __future__ import annotations

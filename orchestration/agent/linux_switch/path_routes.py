@@ -1,7 +1,7 @@
 """The routes of a switch's choice of paths: what the kernel's main table says, kept up to date.
 
 `struct paths` of collectors/bpf/path_choice.bpf.c has routes that differ in their ports, and a map
-has the place of each prefix's. Only the part for devices: standard library, Python 3.9.
+has the place of each prefix's.
 """
 
 from __future__ import annotations

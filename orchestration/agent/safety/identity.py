@@ -9,8 +9,6 @@ MAC address of a SONiC switch (CONFIG_DB, DEVICE_METADATA|localhost, which sonic
 the EEPROM). `macs` are the permanent addresses of the interfaces that are hardware, or of all
 where none is, as in containers, which may share an image's machine id too. DMI's serial numbers
 (/sys/class/dmi/id/product_uuid) are for root alone, and other accounts restore too.
-
-Standard library only, also for Ansible modules.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ is *refused* for everybody's unresolved records, since on SONiC an account needs
 CONFIG_DB (its group `redis`, build_debian.sh), and may have done so; the refusal names the account
 and what ends it. But only a record that is `trusted`, root's or this account's own, is obeyed, or
 one whose snapshot is proved by its hash, which the run's controller has in its ledger.
-
-Standard library only, also for Ansible modules.
 """
 
 from __future__ import annotations

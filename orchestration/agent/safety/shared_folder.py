@@ -8,8 +8,6 @@ Whatever is there may be another account's doing. Folders are opened without fol
 used through their descriptors, as their owner may swap them meanwhile; a folder that is not of the
 account that it is named after, or that others may write to, does not count, nor does a file in it
 that is a link, has a second name or is too large.
-
-Standard library only, also for Ansible modules.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checks the types of a snapshot's parts: another account may have written it.
-
-Standard library only.
-"""
+"""Checks the types of a snapshot's parts: another account may have written it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A schedule's flows as connections: their endpoints and socket settings.
-
-Standard library only, and Python 3.9: a rack's hosts receive their flows as JSON.
-"""
+"""A schedule's flows as connections: their ends and socket settings, which hosts get as JSON."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ With traffic classes, both ends of a flow are set to its class (see `Service`). 
 inherits its settings from the listening socket. So acknowledgements travel in the flow's class, and
 each class has its own listening port.
 
-Standard library only, and Python 3.9: on a rack each host runs it with its own flows.
+On a rack each host runs it with its own flows.
 """
 
 from __future__ import annotations

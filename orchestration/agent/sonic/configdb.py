@@ -1,7 +1,6 @@
 """Rows of SONiC's CONFIG_DB: in which order they are written, and what undoes them.
 
-Standard library only: agents and Ansible modules use it. A row is written before the rows that
-refer to it, and removed after them.
+A row is written before the rows that refer to it, and removed after them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A Redis client: pipelined commands over a Unix socket, and keyspace events.
 
-Agents on SONiC switches, the virtual rack's bridge and the Ansible module use it, so it imports
-only the standard library. Each command names its Redis database by number.
+Each command names its Redis database by number.
 """
 
 from __future__ import annotations
