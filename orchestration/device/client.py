@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from inventory.rack import Access
 from orchestration.agent.main import Decoder, FrameError, encode
 from orchestration.device.bundle import program
-from orchestration.device.errors import DeviceError, DeviceGone, printable
+from orchestration.device.errors import DeviceError, DeviceGone, lost, printable, silent
 from orchestration.device.fleet import ANSWER_TIMEOUT_S, side_by_side
 from orchestration.device.ssh import Secrets, connect, disconnect
 from orchestration.device.start import start
@@ -105,49 +105,36 @@ class AgentClient:
         try:
             self._channel.sendall(data)
         except (OSError, EOFError) as error:
-            raise self._gone(str(error)) from error
+            raise lost(self.device, printable(str(error))) from error
 
     def _read(self, deadline: float) -> None:
         self._channel.settimeout(max(0.001, deadline - time.monotonic()))
         try:
             piece = self._channel.recv(_READ_BYTES)
         except TimeoutError as error:
-            raise DeviceGone(
-                self.device,
-                "its agent does not answer",
-                "see whether the device is overloaded or the network to it is down",
-            ) from error
+            raise silent(self.device, "its agent does not answer") from error
         except (OSError, EOFError) as error:
-            raise self._gone(str(error)) from error
+            raise lost(self.device, printable(str(error))) from error
         if not piece:
             raise self._ended()
         self._take(piece)
 
     def _take(self, piece: bytes) -> None:
-        problem: DeviceError | None = None
+        problem = ""
         messages: list[dict[str, Any]] = []
         try:
             messages = self._decoder.feed(piece)
         except FrameError as error:
-            problem = DeviceError(
-                self.device,
-                f"says something that is not the agent's: {self._secrets.hide(error.start)}",
-                "see whether something changes what its agent sends",
-            )
-        if problem is not None:
-            raise problem
+            problem = f"says something that is not the agent's: {self._secrets.hide(error.start)}"
+        if problem:
+            # outside of the handler: a traceback would show what it hides
+            remedy = "see whether something changes what its agent sends"
+            raise DeviceError(self.device, problem, remedy)
         for message in messages:
             if "id" in message:
                 self._answers[message["id"]] = message
             else:
                 self.events.append(message)
-
-    def _gone(self, why: str) -> DeviceGone:
-        return DeviceGone(
-            self.device,
-            f"the connection is lost ({printable(why) or 'closed'})",
-            "see whether the device still runs; `closloop restore` puts back what it can reach",
-        )
 
     def _ended(self) -> DeviceError:
         """Return why the channel has ended, from the device's standard error."""

@@ -21,7 +21,7 @@ from typing import Any
 from inventory.rack import Access
 from orchestration.agent import OLDEST_PYTHON
 from orchestration.device.bundle import STARTED, STARTER
-from orchestration.device.errors import DeviceError, DeviceGone
+from orchestration.device.errors import DeviceError, DeviceGone, lost, silent
 from orchestration.device.ssh import Secrets
 
 SUDO = "sudo"
@@ -138,7 +138,7 @@ class _Start:
                 self._listen(channel, deadline)
             channel.set_combine_stderr(False)
         except (SSHException, OSError, EOFError) as error:
-            problem = self._lost(error)
+            problem = lost(self._access.device, self._secrets.hide(str(error)))
         if problem is not None:
             # outside of any handler: a traceback of the sending would show what was sent
             raise problem
@@ -195,11 +195,8 @@ class _Start:
         if time.monotonic() < deadline:
             return None
         text = self._secrets.hide(self._said)
-        return DeviceGone(
-            self._access.device,
-            f"its agent does not start: {text}" if text else "its agent does not answer",
-            "see whether the device is overloaded or the network to it is down",
-        )
+        what = f"its agent does not start: {text}" if text else "its agent does not answer"
+        return silent(self._access.device, what)
 
     def _ended(self) -> Exception:
         """Return why the command has ended before the starter ran."""
@@ -222,14 +219,6 @@ class _Start:
             if re.search(pattern, self._said):
                 return self._error(what, remedy)
         return None
-
-    def _lost(self, error: Exception) -> DeviceGone:
-        why = self._secrets.hide(str(error)) or "closed"
-        return DeviceGone(
-            self._access.device,
-            f"the connection is lost ({why})",
-            "see whether the device still runs; `closloop restore` puts back what it can reach",
-        )
 
     def _error(self, what: str, remedy: str) -> DeviceError:
         for name, value in (("{user}", self._access.user), ("{python}", self._access.python)):

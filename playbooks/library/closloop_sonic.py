@@ -9,13 +9,18 @@ import time
 from ansible.module_utils.agent.sonic import configdb
 from ansible.module_utils.agent.sonic.asics import refusal
 from ansible.module_utils.agent.sonic.resp import ASIC_DB, CONFIG_DB, SOCKET, Redis, RedisError
-from ansible.module_utils.agent.sonic.telemetry import CONSTANTS_FILE, offered
+from ansible.module_utils.agent.sonic.stream import CONSTANTS_FILE, offered
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.closloop.sonic_buffers import lossless_rows
-from ansible.module_utils.closloop.sonic_streams import stream_rows
-from ansible.module_utils.closloop.sonic_undo import LISTS, noted, parts, restored
+from ansible.module_utils.closloop.sonic_rows import (
+    LISTS,
+    lossless_rows,
+    noted,
+    parts,
+    restored,
+    stream_rows,
+)
 from ansible.module_utils.closloop.sonic_watchdog import (
     VERSION_FILE,
     Restart,

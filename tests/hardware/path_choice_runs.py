@@ -15,8 +15,7 @@ import sys
 import time
 
 from orchestration.agent.bpf.elf import Program
-from orchestration.agent.bpf.load import bpf, create_map, data_map, load
-from orchestration.agent.bpf.maps import LPM_TRIE, NO_PREALLOC
+from orchestration.agent.bpf.load import LPM_TRIE, NO_PREALLOC, bpf, create_map, data_map, load
 from orchestration.agent.linux.fib import Hop
 from orchestration.agent.linux_switch.path_routes import KEY, PLACE, Copy
 from orchestration.agent.linux_switch.paths import HEAD, TABLES_AT

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 
-from ..bpf.maps import put, remove
+from ..bpf.load import put, remove
 from ..linux.fib import Hop, Prefix, Route, routes
 from ..linux.netlink import RouteSocket
 from ..main import OperationError

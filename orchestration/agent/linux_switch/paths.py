@@ -25,8 +25,7 @@ from functools import partial
 from typing import Any
 
 from ..bpf.elf import Program
-from ..bpf.load import create_map
-from ..bpf.maps import LPM_TRIE, NO_PREALLOC
+from ..bpf.load import LPM_TRIE, NO_PREALLOC, create_map
 from ..linux.fib import LINK_GROUP, ROUTE_GROUP
 from ..linux.netlink import route_socket
 from ..main import Agent, Operation, OperationError

@@ -27,8 +27,18 @@ from typing import Any
 
 from ..bpf import cgroup
 from ..bpf.elf import Program
-from ..bpf.load import SOCK_OPS, LoadError, create_map, data_map, kernel_release, load
-from ..bpf.maps import LRU_HASH, insert, items, lookup
+from ..bpf.load import (
+    LRU_HASH,
+    SOCK_OPS,
+    LoadError,
+    create_map,
+    data_map,
+    insert,
+    items,
+    kernel_release,
+    load,
+    lookup,
+)
 from ..linux.ethtool import offloads_on
 from ..linux.vrf import cgroup2
 from ..main import OperationError

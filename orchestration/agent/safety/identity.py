@@ -57,21 +57,15 @@ def contradiction(noted: Any, here: Mapping[str, Any]) -> str:
 
 def same_device(noted: Any, here: Any) -> bool:
     """Return whether two identities are certainly of one device: they share a part, and agree."""
-    if not isinstance(noted, Mapping) or not isinstance(here, Mapping):
-        return False
-    if not all(
-        name in side for side in (noted, here) for name in ("machine_id", "chassis", "macs")
-    ):
+    parts = {"machine_id", "chassis", "macs"}
+    if not all(isinstance(side, Mapping) and parts <= side.keys() for side in (noted, here)):
         return False
     if contradiction(noted, here):
         return False
-    chassis = noted["chassis"] or here["chassis"]
-    shared = bool({*map(str, noted["macs"])} & {*map(str, here["macs"])})
-    return (
-        shared
-        or bool(noted["chassis"] and here["chassis"])
-        or bool(not chassis and noted["machine_id"] and here["machine_id"])
-    )
+    by_chassis = noted["chassis"] or here["chassis"]
+    part = "chassis" if by_chassis else "machine_id"
+    shared = {*map(str, noted["macs"])} & {*map(str, here["macs"])}
+    return bool(shared or (noted[part] and here[part]))
 
 
 def _chassis(redis_socket: str) -> str:

@@ -123,13 +123,10 @@ def new_record(
         "armed_at": armed_at,
         "boot": snapshot.get("boot"),
         "snapshot": snapshot,
-        "why": "",
-        "fired_at": "",
+        **dict.fromkeys(("why", "fired_at", "error"), ""),
         "changed": [],
         "differences": [],
-        "error": "",
-        "restarted": False,
-        "resolved": False,
+        **dict.fromkeys(("restarted", "resolved"), False),
     }
 
 

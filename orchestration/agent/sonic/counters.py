@@ -38,8 +38,7 @@ from .places import (
     whole,
 )
 from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, SOCKET, Command, Redis, RedisError
-from .stream import DepthStream
-from .telemetry import CONSTANTS_FILE
+from .stream import CONSTANTS_FILE, DepthStream
 
 _COUNTERS = ("SAI_QUEUE_STAT_BYTES", "SAI_QUEUE_STAT_PACKETS", "SAI_QUEUE_STAT_DROPPED_PACKETS")
 _PEAK = "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"

@@ -10,8 +10,7 @@ from ..main import OperationError
 from ..small_files import fields, text
 from .asics import refusal
 from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
-from .stream import telemetry
-from .telemetry import CONSTANTS_FILE
+from .stream import CONSTANTS_FILE, telemetry
 
 VERSION_FILE = "/etc/sonic/sonic_version.yml"
 COLOURS = ("green", "yellow", "red")
