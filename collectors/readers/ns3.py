@@ -35,8 +35,6 @@ THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 _OF_BUFFERS = tuple(
     one for one in signals.recorded("switch") if one.key not in signals.BALANCING_KEYS
 )
-# Signals of shared buffers, by their keys in observations.
-BUFFER_SIGNALS = tuple(signal.key for signal in (*signals.recorded("priority"), *_OF_BUFFERS))
 
 
 def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:

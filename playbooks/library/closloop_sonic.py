@@ -123,6 +123,8 @@ class Tables(Device):
         try:
             asic, streams = asic_of(self.version_file), offered(self.constants_file)
             return stream_rows(self._redis, queues, desired["telemetry_us"], asic, streams)
+        except RedisError:
+            raise
         except Refused as error:
             self.skip("High Frequency Telemetry", f"{error.what}: {error.remedy}")
             return {}

@@ -128,6 +128,8 @@ class Queues:
                 result = do()
                 if self._redis.restarts == self._restarts:
                     return result
+            except RedisError:
+                raise
             except OperationError as error:
                 lost = isinstance(error, _Gone) or self._redis.restarts != self._restarts
                 if not lost or time.monotonic() > until:
@@ -138,6 +140,8 @@ class Queues:
         while True:
             try:
                 self._find()
+            except RedisError:
+                raise
             except OperationError:
                 # the daemons may not have filled the databases yet
                 if time.monotonic() > until:
@@ -366,20 +370,9 @@ def operations(
             raise OperationError("no queues are open", "call sonic.open first")
         return opened[0]
 
-    found: dict[str, Operation] = {
+    return {
         "sonic.capabilities": lambda _: capabilities(redis, version_file, constants),
         "sonic.open": open_queues,
         "sonic.read": lambda _: queues().read(),
         "sonic.set": lambda request: queues().set(request["changes"]),
     }
-    return {name: _said_plainly(do) for name, do in found.items()}
-
-
-def _said_plainly(do: Operation) -> Operation:
-    def operation(request: dict[str, Any]) -> Any:
-        try:
-            return do(request)
-        except RedisError as error:
-            raise OperationError(error.what, error.remedy) from error
-
-    return operation

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
 
+from ..main import OperationError
+
 # SONiC's numbers (database_config.json of docker-database).
 APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, STATE_DB = 0, 1, 2, 4, 6
 SOCKET = "/var/run/redis/redis.sock"
@@ -30,13 +32,8 @@ Word = Union[str, bytes, int]  # noqa: UP007
 Command = tuple[int, Sequence[Word]]
 
 
-class RedisError(Exception):
-    """Redis refuses a command or cannot be reached; with the remedy."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
+class RedisError(OperationError):
+    """Redis refuses a command or cannot be reached."""
 
 
 class RedisGone(RedisError):  # noqa: N818 (names a state)
