@@ -11,9 +11,8 @@ import pytest
 
 from inventory.rack import Access
 from orchestration.device.bundle import STARTER
-from orchestration.device.client import AgentClient, open_agents
+from orchestration.device.client import AgentClient, Fleet, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.device.fleet import Fleet
 from orchestration.device.ssh import Secrets
 
 pytestmark = pytest.mark.ssh

@@ -15,8 +15,8 @@ from orchestration.agent.senders.socket_driver import COLUMNS
 from orchestration.core.errors import TrialError
 from orchestration.core.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.device.client import AgentClient, Clock, Fleet, Request, gather
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Agent, Clock, Fleet, Request, gather
 from traffic.drivers.connections import Endpoints, connected, host_addresses, services
 from traffic.drivers.rack_programs import (
     ControlNames,
@@ -144,7 +144,7 @@ class RackFlows:
             if errors := [said for said in answers.values() if isinstance(said, DeviceError)]:
                 raise self._cause(errors)
 
-    def _each(self, op: str) -> dict[str, tuple[Agent, Request]]:
+    def _each(self, op: str) -> dict[str, tuple[AgentClient, Request]]:
         return {host: (self._fleet.agents[host], (op, {})) for host in self._share}
 
     def _cause(self, errors: Sequence[DeviceError]) -> DeviceError:

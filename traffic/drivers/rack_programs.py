@@ -18,8 +18,8 @@ from orchestration.core.problems import of_text
 from orchestration.core.records import FlowRecords, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.device.client import Clock, Fleet, answered, gather
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet, answered, gather
 from traffic.drivers.connections import host_addresses, services
 from traffic.drivers.programs import (
     Flow,

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..main import Agent, Operation, OperationError
 from .ages import ChangeTimes
-from .cells import cells_of
+from .asics import cells_of
 from .places import (
     DEPTH,
     GROUPS,

@@ -60,9 +60,8 @@ from orchestration.core.records import SHAPERS_LATE, Event, Schedule, TrialRecor
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.device.client import AgentClient, open_agents
+from orchestration.device.client import AgentClient, Clock, Fleet, holder_name, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.device.fleet import Clock, Fleet, holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic

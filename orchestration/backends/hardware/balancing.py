@@ -28,8 +28,8 @@ from orchestration.core.load_balancing import (
 from orchestration.core.records import Change, Ints
 from orchestration.core.signals import BALANCING_KEYS
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
 
 SERVICE = "paths"
 _PROVISION = "run `closloop provision` on the inventory"

@@ -19,8 +19,8 @@ from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.linux import host_sysctls
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
 
 SERVICE = "control"
 DEFAULT = "net/ipv4/tcp_congestion_control"

@@ -19,8 +19,8 @@ from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.core.records import Ints
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
 from tuners.registry import create
 
 SERVICE = "flowtable"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from inventory.rack import Rack
 from orchestration.core.errors import TrialError
+from orchestration.device.client import Fleet
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.device.fleet import Fleet
 
 _SHOWN = 6
 _REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inventory.rack import Rack
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError, printable, unreadable
-from orchestration.device.fleet import Fleet, gather
 
 # The agent's service, and the sources that are read. mlx5's hw_counters come from its queue
 # counters, which are 32 bits wide (drivers/infiniband/hw/mlx5/counters.c); ethtool's are 64.

@@ -10,7 +10,7 @@ from orchestration.backends.hardware.balancing import chooses
 from orchestration.backends.hardware.controls import DEFAULT
 from orchestration.backends.linux import absent_settings, host_sysctls, switch_sysctls
 from orchestration.core.trial import TrialSpec
-from orchestration.device.fleet import Fleet
+from orchestration.device.client import Fleet
 
 # Provisioning's: a trial does not switch it, so nothing that restores a trial can.
 _FORWARDING = "net/ipv4/ip_forward"

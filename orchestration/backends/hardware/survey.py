@@ -16,7 +16,7 @@ from inventory.cabling import (
 )
 from inventory.rack import Access, Rack
 from inventory.reachability import Reach, fabric_addresses
-from orchestration.device.client import AgentClient
+from orchestration.device.client import AgentClient, side_by_side
 from orchestration.device.errors import (
     DeviceError,
     DeviceGone,
@@ -24,7 +24,6 @@ from orchestration.device.errors import (
     printable,
     unreadable,
 )
-from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets
 
 _SURVEY_TIMEOUT_S = 60.0

@@ -15,8 +15,8 @@ from typing import Any
 
 from orchestration.agent.safety.identity import same_device
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
+from orchestration.device.client import AgentClient, Request, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Agent, Request, gather
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Part:
 
 
 def parts_of_rack(
-    ledger: Ledger, runs: Sequence[OpenRun], agents: Mapping[str, Agent], timeout_s: float
+    ledger: Ledger, runs: Sequence[OpenRun], agents: Mapping[str, AgentClient], timeout_s: float
 ) -> list[Part]:
     """Return those of the user's open runs that were on the devices of `agents`, oldest first."""
     identities: Mapping[str, Any] = {}
     if any(run.identities for run in runs):
-        asked: dict[str, tuple[Agent, Request]] = {
+        asked: dict[str, tuple[AgentClient, Request]] = {
             device: (agent, ("state.identity", {})) for device, agent in agents.items()
         }
         identities = {

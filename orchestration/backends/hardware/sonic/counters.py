@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.agent.sonic.cells import Cells, cells_of
+from orchestration.agent.sonic.asics import Cells, cells_of
 from orchestration.core.records import Floats, Ints
 
 # The counters' group in FLEX_COUNTER_TABLE, by field of an observation.
