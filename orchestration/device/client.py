@@ -83,12 +83,7 @@ class AgentClient:
         return number
 
     def result(self, number: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """Wait for a request's answer.
-
-        Raises:
-            DeviceError: the operation failed on the device.
-            DeviceGone: no answer in time, or the connection is lost.
-        """
+        """Wait for an answer. Raises DeviceError if the operation failed there, or DeviceGone."""
         deadline = time.monotonic() + timeout_s
         while number not in self._answers:
             self._read(deadline)

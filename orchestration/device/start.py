@@ -80,9 +80,7 @@ class _PasswordWanted(Exception):  # noqa: N818 (names what is so)
 def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> Any:
     """Return the channel to a Python that waits for the agent's program on its standard input.
 
-    Raises:
-        DeviceError: no Python or an old one there, or sudo refuses, with the reason.
-        DeviceGone: the connection is lost, or nothing answers.
+    Raises DeviceError for no Python or an old one there, or if sudo refuses; DeviceGone.
     """
     command = f"{shlex.quote(access.python)} -c {shlex.quote(STARTER)}"
     if not access.become:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..linux.qdiscs import Red
 from ..main import OperationError
-from ..sonic.rows import check_keys
+from ..sonic.configdb import check_keys
 
 _BYTES = ("wlog", "plog", "scell_log", "flags", "known")
 

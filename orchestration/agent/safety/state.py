@@ -9,8 +9,8 @@ A snapshot holds the device's identity, all qdiscs of each interface (RED's para
 named sysctls (paths below /proc/sys), fingerprints of addresses, routes and rules, and, on a SONiC
 switch, the named rows of CONFIG_DB: the run's own WRED profiles, and its queues. Restored are RED's
 parameters at closloop's handles, the settings that runs write (`sysctls`), and closloop's profiles
-(`rows`). Other differences are only reported, because a run did not make them. A snapshot that was
-made of another device is refused.
+(`configdb`). Other differences are only reported, because a run did not make them. A snapshot that
+was made of another device is refused.
 
 A reboot resets the running kernel, so there is nothing of it to restore then. It does not reset
 CONFIG_DB: warm and fast reboots load it from Redis's dump (sonic-utilities, scripts/fast-reboot:
@@ -42,7 +42,7 @@ from ..linux.netlink import (
 from ..linux.qdiscs import CLASS_TOS, Red, leaf_handle, qdiscs, red_parameters, red_request
 from ..linux.sysctls import may_be_restored, read_sysctl, sysctl_path
 from ..main import Agent, Operation, OperationError
-from ..sonic.rows import (
+from ..sonic.configdb import (
     Difference,
     check_keys,
     read_rows,

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from collectors.bpf.compile import ENTRY_BITS, rack_flow_table_object
+from collectors.bpf.compile import ENTRY_BITS, flow_table_object
 from collectors.readers.flows import FlowCounts, queue_numbers
 from inventory.rack import Rack
 from orchestration.agent.bpf.elf import read_program
@@ -121,5 +121,5 @@ def _keepers(rack: Rack) -> list[str]:
 
 def _program(rack: Rack, device: str) -> dict[str, Any]:
     """Return what a switch's agent needs to load the program."""
-    program = read_program(rack_flow_table_object().read_bytes())
+    program = read_program(flow_table_object(on_a_rack=True).read_bytes())
     return {"program": program.to_json(), "interfaces": list(rack.access[device].interfaces)}

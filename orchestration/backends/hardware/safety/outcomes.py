@@ -19,7 +19,7 @@ class Outcome:
     """One device, restored or not.
 
     `how` says who restored it, or why nobody did. `changed` are the settings that were put back,
-    `differences` those that still differ from the snapshot (`sonic.rows.Difference` as a dict).
+    `differences` those that still differ from the snapshot (`sonic.configdb.Difference` as a dict).
     `settled` devices need nothing more.
     """
 

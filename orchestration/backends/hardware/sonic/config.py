@@ -16,7 +16,7 @@ from math import gcd
 
 from inventory.rack import Access, Rack
 from orchestration.agent.linux.qdiscs import CLASS_TOS
-from orchestration.agent.sonic.rows import NAME
+from orchestration.agent.sonic.configdb import NAME
 from orchestration.core.errors import Problem, raise_any
 
 # Table -> key -> field -> value.
