@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from collectors.sinks.influx import InfluxConnection
-from collectors.sinks.names import ACTIONS, PORT, SAMPLES
+from collectors.sinks.lines import ACTIONS, PORT, SAMPLES
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem

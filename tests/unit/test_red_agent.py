@@ -8,8 +8,8 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
+from orchestration.agent.linux_switch import red as red_agent
 from orchestration.agent.main import OperationError
-from orchestration.agent.readers import red as red_agent
 from orchestration.backends.hardware.switches import LinuxSwitch
 
 HANDLE = 0x30000

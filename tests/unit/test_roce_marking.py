@@ -9,7 +9,7 @@ from orchestration.backends.hardware.switches import LinuxSwitch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.status import DONE, FAILED
 from orchestration.core.trial import DriverSpec, IncastSpec, TrialSpec, TunerSpec
-from orchestration.device.fleet import Clock
+from orchestration.device.client import Clock
 from traffic.drivers.perftest import Perftest
 from traffic.drivers.programs import Outcome
 

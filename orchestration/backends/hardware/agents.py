@@ -18,9 +18,8 @@ from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, 
 from orchestration.backends.hardware.watches import NIC_SERVICE
 from orchestration.core.errors import TrialError
 from orchestration.core.trial import TrialSpec
-from orchestration.device.client import AgentClient, open_agents
+from orchestration.device.client import AgentClient, Fleet, holder_name, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.device.fleet import Fleet, holder_name
 from orchestration.device.ssh import Secrets
 
 _ALWAYS = ("state", "deadman", "lease", "kernel")

@@ -10,7 +10,7 @@ import numpy as np
 from inventory.rack import Rack
 from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.switches import Switch
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.client import Clock, Fleet
 
 
 def expected_settings(switches: Sequence[Switch]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from orchestration.backends.hardware.switch_programs import SETTINGS as PATH_SET
 from orchestration.backends.hardware.switch_programs import chooses
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
 
 _SERVICE = "control"  # the agent's
 _CONTROL = "net/ipv4/tcp_congestion_control"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.bpf.compile import ENTRY_BITS, path_choice_object, rack_flow_table_object
+from collectors.bpf.compile import ENTRY_BITS, flow_table_object, path_choice_object
 from collectors.readers.flows import FlowCounts, queue_numbers
 from inventory.rack import Rack
 from inventory.routing import next_hops
@@ -33,8 +33,8 @@ from orchestration.core.load_balancing import (
 from orchestration.core.records import Ints
 from orchestration.core.signals import BALANCING_KEYS, wants_flow_table
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
 from tuners.registry import create
 
 _PATHS, _TABLES = "paths", "flowtable"  # the agent's services
@@ -285,4 +285,4 @@ def _keepers(rack: Rack) -> list[str]:
 
 
 def _table_program(rack: Rack, device: str) -> dict[str, Any]:
-    return _loadable(rack, device, read_program(rack_flow_table_object().read_bytes()))
+    return _loadable(rack, device, read_program(flow_table_object(on_a_rack=True).read_bytes()))

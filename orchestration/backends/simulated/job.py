@@ -9,7 +9,6 @@ import numpy as np
 
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import base_rtt_ns, next_hops, window_bytes
-from orchestration.agent.senders.flows import Endpoints, Flows
 from orchestration.backends.common.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names
 from orchestration.core.congestion import HEARS_MARKS, with_base_rtt
@@ -20,7 +19,7 @@ from orchestration.core.roce import DECISIONS, UDP_PORT, udp_source
 from orchestration.core.switch import WATCHDOG_ACTIONS
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import TrialSpec
-from traffic.drivers.connections import services
+from traffic.drivers.connections import Endpoints, connected, services
 
 # Numbered as in `ns3/traffic.h`.
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
@@ -193,7 +192,7 @@ def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list
     if trial.host.roce is not None:
         return _roce_flow_arrays(trial, testbed, schedule, ends)
     try:
-        flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
+        flows = connected(schedule, ends, services(testbed, trial.traffic))
     except OSError as error:
         raise TrialError(str(error), "make duration shorter, or the load lower") from error
     controls = [

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
-from orchestration.agent.place import boottime_ns
+from orchestration.agent.safety.shared_folder import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.outcomes import Outcome, is_foreign, outcome_of, said
 from orchestration.backends.hardware.safety.recovery import (
@@ -20,8 +20,8 @@ from orchestration.backends.hardware.safety.recovery import (
 from orchestration.backends.hardware.sonic.config import queue_places
 from orchestration.core.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
+from orchestration.device.client import AgentClient, answered, gather
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.device.fleet import Agent, answered, gather
 
 _FEEDS_A_TIMEOUT = 4
 
@@ -50,13 +50,13 @@ class Guard:
     def __init__(
         self,
         rack: Rack,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, AgentClient],
         ledger: Ledger,
         holder: str,
         *,
         sysctls: Mapping[str, Sequence[str]] | None = None,
         note: str = "",
-        reopen: Callable[[str], Agent] | None = None,
+        reopen: Callable[[str], AgentClient] | None = None,
         now_ns: Callable[[], int] = boottime_ns,
     ) -> None:
         self._rack = rack
@@ -175,7 +175,7 @@ class Guard:
                 renewed = agent.post("lease.renew", nonce=self._nonce, ttl_s=ttl_s)
                 self._feeds[device] = (now_ns, [fed, renewed])
 
-    def _collect(self, device: str, agent: Agent, now_ns: int) -> bool:
+    def _collect(self, device: str, agent: AgentClient, now_ns: int) -> bool:
         """Collect the answers to the last messages; return whether all have come."""
         posted_ns, numbers = self._feeds.get(device, (now_ns, []))
         agent.poll()
