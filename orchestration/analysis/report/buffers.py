@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -220,7 +220,7 @@ def _buffer_map(
     )
 
 
-def _fullest(grids: Mapping[str, Floats], names: Sequence[str], of_time: Spans, size: int) -> str:
+def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Spans, size: int) -> str:
     """Return which switch was the fullest with each tuner, how full, and when."""
     clauses = {}
     for tuner, grid in grids.items():
