@@ -57,11 +57,11 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
         tuner: np.asarray(window.cnps[-1] - window.cnps[0]) for tuner, window in windows.items()
     }
     held = np.sum([np.nansum(1 - rate / line_bps, axis=0) for rate in rates.values()], axis=0)
-    told = np.sum(list(cnps.values()), axis=0)
+    notified = np.sum(list(cnps.values()), axis=0)
     counted = all((window.cnps != MISSING).all() for window in windows.values())
     if not counted or not any(got.any() for got in cnps.values()):
-        cnps, told = {}, held
-    rows = np.sort(np.lexsort((-held, -told))[:MOST_ROWS])
+        cnps, notified = {}, held
+    rows = np.sort(np.lexsort((-held, -notified))[:MOST_ROWS])
     hosts, lines = [testbed.hosts[row] for row in rows], line_bps[rows]
     of_time = spans_between([window.t_ns for window in windows.values()], spans)
     # by tuner, shapes (hosts, spans): NaN without unfinished flows
@@ -97,22 +97,22 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
         tuner: _lowest(grid, of_time) for tuner, grid in grids.items() if not np.isnan(grid).all()
     }
     clauses = []
-    for tuner, (place, bps, at) in lowest.items():
+    for tuner, (row, bps, at) in lowest.items():
         got = ""
         if cnps:
             got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
             got += f"{int(cnps[tuner].sum()):,} CNPs; "
         clauses.append(
-            f"with {tuner} {got}the lowest rate was {hosts[place]}'s, {quantity(bps, 'bps')} of "
-            f"{quantity(float(lines[place]), 'bps')} around {at}"
+            f"with {tuner} {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
+            f"{quantity(float(lines[row]), 'bps')} around {at}"
         )
     if cnps:
         tuner = max(drawn, key=lambda name: int(drawn[name].max()))
-        place = int(np.argmax(drawn[tuner]))
-        most = f"was told to slow down the most: {drawn[tuner][place]:,} CNPs"
+        row = int(np.argmax(drawn[tuner]))
+        most = f"was told to slow down the most: {drawn[tuner][row]:,} CNPs"
     else:
         tuner = min(lowest, key=lambda name: lowest[name][1])
-        place, bps, at = lowest[tuner]
+        row, bps, at = lowest[tuner]
         most = f"was held back the most: to {quantity(bps, 'bps')} around {at}"
     behind = " Behind each name are the host's CNPs." if cnps else ""
     left = ""
@@ -120,7 +120,7 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
         more = max(int(np.delete(got, rows).max()) for got in cnps.values())
         left = f" {hidden} more hosts are not drawn: none of them got more than {more:,} CNPs."
     return Picture(
-        f"{hosts[place]} {most}, with {tuner}",
+        f"{hosts[row]} {most}, with {tuner}",
         f"{sentence(clauses)} Each cell is the lowest rate that congestion control allowed the "
         f"host's unfinished flows together in {quantity(of_time.span_ns, 'ns')}, as far as it was "
         f"read; blank without flows.{behind} Repeat {shown.repeat}, while flows arrived.{left}",
@@ -132,9 +132,9 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
 
 def _lowest(grid: Floats, of_time: Spans) -> tuple[int, float, str]:
     """Return which drawn host had the lowest rate, that rate, and when."""
-    place, span = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
+    row, span = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
     at = quantity(1e6 * float(of_time.middle_ms[span]), "ns")
-    return int(place), float(grid[place, span]), at
+    return int(row), float(grid[row, span]), at
 
 
 class _Panel(NamedTuple):

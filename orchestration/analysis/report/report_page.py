@@ -236,8 +236,9 @@ class _Report:
     def _grid(
         self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True
     ) -> Pictures:
-        prefix = f"{_slug(condition.label)}-" if self._several else ""
-        return Pictures(pictures, wide, prefix)
+        # of characters that any file system takes
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", condition.label).strip("-").lower() or "condition"
+        return Pictures(pictures, wide, f"{slug}-" if self._several else "")
 
     def trials(self) -> Section:
         about = (
@@ -252,8 +253,3 @@ class _Report:
             provenance_table(self._summary),
         ]
         return Section(blocks, "trust")
-
-
-def _slug(label: str) -> str:
-    """Return a name that any file system takes."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower() or "condition"
