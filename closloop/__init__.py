@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from closloop.campaigns import compare, plan, run
+    from inventory.rack import SwitchSystem
     from orchestration.analysis.metric import Metric
+    from orchestration.core.congestion import CongestionControl, Parameter
     from orchestration.core.errors import ClosloopError
     from orchestration.core.knobs import ECN, KNOBS, Column, Knob
     from orchestration.core.ports import Offer, Tuner
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
     from tuners.base import BaseTuner
     from tuners.contract import check_tuner
 
-API_VERSION = "1.1"
+API_VERSION = "1.2"
 
 _MODULES = {
     "closloop.campaigns": ("compare", "plan", "run"),
+    "inventory.rack": ("SwitchSystem",),
     "orchestration.analysis.metric": ("Metric",),
+    "orchestration.core.congestion": ("CongestionControl", "Parameter"),
     "orchestration.core.errors": ("ClosloopError",),
     "orchestration.core.knobs": ("ECN", "KNOBS", "Column", "Knob"),
     "orchestration.core.ports": ("Offer", "Tuner"),
@@ -60,6 +64,7 @@ __all__ = [
     "Change",
     "ClosloopError",
     "Column",
+    "CongestionControl",
     "EnvironmentSettings",
     "FabricEnv",
     "FabricParallelEnv",
@@ -67,9 +72,11 @@ __all__ = [
     "Metric",
     "Observation",
     "Offer",
+    "Parameter",
     "Program",
     "Setup",
     "Signal",
+    "SwitchSystem",
     "Tuner",
     "check_tuner",
     "compare",

@@ -61,32 +61,26 @@ def pfc_outcome(
     `lossless_drops` are packets of lossless classes that found no headroom, by switch, if any.
     """
     findings = [
-        {
-            "code": f"pfc-{one.kind}",
-            "severity": "warning",
-            "text": f"at {format_duration(one.t_ns, 4)} {one.words()}",
-        }
+        _warning(f"pfc-{one.kind}", f"at {format_duration(one.t_ns, 4)} {one.words()}")
         for one in _first_of_each(incidents)
     ]
     if lossless_drops:
         name = max(lossless_drops, key=lambda switch: lossless_drops[switch])
-        findings.append(
-            {
-                "code": "headroom-exceeded",
-                "severity": "warning",
-                "text": f"{sum(lossless_drops.values())} packets of lossless classes found no "
-                f"headroom and were dropped, {lossless_drops[name]} of them at {name}",
-            }
+        text = (
+            f"{sum(lossless_drops.values())} packets of lossless classes found no headroom and "
+            f"were dropped, {lossless_drops[name]} of them at {name}"
         )
+        findings.append(_warning("headroom-exceeded", text))
     events = [Event(one.t_ns, f"pfc-{one.kind}", one.words()) for one in incidents]
-    facts = {
-        "pfc": {
-            "incidents": [asdict(one) for one in incidents],
-            "lossless_drops": dict(lossless_drops),
-        },
-        "findings": findings,
+    found = {
+        "incidents": [asdict(one) for one in incidents],
+        "lossless_drops": dict(lossless_drops),
     }
-    return events, facts
+    return events, {"pfc": found, "findings": findings}
+
+
+def _warning(code: str, text: str) -> dict[str, str]:
+    return {"code": code, "severity": "warning", "text": text}
 
 
 def _first_of_each(incidents: Sequence[Incident]) -> list[Incident]:

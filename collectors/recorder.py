@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from collectors.newness import Newness
+import numpy as np
+from numpy.typing import NDArray
+
 from orchestration.core.knobs import ECN, KNOBS
 from orchestration.core.records import (
     MISSING,
@@ -17,6 +19,32 @@ from orchestration.core.records import (
 )
 from orchestration.core.signals import OPTIONAL_SCOPES, Scope, recorded, sampled_scopes, targets
 from orchestration.core.topology import Testbed
+
+_BEFORE_THE_TRIAL_NS = -1
+
+
+class Newness:
+    """Compares readings with those before, by when each signal of each queue was taken."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = keys
+        self._newest_ns: Ints | None = None
+
+    def repeats(self, observation: Observation) -> NDArray[np.bool_] | None:
+        """Return which numbers repeat earlier ones, or are from before the trial.
+
+        The shape is (signals, queues); None if all were taken at the time of the reading.
+        """
+        if observation.taken_ns is None:
+            return None
+        usual, own = observation.taken_ns, observation.taken_by
+        taken = np.stack([own.get(key, usual) for key in self._keys])
+        if self._newest_ns is None:
+            self._newest_ns = np.full_like(taken, _BEFORE_THE_TRIAL_NS)
+        old: NDArray[np.bool_] = taken <= self._newest_ns
+        np.maximum(self._newest_ns, taken, out=self._newest_ns)
+        return old
+
 
 # Number of readings kept in one block. Arrays of single readings would be scattered in memory, and
 # in a guest each scattered page is a mapping on the host, which allows a process 65,530 of them
@@ -110,7 +138,6 @@ class _Blocks:
         self._blocks: list[Ints] = []
 
     def are_in(self, observation: Observation) -> bool:
-        """Return whether the observation has any of these signals."""
         return any(signal.key in observation.values for signal in self._signals)
 
     def add(self, number: int, observation: Observation, repeats: np.ndarray | None) -> None:
@@ -126,7 +153,6 @@ class _Blocks:
             self._blocks[-1][row][repeats] = MISSING
 
     def since(self, first: int, count: int) -> Ints:
-        """Return `count` readings from number `first` on, (readings, signals, targets)."""
         begin, end = first // _BLOCK_READINGS, (first + count - 1) // _BLOCK_READINGS + 1
         pieces = [
             block[max(0, first - at) : first + count - at]
@@ -139,7 +165,6 @@ class _Blocks:
         return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def samples(self, t_ns: Ints) -> Samples:
-        """Return the readings at `t_ns`, arrays of shape (samples, targets)."""
         columns = {}
         for place, signal in enumerate(self._signals):
             values = np.empty((len(t_ns), self._count), dtype=np.int64)
@@ -151,7 +176,6 @@ class _Blocks:
 
 
 def _joined(knob: str, rows: list[tuple[int, int, int, Change]]) -> ChangeRecords:
-    """Return the rows of one knob's changes as one array per column."""
     counts = [len(change.targets) for _, _, _, change in rows]
 
     def spread(column: int) -> Ints:

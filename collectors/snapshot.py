@@ -239,7 +239,6 @@ class LiveObserver:
             self._every *= 2
 
     def _two_hosts(self) -> tuple[HostReading, HostReading]:
-        """Return the last reading of the hosts, and before it the one of an earlier snapshot."""
         last = self._last_hosts()
         if last is None:
             return _NO_HOSTS, _NO_HOSTS

@@ -7,6 +7,7 @@ and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are s
 clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
 flux: InfluxData's Flux compiler (scripts/flux.sh) and Node.js, in CI likewise.
 grafana: Grafana and InfluxDB 2 (scripts/influxdb.sh), in CI likewise.
+oldest_python: the oldest Python that devices may have, beside this one; in CI likewise.
 """
 
 import getpass
@@ -98,6 +99,26 @@ def _skip_without_grafana() -> None:
         pytest.skip("no Grafana with InfluxDB 2: install both, and run scripts/influxdb.sh")
 
 
+@cache
+def oldest_python_file() -> str:
+    """Return a Python of the oldest version that devices may have, "" if there is none."""
+    from orchestration.agent import OLDEST_PYTHON
+
+    version = ".".join(map(str, OLDEST_PYTHON))
+    of_pyenv = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
+    for path in (*map(str, of_pyenv), shutil.which(f"python{version}")):
+        # pyenv's shims are there, and fail, where a version is not chosen
+        if path and not subprocess.run([path, "-c", ""], capture_output=True).returncode:
+            return path
+    return ""
+
+
+def _skip_without_oldest_python() -> None:
+    """Skip, in CI too: a current Debian has no such Python."""
+    if not oldest_python_file():
+        pytest.skip("no Python as old as devices' may be: `pyenv install 3.9`, for instance")
+
+
 def schema_of_containerlab() -> Path:
     """Return where containerlab's schema is, if it is there."""
     cache = Path("~/.cache/closloop/containerlab").expanduser()
@@ -162,6 +183,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _skip_without_flux()
     if item.get_closest_marker("grafana"):
         _skip_without_grafana()
+    if item.get_closest_marker("oldest_python"):
+        _skip_without_oldest_python()
 
 
 @pytest.fixture
@@ -174,6 +197,12 @@ def flux_compiler() -> Path:
 def grafana_program() -> str:
     """Grafana's program; for tests with the marker grafana."""
     return str(grafana_file())
+
+
+@pytest.fixture
+def oldest_python() -> str:
+    """A Python of the oldest version that devices may have; for tests with the marker."""
+    return oldest_python_file()
 
 
 @pytest.fixture

@@ -27,27 +27,17 @@ _FLAGS = ("-O2", "-mcpu=v3", "-Wall", "-Wextra", "-Werror")
 ENTRY_BITS = 12
 
 
-def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
-    """Return the path of the compiled flow table, after compiling it if it is not in the cache.
-
-    Raises:
-        NotReadyError: there is no compiler, the cache cannot be written, or compiling failed.
-    """
-    return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}",))
-
-
-def rack_flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
-    """Return the path of the compiled flow table of a rack's switch.
-
-    Raises NotReadyError as `flow_table_object` does.
-    """
-    return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}", "-DON_A_RACK"))
+def flow_table_object(entry_bits: int = ENTRY_BITS, *, on_a_rack: bool = False) -> Path:
+    """Return the path of the compiled flow table. Raises NotReadyError as `compiled` does."""
+    return compiled(
+        FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}", *(("-DON_A_RACK",) if on_a_rack else ()))
+    )
 
 
 def path_choice_object(entry_bits: int) -> Path:
     """Return the path of the compiled choice of paths, with a flowlet table of 2**entry_bits.
 
-    Raises NotReadyError as `flow_table_object` does.
+    Raises NotReadyError as `compiled` does.
     """
     return compiled(PATH_CHOICE, (f"-DENTRY_BITS={entry_bits}",))
 
@@ -55,7 +45,8 @@ def path_choice_object(entry_bits: int) -> Path:
 def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
     """Return the object file of a C source, after compiling it if it is not in the cache.
 
-    `more` are flags; the source includes the files `included`. Raises NotReadyError as above.
+    `more` are flags; the source includes the files `included`. Raises NotReadyError if there is no
+    compiler, the cache cannot be written, or compiling failed.
     """
     flags = (*_FLAGS, *more)
     text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()

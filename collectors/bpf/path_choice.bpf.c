@@ -9,7 +9,7 @@
  * (bpf_redirect_neigh), whose egress it passes once more and is then let through.
  *
  * User space maps `paths`, and keeps `prefixes` as the kernel's table has them
- * (orchestration/agent/readers/paths.py and path_routes.py, whose layouts these are). What several CPUs write without a
+ * (orchestration/agent/linux_switch/paths.py and path_routes.py, whose layouts these are). What several CPUs write without a
  * lock: two packets of different flows may take the same draw, or the same free entry.
  */
 
@@ -87,9 +87,9 @@ struct paths {
 	struct entry entries[ENTRIES];
 };
 
-_Static_assert(sizeof(struct way) == 24, "_WAY in orchestration/agent/readers/path_routes.py");
+_Static_assert(sizeof(struct way) == 24, "_WAY in orchestration/agent/linux_switch/path_routes.py");
 _Static_assert(sizeof(struct route) == 1544, "ROUTE_BYTES there");
-_Static_assert(__builtin_offsetof(struct paths, routes) == 64, "HEAD in orchestration/agent/readers/paths.py");
+_Static_assert(__builtin_offsetof(struct paths, routes) == 64, "HEAD in orchestration/agent/linux_switch/paths.py");
 
 struct paths paths;
 

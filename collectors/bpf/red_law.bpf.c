@@ -35,7 +35,7 @@ struct marks {
 	struct thresholds at[2];
 };
 
-_Static_assert(sizeof(struct marks) == 56, "orchestration/agent/readers/marks.py has this layout");
+_Static_assert(sizeof(struct marks) == 56, "orchestration/agent/linux_switch/marks.py has this layout");
 
 struct marks marks;
 

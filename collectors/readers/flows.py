@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.agent.readers.flow_layout import (
+from orchestration.agent.linux_switch.flow_layout import (
     CLEANUP_EVERY_SLOTS,
     ENTRY_BYTES,
     HEAD_BYTES,
@@ -116,7 +116,6 @@ class FlowCounts:
         return self._of_others
 
     def _flows(self, switch: str, said: Mapping[str, Any]) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return a switch's flows between hosts: queue, receiver, sender and bytes of each."""
         facts, by_threshold = self._facts, bool(said["by_threshold"])
         facts["most_entries_used"] = max(facts["most_entries_used"], int(said["used"]))
         facts["threshold_cleanups"] += by_threshold

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.readers.flows import FlowReading, per_queue
 from inventory.addressing import attachments
-from orchestration.agent.readers.flow_layout import WINDOW_SLOTS
+from orchestration.agent.linux_switch.flow_layout import WINDOW_SLOTS
 from orchestration.core import signals
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Floats, Ints
@@ -35,8 +35,6 @@ THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 _OF_BUFFERS = tuple(
     one for one in signals.recorded("switch") if one.key not in signals.BALANCING_KEYS
 )
-# Signals of shared buffers, by their keys in observations.
-BUFFER_SIGNALS = tuple(signal.key for signal in (*signals.recorded("priority"), *_OF_BUFFERS))
 
 
 def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:

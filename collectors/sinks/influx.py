@@ -128,7 +128,6 @@ class InfluxConnection:
             raise failed([answer.problem]) from error
 
     def _failure(self, error: Any, what: str) -> Answer:
-        """Return the answer that an exception stands for: a refusal, or no server at all."""
         where = self.server.url
         status = getattr(error, "status", None) or 0
         if not status:

@@ -9,7 +9,6 @@ process, however it ends.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -19,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from orchestration.core.files import write_whole
 
 # The spool's whole size is checked again after so many bytes: other trials write to it too.
 _LOOK_EVERY_BYTES = 1 << 20
@@ -49,7 +50,7 @@ class SpoolWriter:
             new.mkdir(parents=True)
             self._lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(new / _ABOUT, json.dumps(about).encode())
+            write_whole(new / _ABOUT, json.dumps(about), 0o600)
             new.rename(self._folder)
         except OSError as error:
             self.full = f"{self._folder} cannot be written: {error.strerror}"
@@ -70,8 +71,7 @@ class SpoolWriter:
                 return False
         path = self._folder / f"{self._parts:08}{_PART}"
         try:
-            _write(path.with_suffix(".new"), data)
-            path.with_suffix(".new").rename(path)
+            write_whole(path, data, 0o600)
         except OSError as error:
             self.full = f"{self._folder} cannot be written: {error.strerror}"
             return False
@@ -158,12 +158,3 @@ def spooled_bytes(spool: Path) -> int:
         with suppress(OSError):  # it may just have been sent and deleted
             total += file.stat().st_size
     return total
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        if os.write(handle, data) != len(data):  # the disk became full within it
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(handle)

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from collectors.recorder import Recorder
-from collectors.sinks.lines import unique_times
-from collectors.sinks.names import ACTIONS, ROW, SAMPLES, run_tag
+from collectors.sinks.lines import ACTIONS, ROW, SAMPLES, run_tag, unique_times
 from collectors.sinks.spool import SpoolWriter
 from orchestration.core.codec import pack
 from orchestration.core.knobs import KNOBS
@@ -168,7 +167,6 @@ class SpoolObserver:
         self._due_s = time.monotonic() + _OLDEST_S
 
     def _append(self) -> None:
-        """Append all that waits as one part."""
         self._due_s = time.monotonic() + _OLDEST_S
         points = [*self._samples(), *self._changes()]
         if points and self._writer is not None and not self._writer.full:

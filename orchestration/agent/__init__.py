@@ -1,5 +1,33 @@
-"""The agent on a device: sent over SSH's standard input, kept in memory, gone with the connection.
+"""All that runs on a device: sent over SSH as one program, gone with the connection.
 
-It uses only the standard library and runs on Python 3.9 and newer. Modules of this project that it
-imports at the top are sent with it (`orchestration.device.bundle`) and follow the same rule.
+It needs Python 3.9, which SONiC has since 202111, its first release on Debian 11; hosts that are
+older have one beside their own (docs/hardware.md). It imports the standard library,
+itself, and of `orchestration.core` the two modules of `FROM_CORE`, which import nothing of ours;
+all of it by relative imports, since Ansible's modules have this package under another name.
+`main` is the program. `safety` leaves devices as they were; `host`, `linux_switch` and `sonic` are
+what each kind of device does, `senders` send traffic, `policies` are congestion controls of NICs;
+`linux` and `bpf` speak to the kernel. `orchestration.device` starts it and asks it.
 """
+
+# Services by the name that the controller asks for: modules with a function `operations(agent)`.
+SERVICES = {
+    "control": "host.dctcp",
+    "deadman": "safety.deadman",
+    "flowtable": "linux_switch.flow_table",
+    "incast": "senders.frames",
+    "kernel": "linux.kernel",
+    "lease": "safety.lease",
+    "markq": "linux_switch.marks",
+    "nic": "host.rdma",
+    "paths": "linux_switch.paths",
+    "policy": "policies.policy",
+    "programs": "senders.programs",
+    "reach": "reach",
+    "redq": "linux_switch.red",
+    "sender": "senders.driver_process",
+    "sonic": "sonic.counters",
+    "state": "safety.state",
+    "survey": "survey",
+}
+FROM_CORE = ("files", "status")
+OLDEST_PYTHON = (3, 9)

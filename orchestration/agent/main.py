@@ -25,6 +25,7 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any
 
+from . import SERVICES
 from .linux.vrf import leave as leave_vrf
 
 Operation = Callable[[dict[str, Any]], Any]
@@ -180,7 +181,9 @@ class Agent:
 
     def _hello(self, request: dict[str, Any]) -> dict[str, Any]:
         for name in request.get("services", ()):
-            module = importlib.import_module(name)
+            if name not in SERVICES:
+                raise OperationError(f"the agent has no service {name!r}")
+            module = importlib.import_module(f".{SERVICES[name]}", __package__)
             self.add(module.operations(self))
         return {
             "version": VERSION,

@@ -4,7 +4,7 @@
              -> {own: those that this host has, unreached: [[from, to, why], ...], problem}
 
 Each request leaves from one of the host's own fabric addresses, so that the answer comes back over
-the fabric. Nothing but the standard library is needed, and no program `ping`.
+the fabric. No program `ping` is needed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ def _request(number: int, token: bytes) -> bytes:
 
 
 def _answering(icmp: socket.socket, others: list[str], token: bytes) -> str:
-    """Return the address that a packet is the answer of, or ""."""
     try:
         packet, (sender, *_) = icmp.recvfrom(2048)
     except OSError:

@@ -16,25 +16,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from .dcqcn import lockdown
+from .host.dcqcn import lockdown
 from .linux import vrf
 from .linux.ethtool import driver, offloads_on
 from .linux.netlink import RouteSocket
 from .linux.qdiscs import RTM_DELQDISC, TC_H_ROOT, tc_message
 from .main import Agent, Operation
+from .small_files import fields, leading_int, listed, text
 from .sonic import asics
-from .sonic.resp import (
-    APPL_DB,
-    CONFIG_DB,
-    SOCKET,
-    STATE_DB,
-    Redis,
-    RedisError,
-)
+from .sonic.resp import APPL_DB, CONFIG_DB, SOCKET, STATE_DB, Redis, RedisError
 
 # Programs, and the arguments that print their version; None if a program has no such arguments.
 PROGRAMS: dict[str, tuple[str, ...] | None] = {
@@ -79,7 +73,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
         "system": {**system(), **unfit()},
         "interfaces": interfaces,
         "macs": macs(),
-        "rdma_devices": _listed("/sys/class/infiniband"),
+        "rdma_devices": listed("/sys/class/infiniband"),
         "lldp": lldp(request["interfaces"]),
         "programs": programs(),
         "rights": rights(),
@@ -89,10 +83,10 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
 
 def system(root: str = "/") -> dict[str, Any]:
     """Return the release, kernel, uptime, and free memory and disk, in s and bytes."""
-    release = _fields(_text(os.path.join(root, "etc/os-release")), "=")
-    sonic = _fields(_text(os.path.join(root, "etc/sonic/sonic_version.yml")), ":")
-    memory = _fields(_text(os.path.join(root, "proc/meminfo")), ":")
-    uptime = _text(os.path.join(root, "proc/uptime")).split()
+    release = fields(text(os.path.join(root, "etc/os-release")), "=")
+    sonic = fields(text(os.path.join(root, "etc/sonic/sonic_version.yml")), ":")
+    memory = fields(text(os.path.join(root, "proc/meminfo")), ":")
+    uptime = text(os.path.join(root, "proc/uptime")).split()
     return {
         "hostname": platform.node(),
         "os": release.get("PRETTY_NAME", ""),
@@ -102,7 +96,7 @@ def system(root: str = "/") -> dict[str, Any]:
         "uptime_s": float(uptime[0]) if uptime else -1.0,
         "sonic": sonic.get("build_version", ""),
         "asic": sonic.get("asic_type", ""),
-        "memory_free_bytes": 1024 * _leading_int(memory.get("MemAvailable", "-1")),
+        "memory_free_bytes": 1024 * leading_int(memory.get("MemAvailable", "-1")),
         "disk_free_bytes": shutil.disk_usage(root).free,
         "lldpd_runs": _runs("lldpd", os.path.join(root, "proc")),
         "lockdown": lockdown(root),
@@ -128,17 +122,17 @@ def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:
     folder = os.path.join(root, name)
     if os.sep in name or not os.path.isdir(folder):
         return {"exists": False}
-    speed_mbps = _leading_int(_text(os.path.join(folder, "speed")))
+    speed_mbps = leading_int(text(os.path.join(folder, "speed")))
     try:
         offloads = offloads_on(name)
     except OSError:
         offloads = None
     return {
         "exists": True,
-        "operstate": _text(os.path.join(folder, "operstate")),
+        "operstate": text(os.path.join(folder, "operstate")),
         "speed_bps": speed_mbps * 10**6 if speed_mbps > 0 else -1,
-        "mtu_bytes": _leading_int(_text(os.path.join(folder, "mtu"))),
-        "mac": _text(os.path.join(folder, "address")),
+        "mtu_bytes": leading_int(text(os.path.join(folder, "mtu"))),
+        "mac": text(os.path.join(folder, "address")),
         "driver": driver(name),
         "offloads": offloads,
     }
@@ -146,7 +140,7 @@ def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:
 
 def macs(root: str = "/sys/class/net") -> dict[str, str]:
     """Return every interface's MAC address."""
-    return {name: _text(os.path.join(root, name, "address")) for name in _listed(root)}
+    return {name: text(os.path.join(root, name, "address")) for name in listed(root)}
 
 
 def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any]:
@@ -159,9 +153,9 @@ def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any
         if path is None:
             problems.append(f"no {command[0]}")
             continue
-        code, text, said = run([path, *command[1:], "-f", "json"])
-        if code == 0 and text.strip():
-            return {"source": "lldpctl", "text": text, "problem": ""}
+        code, out, said = run([path, *command[1:], "-f", "json"])
+        if code == 0 and out.strip():
+            return {"source": "lldpctl", "text": out, "problem": ""}
         said = said or (f"exit code {code}" if code else "it says nothing")
         problems.append(f"{' '.join(command)}: {said}"[:_SHOWN])
     if os.path.exists(redis_socket):
@@ -195,7 +189,7 @@ def asic_rates(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[st
         replies = Redis(redis_socket, patience_s=0.0).run(asked)
     except RedisError:
         return {}
-    rates = zip(interfaces, (_leading_int(reply or "") for reply in replies))
+    rates = zip(interfaces, (leading_int(reply or "") for reply in replies))
     return {name: mbps * 10**6 for name, mbps in rates if mbps > 0}
 
 
@@ -214,14 +208,14 @@ def programs() -> dict[str, str]:
                 asked[name] = _start([path, *arguments])
     deadline = time.monotonic() + _PROGRAM_TIMEOUT_S
     for name, process in asked.items():
-        _, text, said = _finish(process, max(0.1, deadline - time.monotonic()))
-        found[name] = version(text or said)
+        _, out, said = _finish(process, max(0.1, deadline - time.monotonic()))
+        found[name] = version(out or said)
     return found
 
 
-def version(text: str) -> str:
+def version(printed: str) -> str:
     """Return the first part of a text that looks like a version, or ""."""
-    match = re.search(r"[0-9]+(?:\.[0-9]+)+[0-9A-Za-z.+~-]*", text[:1000])
+    match = re.search(r"[0-9]+(?:\.[0-9]+)+[0-9A-Za-z.+~-]*", printed[:1000])
     return match.group() if match else ""
 
 
@@ -296,37 +290,9 @@ def _finish(process: subprocess.Popen[bytes] | OSError, timeout_s: float) -> tup
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip()
 
 
-def _text(path: str) -> str:
-    """Return a small file's text, "" if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65_536).strip()
-    except OSError:
-        return ""
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _fields(text: str, separator: str) -> dict[str, str]:
-    """Return `name<separator>value` lines as a dict, without quotes around the values."""
-    lines: Iterable[str] = text.splitlines()
-    parts = (line.partition(separator) for line in lines if not line.startswith("#"))
-    return {name.strip(): value.strip().strip("'\"") for name, _, value in parts}
-
-
-def _leading_int(text: str) -> int:
-    match = re.match(r"-?[0-9]{1,18}", text)
-    return int(match.group()) if match else -1
-
-
 def _runs(program: str, proc: str) -> bool:
-    numbers = (name for name in _listed(proc) if name.isdigit())
-    return any(_text(os.path.join(proc, number, "comm")) == program for number in numbers)
+    numbers = (name for name in listed(proc) if name.isdigit())
+    return any(text(os.path.join(proc, number, "comm")) == program for number in numbers)
 
 
 def operations(_: Agent) -> dict[str, Operation]:

@@ -8,8 +8,6 @@ from pathlib import Path
 _PANELS = (("reward", "mean reward"), ("loss", "loss"), ("explore", "exploration"))
 # The share of the training over which first and last rewards are averaged.
 _ENDS = 0.1
-
-
 # The columns of `held-out.csv` that are drawn: what over which a gain is.
 _GAINS = (("over_placebo", "placebo", "#0072B2"), ("over_static", "best static", "#D55E00"))
 HELD_OUT = "held-out.csv"
@@ -23,8 +21,7 @@ def write_curve(table: Path, title: str) -> Path:
     from orchestration.render.figure import Figure
     from orchestration.render.figure_style import base_figure, line
     from orchestration.render.html import page_html, replace_file
-    from orchestration.render.page import Page, Pictures
-    from orchestration.render.picture import Picture
+    from orchestration.render.page import Page, Picture, Pictures
 
     rows, judged = _rows(table), _rows(table.with_name(HELD_OUT))
     episodes = [int(row["episodes"]) for row in rows]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from orchestration.agent.deadman_process import Process
+from orchestration.agent.safety.deadman_process import Process
 from orchestration.bench import machine
 from orchestration.bench.rack import program
 from orchestration.core.errors import Interrupted, NotReadyError, TrialError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.agent.bpf.load import LoadError, bpf
-from orchestration.agent.deadman_process import Process
+from orchestration.agent.safety.deadman_process import Process
 from orchestration.virtual_rack import groups, interfaces, lending
 
 _SHOWN: Mapping[str, tuple[str, ...]] = {

@@ -18,6 +18,7 @@ from orchestration.campaign.streams import entropy, evaluation_stream, stream_se
 from orchestration.core import plugins
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
+from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.load_balancing import MOST_TIMEOUT_NS
@@ -28,7 +29,6 @@ from orchestration.core.trial import (
     ACTIONS,
     CHECKPOINT,
     REAL,
-    ROCE_CONTROLS,
     FabricSpec,
     FaultSpec,
     HostSpec,
@@ -163,7 +163,7 @@ def _roce(cell: Cell) -> RoceSpec | None:
     """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
     file, rates_bps = cell.file, cell.testbed.nic_rates_bps
     for control in controls_of(cell.testbed, file.host, file.traffic):
-        if control in ROCE_CONTROLS:
+        if control in roce_controls():
             return file.host.roce.spec(control, cell.folder, rates_bps[0])
     return None
 
@@ -172,6 +172,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     file, folder = cell.file, cell.folder
     replayed = _parent_trial(file.parent, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
+    roce = _roce(cell)
     traffic = tuple(pattern_spec(item, file.duration, folder) for item in file.traffic)
     name = reference_beside(folder, tuner.name)
     params = params_beside(folder, tuner.params(repeat))
@@ -210,7 +211,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            _roce(cell),
+            roce,
             file.host.loss_detection,
         ),
         cell=_labels(cell, tuner),
@@ -218,7 +219,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
             **{path: sha256_of(path) for path in (cell.testbed_name, *workloads) if is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
-            **file.host.program_digests(folder),
+            **({roce.program: sha256_of(roce.program)} if roce and roce.program else {}),
             **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
             **{f"{ACTIONS}{path}": sha256_of(own_actions[key]) for key, path in actions.items()},
         },

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from inventory.strictyaml import Duration, StrictModel, suggest
+from inventory.strictyaml import CongestionControlName, Duration, StrictModel, suggest
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
     SOME,
@@ -36,7 +36,6 @@ from orchestration.core.trial import (
     FORMER_BACKENDS,
     STRATA,
     BackendName,
-    CongestionControl,
     Draw,
     Scalar,
 )
@@ -101,7 +100,7 @@ class Sent(StrictModel):
     """What sends a pattern's flows, and their congestion control, by default that of the class."""
 
     driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
-    congestion_control: CongestionControl | None = None
+    congestion_control: CongestionControlName | None = None
 
 
 class Classed(Sent):

@@ -17,7 +17,7 @@ from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestration.analysis.index.entries import Entry
+    from orchestration.analysis.index import Entry
 
 REPORT_FILE, INDEX_FILE = "report.html", "index.html"
 
@@ -27,7 +27,7 @@ def chosen_runs(paths: Sequence[Path]) -> list[Path]:
 
     Raises InputError for one of several paths that does not exist.
     """
-    from orchestration.results.found import trial_folders
+    from orchestration.results.reader import trial_folders
     from orchestration.run.folder import run_folders
 
     found: dict[Path, Path] = {}
@@ -54,13 +54,12 @@ def report_index(
     html: bool,
 ) -> None:
     """Print an index of runs and, with `html`, write it and the reports that it lacks."""
-    from orchestration.analysis.index.entries import index_to_json
-    from orchestration.analysis.index.page import index_blocks, index_page
+    from orchestration.analysis.index import index_blocks, index_page, index_to_json
     from orchestration.core.files import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.json import json_text
     from orchestration.render.terminal import show
-    from orchestration.results.found import recorded_files
+    from orchestration.results.reader import recorded_files
 
     page = _page(paths, output, INDEX_FILE)
     data = page.with_suffix(".json")
@@ -97,7 +96,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
 
     With `html` a report that is missing, or older than a trial, is made.
     """
-    from orchestration.analysis.index.entries import entry_of, unread_entry
+    from orchestration.analysis.index import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
     from orchestration.render.html import replace_file
@@ -198,18 +197,18 @@ def report_one(
     from orchestration.analysis.summary import summarise
 
     if pdf:
-        from orchestration.analysis.report.pdf import find_browser
+        from orchestration.analysis.report.output import find_browser
 
         find_browser()  # fail before the work, not after it
     with Phases() as phases:
         phases.phase("reading trials")
         summary = summarise(run_folder, baseline, phases.step)
     if as_json:
-        from orchestration.analysis.tables import summary_to_json
+        from orchestration.analysis.report.output import summary_to_json
 
         print_json(summary_to_json(summary))
     else:
-        from orchestration.analysis.tables import report_blocks
+        from orchestration.analysis.report.output import report_blocks
         from orchestration.render.terminal import show
 
         show(*report_blocks(summary))
@@ -225,11 +224,11 @@ def report_one(
         replace_file(run_folder / REPORT_FILE, made.html)
         typer.echo(f"page: {run_folder / REPORT_FILE}", err=True)
     if csv:
-        from orchestration.analysis.report.csv_files import write_csv
+        from orchestration.analysis.report.output import write_csv
 
         typer.echo(f"csv: {len(write_csv(csv, summary, made.csv))} files in {csv}", err=True)
     if pdf:
-        from orchestration.analysis.report.pdf import print_page
+        from orchestration.analysis.report.output import print_page
 
         with Phases() as phases:
             phases.phase("printing")

@@ -35,8 +35,8 @@ from orchestration.cluster.authentication import (
     with_token,
 )
 from orchestration.core.errors import NotReadyError
+from orchestration.device.client import side_by_side
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets, connect, disconnect
 
 _START_S = 90.0

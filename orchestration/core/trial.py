@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
-from orchestration.core.congestion import CONTROLS, PROGRAM
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import RoceSpec
 
@@ -222,25 +221,8 @@ class FaultSpec:
     share: float = 0.0
 
 
-CongestionControl = Literal[
-    "dctcp",
-    "cubic",
-    "reno",
-    "bbr",
-    "dcqcn",
-    "swift",
-    "timely",
-    "hpcc",
-    "rlcc",
-    "rlcc-mlp",
-    "rlcc-lstm",
-    "fixed",
-    "program",
-]
 # How TCP tells a loss: by time (RACK, RFC 8985), or by three duplicate ACKs (RFC 6582).
 LossDetection = Literal["rack", "duplicate-acks"]
-# Congestion controls of RoCE NICs; all others are of TCP.
-ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -262,7 +244,7 @@ LINUX, CLOSLOOP = FabricSpec(), FabricSpec("closloop")
 class HostSpec:
     """The hosts' congestion control (for classes that name none), TCP's minimum RTO, and RoCE.
 
-    `roce` is None unless some flows are RoCE: by their class, or by this control.
+    `roce` is None unless some flows are RoCE: those whose class has its control, or this is it.
     """
 
     congestion_control: str = "dctcp"
@@ -273,7 +255,7 @@ class HostSpec:
     @property
     def is_roce(self) -> bool:
         """Whether flows of classes that name no congestion control are RoCE, not TCP."""
-        return self.congestion_control in ROCE_CONTROLS
+        return self.roce is not None and self.roce.control == self.congestion_control
 
     def control_of(self, class_control: str) -> str:
         """Return the congestion control of flows, given that of their class or ""."""

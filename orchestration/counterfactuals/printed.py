@@ -18,8 +18,7 @@ from orchestration.render.figure_style import FAINT, base_figure
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, Estimate, quantity, signed
-from orchestration.render.page import Block, Items, Page, Paragraph, Pictures
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Block, Items, Page, Paragraph, Picture, Pictures, rows_of
 from orchestration.render.table import Table, Value, table
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from collectors.readers.flows import ELEPHANT_BYTES, FlowReading, queue_numbers
 from collectors.readers.tc import QueueReading
-from orchestration.agent.readers.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
+from orchestration.agent.linux_switch.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
 from orchestration.core.records import Ints
 from orchestration.datapath.hosts import HOST_STATE, NIC_STATE, Hosts, PairCounters
 from orchestration.datapath.paths import PATHS_STATE, PathFile

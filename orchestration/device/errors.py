@@ -30,6 +30,22 @@ class DeviceGone(DeviceError):  # noqa: N818 (names a state, like Interrupted)
     code = Code.DEVICE_GONE
 
 
+def lost(device: str, why: str) -> DeviceGone:
+    """Return the error for a connection that has ended; `why` may be empty."""
+    return DeviceGone(
+        device,
+        f"the connection is lost ({why or 'closed'})",
+        "see whether the device still runs; `closloop restore` puts back what it can reach",
+    )
+
+
+def silent(device: str, what: str) -> DeviceGone:
+    """Return the error for an agent that says nothing."""
+    return DeviceGone(
+        device, what, "see whether the device is overloaded or the network to it is down"
+    )
+
+
 class LoginRefused(DeviceError):  # noqa: N818
     """Logging in failed: the host key is unknown, or the device refuses our key or user."""
 

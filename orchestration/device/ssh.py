@@ -65,9 +65,7 @@ class Secrets:
 def connect(access: Access, known_hosts_file: str, secrets: Secrets | None = None) -> Connection:
     """Log in to a device and return the open connection; `disconnect` closes it.
 
-    Raises:
-        LoginRefused: unknown or changed host key of any hop, key or password refused.
-        DeviceGone: no route, nothing listens, no answer.
+    Raises LoginRefused for any hop's host key, a key or a password; DeviceGone without an answer.
     """
     *jumps, last = way(access)
     login = _Login(access, known_hosts_file, secrets or Secrets())

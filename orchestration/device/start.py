@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from inventory.rack import Access
-from orchestration.device.bundle import OLDEST, STARTED, STARTER
-from orchestration.device.errors import DeviceError, DeviceGone
+from orchestration.agent import OLDEST_PYTHON
+from orchestration.device.bundle import STARTED, STARTER
+from orchestration.device.errors import DeviceError, DeviceGone, lost, silent
 from orchestration.device.ssh import Secrets
 
 SUDO = "sudo"
@@ -73,15 +74,13 @@ _REFUSALS = (
 
 
 class _PasswordWanted(Exception):  # noqa: N818 (names what is so)
-    """Sudo does not run the command without a password."""
+    pass
 
 
 def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> Any:
     """Return the channel to a Python that waits for the agent's program on its standard input.
 
-    Raises:
-        DeviceError: no Python or an old one there, or sudo refuses, with the reason.
-        DeviceGone: the connection is lost, or nothing answers.
+    Raises DeviceError for no Python or an old one there, or if sudo refuses; DeviceGone.
     """
     command = f"{shlex.quote(access.python)} -c {shlex.quote(STARTER)}"
     if not access.become:
@@ -137,15 +136,15 @@ class _Start:
                 self._listen(channel, deadline)
             channel.set_combine_stderr(False)
         except (SSHException, OSError, EOFError) as error:
-            problem = self._lost(error)
+            problem = lost(self._access.device, self._secrets.hide(str(error)))
         if problem is not None:
             # outside of any handler: a traceback of the sending would show what was sent
             raise problem
         assert found is not None
-        if (int(found[1]), int(found[2])) < OLDEST:
+        if (int(found[1]), int(found[2])) < OLDEST_PYTHON:
             raise self._error(
                 f"has Python {found[1].decode()}.{found[2].decode()}; "
-                f"the agent needs {OLDEST[0]}.{OLDEST[1]} or newer",
+                f"the agent needs {'.'.join(map(str, OLDEST_PYTHON))} or newer",
                 "install a newer one beside it, and name it in the inventory: "
                 "ansible_python_interpreter: /usr/bin/python3.9",
             )
@@ -194,11 +193,8 @@ class _Start:
         if time.monotonic() < deadline:
             return None
         text = self._secrets.hide(self._said)
-        return DeviceGone(
-            self._access.device,
-            f"its agent does not start: {text}" if text else "its agent does not answer",
-            "see whether the device is overloaded or the network to it is down",
-        )
+        what = f"its agent does not start: {text}" if text else "its agent does not answer"
+        return silent(self._access.device, what)
 
     def _ended(self) -> Exception:
         """Return why the command has ended before the starter ran."""
@@ -221,14 +217,6 @@ class _Start:
             if re.search(pattern, self._said):
                 return self._error(what, remedy)
         return None
-
-    def _lost(self, error: Exception) -> DeviceGone:
-        why = self._secrets.hide(str(error)) or "closed"
-        return DeviceGone(
-            self._access.device,
-            f"the connection is lost ({why})",
-            "see whether the device still runs; `closloop restore` puts back what it can reach",
-        )
 
     def _error(self, what: str, remedy: str) -> DeviceError:
         for name, value in (("{user}", self._access.user), ("{python}", self._access.python)):

@@ -23,8 +23,7 @@ from orchestration.core.records import Floats, Ints, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import UnitError
-from orchestration.results.found import trial_folders
-from orchestration.results.reader import TrialResult, read_trial
+from orchestration.results.reader import TrialResult, read_trial, trial_folders
 
 Run = Annotated[
     Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from collectors.bpf.compile import FLOW_TABLE, flow_table_object, rack_flow_table_object
+from collectors.bpf.compile import FLOW_TABLE, flow_table_object
 from orchestration.core.errors import NotReadyError
 from orchestration.core.files import BPF, KERNEL, PACKAGE, SOURCES
 from orchestration.core.provenance import versions
@@ -79,7 +79,7 @@ def _fill(package: Path, binary: Path, manifest: Manifest, closloop: str) -> Non
         shutil.copy(binary.with_name(name), built)
     programs = package / BPF
     programs.mkdir()
-    for program in (flow_table_object(), rack_flow_table_object()):
+    for program in (flow_table_object(), flow_table_object(on_a_rack=True)):
         shutil.copy(program, programs)
     sources = package / SOURCES
     (sources / "net_closloop").mkdir(parents=True)

@@ -22,9 +22,8 @@ from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.core.problems import Code, Problem, told
-from orchestration.device.client import open_agents
+from orchestration.device.client import Fleet, gather, holder_name, open_agents
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model

@@ -22,7 +22,8 @@ from uuid import uuid4
 
 import orchestration
 from inventory.rack import Access, Rack
-from orchestration.agent.linux.netlink import RouteSocket, claims
+from orchestration.agent.linux.fib import claims
+from orchestration.agent.linux.netlink import RouteSocket
 from orchestration.core.errors import (
     InputError,
     Interrupted,
@@ -34,8 +35,8 @@ from orchestration.core.errors import (
 )
 from orchestration.core.machine import Stopwatch
 from orchestration.core.trial import HostSpec
+from orchestration.device.client import holder_name
 from orchestration.device.errors import printable
-from orchestration.device.fleet import holder_name
 from orchestration.device.jumps import SECRET_VARIABLES
 from orchestration.device.ssh import Secrets
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory

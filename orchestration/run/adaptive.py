@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.precision import Values, likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
+from orchestration.analysis.statistics import Values, likely_repeats, standing_at
 from orchestration.analysis.trial_figures import figures
 from orchestration.core.condition import TUNER, factors_of
 from orchestration.core.errors import InputError, TrialError

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.index.entries import History
+from orchestration.analysis.index import History
 from orchestration.campaign.cells import has_former_hpcc
 from orchestration.campaign.expand import Campaign
 from orchestration.core import machine

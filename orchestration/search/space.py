@@ -15,10 +15,11 @@ import numpy as np
 from orchestration.campaign.fields import read_param
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.load_balancing import LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS
-from orchestration.core.roce import DCQCN_PARAMETERS, DCQCN_SETS, RoceSpec
+from orchestration.core.roce import DCQCN_PARAMETERS, RoceSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
 from orchestration.core.units import format_duration, format_size
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tuners.ecn.static import REFERENCE_RATE_BPS
 from tuners.flowlet.settings import LONGEST_NS, SHORTEST_NS
 from tuners.learning.exact import exp, log

@@ -15,16 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from collectors.sinks.lines import Column, encode, series, unique_times
-from collectors.sinks.names import (
+from collectors.sinks.lines import (
     FILE,
     FLOW,
     MEASUREMENTS,
     OF_TABLES,
     ROW,
     TRIAL,
+    Column,
     Measurement,
+    encode,
     run_tag,
+    series,
+    unique_times,
 )
 from collectors.sinks.spool import DamagedSpool, SpooledRun
 from collectors.sinks.spooling import TARGETS, TIMES

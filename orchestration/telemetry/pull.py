@@ -13,8 +13,17 @@ from typing import Any
 import numpy as np
 
 from collectors.sinks.influx import InfluxConnection, Server
-from collectors.sinks.lines import Column
-from collectors.sinks.names import COMMON_TAGS, FILE, FLOW, OF_TABLES, ROW, TRIAL, Kind, Measurement
+from collectors.sinks.lines import (
+    COMMON_TAGS,
+    FILE,
+    FLOW,
+    OF_TABLES,
+    ROW,
+    TRIAL,
+    Column,
+    Kind,
+    Measurement,
+)
 from inventory.testbed_json import testbed_from_json
 from orchestration.core.errors import InputError, TrialError, unwritable
 from orchestration.core.files import whole_folder

@@ -16,12 +16,11 @@ from itertools import islice
 from pathlib import Path
 
 from collectors.sinks.influx import InfluxConnection
-from collectors.sinks.names import ACTIONS, PORT, SAMPLES
+from collectors.sinks.lines import ACTIONS, PORT, SAMPLES
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
-from orchestration.results.found import trial_folders
-from orchestration.results.reader import TrialResult, finished_trials, read_trial
+from orchestration.results.reader import TrialResult, finished_trials, read_trial, trial_folders
 from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
 from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
 from orchestration.telemetry.settings import Settings

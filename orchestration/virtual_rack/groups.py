@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from orchestration.agent.deadman_process import Process
+from orchestration.agent.safety.deadman_process import Process
 
 PREFIX = "closloop-rack-"
 ROOT = Path("/sys/fs/cgroup")

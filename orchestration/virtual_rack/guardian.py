@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestration.agent.deadman_process import Process
+from orchestration.agent.safety.deadman_process import Process
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.lending import give_back, lend, loans
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode

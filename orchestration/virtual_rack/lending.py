@@ -23,8 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestration.agent.deadman_process import Process
-from orchestration.agent.place import this_boot
+from orchestration.agent.safety.deadman_process import Process
+from orchestration.agent.safety.shared_folder import this_boot
 from orchestration.backends.emulated.system import bind, unmount
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import whole_folder

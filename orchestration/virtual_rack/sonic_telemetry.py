@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from orchestration.agent.linux.genetlink import GENL_HEADER, USERSOCK
 from orchestration.agent.linux.netlink import HEADER
 from orchestration.agent.sonic.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
-from orchestration.agent.sonic.stream import SESSIONS
-from orchestration.agent.sonic.telemetry import GROUPS, PROFILES
+from orchestration.agent.sonic.stream import GROUPS, PROFILES, SESSIONS
 from orchestration.virtual_rack.sonic_model import QUEUES, Plane, QueueCounts, SwitchModel
 
 TABLES = (PROFILES, GROUPS)

@@ -8,7 +8,8 @@ import ipaddress
 import os
 
 from ansible.module_utils.agent.linux import ethtool
-from ansible.module_utils.agent.linux.netlink import RouteSocket, claims
+from ansible.module_utils.agent.linux.fib import claims
+from ansible.module_utils.agent.linux.netlink import RouteSocket
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import queues, routes
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
@@ -82,6 +83,22 @@ class Network(Device):
         self._queues = queues.Queues(self._route)
         self._fabric = ""
         self._ours: set = set()
+        # by kind: all values by the rest of their keys, and what sets one
+        self._tables = {
+            "queues": self._all_queues,
+            "address": self._routing.addresses,
+            "route": self._routing.routes,
+            "rule": self._routing.rules,
+        }
+        self._setters = {
+            "sysctl": self._sysctls.apply,
+            "mtu": self._links.set_mtu,
+            "up": self._links.set_up,
+            "offloads": routes.set_offloads,
+            "address": self._routing.set_address,
+            "route": self._routing.set_route,
+            "rule": self._routing.set_rule,
+        }
 
     def wanted(self, desired: dict) -> dict:
         """Return the wanted values by key."""
@@ -127,18 +144,13 @@ class Network(Device):
     def read(self, keys: list) -> dict:
         """Return the present values of `keys`."""
         self._links.refresh()
-        tables: dict = {}
         kinds = {key.partition(" ")[0] for key in keys}
-        if "queues" in kinds:
-            by_index = self._queues.read()
-            tables["queues"] = {n: by_index.get(i, []) for n, i in self._links.index.items()}
-        if "address" in kinds:
-            tables["address"] = self._routing.addresses()
-        if "route" in kinds:
-            tables["route"] = self._routing.routes()
-        if "rule" in kinds:
-            tables["rule"] = self._routing.rules()
+        tables = {kind: table() for kind, table in self._tables.items() if kind in kinds}
         return {key: self._value(key, tables) for key in keys}
+
+    def _all_queues(self) -> dict:
+        by_index = self._queues.read()
+        return {name: by_index.get(index, []) for name, index in self._links.index.items()}
 
     def _value(self, key: str, tables: dict) -> object:
         kind, _, rest = key.partition(" ")
@@ -224,24 +236,11 @@ class Network(Device):
                 ) from None
 
     def _apply(self, kind: str, rest: str, before: object, after: object) -> None:
-        if kind == "sysctl":
-            self._sysctls.apply(rest, after)
-        elif kind == "mtu":
-            self._links.set_mtu(rest, after)
-        elif kind == "up":
-            self._links.set_up(rest, after)
-        elif kind == "offloads":
-            routes.set_offloads(rest, after)
-        elif kind == "queues" and isinstance(after, dict):
-            self._queues.build(self._links.require(rest), before, after)
-        elif kind == "queues":
-            self._queues.restore(self._links.require(rest), before, after)
-        elif kind == "address":
-            self._routing.set_address(rest, after)
-        elif kind == "route":
-            self._routing.set_route(rest, after)
+        if kind == "queues":
+            change = self._queues.build if isinstance(after, dict) else self._queues.restore
+            change(self._links.require(rest), before, after)
         else:
-            self._routing.set_rule(rest, after)
+            self._setters[kind](rest, after)
 
     def shown(self, key: str, value: object) -> str:
         """Return a value in a form for people."""

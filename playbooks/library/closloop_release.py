@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.agent.main import OperationError
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.closloop.reconcile import release
+from ansible.module_utils.closloop.reconcile import Refused, release
 
 DOCUMENTATION = r"""
 module: closloop_release
@@ -36,7 +35,7 @@ def main() -> None:
     try:
         release(module.params["lease"])
         module.exit_json(changed=False)
-    except OperationError as error:
+    except Refused as error:
         module.fail_json(msg=error.what, remedy=error.remedy)
 
 

@@ -20,7 +20,7 @@ import glob
 import json
 import os
 
-from ansible.module_utils.agent.dcqcn import lockdown, places
+from ansible.module_utils.agent.host.dcqcn import lockdown, places
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.core.files import write_whole
@@ -172,7 +172,6 @@ class RoceHost(Device):
         return bool(reason)
 
     def _reason(self, kind: str, words: list) -> str:
-        """Return why this host does not offer a setting, or ""."""
         reason = ""
         if kind in ("dscp", "pfc"):
             _, reason = self._dcb("app" if kind == "dscp" else "pfc", words[0])

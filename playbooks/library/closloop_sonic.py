@@ -8,20 +8,19 @@ import time
 
 from ansible.module_utils.agent.sonic import configdb
 from ansible.module_utils.agent.sonic.asics import refusal
-from ansible.module_utils.agent.sonic.resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    SOCKET,
-    Redis,
-    RedisError,
-)
-from ansible.module_utils.agent.sonic.telemetry import CONSTANTS_FILE, offered
+from ansible.module_utils.agent.sonic.resp import ASIC_DB, CONFIG_DB, SOCKET, Redis, RedisError
+from ansible.module_utils.agent.sonic.stream import CONSTANTS_FILE, offered
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.closloop.sonic_buffers import lossless_rows
-from ansible.module_utils.closloop.sonic_streams import stream_rows
-from ansible.module_utils.closloop.sonic_undo import LISTS, noted, parts, restored
+from ansible.module_utils.closloop.sonic_rows import (
+    LISTS,
+    lossless_rows,
+    noted,
+    parts,
+    restored,
+    stream_rows,
+)
 from ansible.module_utils.closloop.sonic_watchdog import (
     VERSION_FILE,
     Restart,
@@ -124,6 +123,8 @@ class Tables(Device):
         try:
             asic, streams = asic_of(self.version_file), offered(self.constants_file)
             return stream_rows(self._redis, queues, desired["telemetry_us"], asic, streams)
+        except RedisError:
+            raise
         except Refused as error:
             self.skip("High Frequency Telemetry", f"{error.what}: {error.remedy}")
             return {}
@@ -226,7 +227,6 @@ class Tables(Device):
         self._poll(changes)
 
     def _whole(self, changes: list) -> list:
-        """Return the changes with whole rows, or None, before and after."""
         result = []
         for change in changes:
             before = change.before["row"] if change.before else None

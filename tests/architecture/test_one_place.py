@@ -148,7 +148,7 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
     later = "select max(gap_ns) as most from actions_flowlet"
     assert json.loads(closloop(copy, "sql", "runs", later, "--json")) == [{"most": 500_000}]
     assert "gap_ns" in closloop(copy, "signals")
-    names = python(copy, "from collectors.sinks.names import MEASUREMENTS; print(*MEASUREMENTS)")
+    names = python(copy, "from collectors.sinks.lines import MEASUREMENTS; print(*MEASUREMENTS)")
     assert "closloop_action_flowlet" in names.split()
 
     # the targets are the agents of an environment, and choose within the declared bounds
@@ -198,5 +198,5 @@ def test_a_new_counter_is_its_declaration_and_a_reader_in_each_backend_that_has_
     assert rows["before/throw-away"]["twice"] is None
     after = {name: int(rows["after/throw-away"][name]) for name in ("once", "twice")}
     assert after["twice"] == 2 * after["once"] > 0
-    fields = "from collectors.sinks.names import PORT; print(*PORT.fields)"
+    fields = "from collectors.sinks.lines import PORT; print(*PORT.fields)"
     assert "sent_twice" in python(copy, fields).split()

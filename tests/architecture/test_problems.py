@@ -32,7 +32,7 @@ ARROW = re.compile(r"\n\s*-> |^ {2,}-> ")
 # Help, and pages that are written: what they name exists, but they are no remedies.
 VERBS = re.compile(r"/verbs?(_\w+)?\.py:")
 NO_REMEDIES = (
-    "orchestration/analysis/index/page.py",
+    "orchestration/analysis/index.py",
     "orchestration/analysis/report/report_page.py",
     "orchestration/campaign/starter/text.py",
     "orchestration/cli/",

@@ -7,7 +7,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration.analysis.packet_hops import packet_hops
+from orchestration.analysis.port_figures import packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN

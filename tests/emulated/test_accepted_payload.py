@@ -17,7 +17,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
-from orchestration.results.load_fact import FACT
+from orchestration.results.reader import LOAD_FACT
 from orchestration.results.writer import write_trial
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
@@ -56,7 +56,7 @@ def run(tmp_path):
 
 
 def load_of(one):
-    return load_facts(one.trial, one.testbed, one.schedule, one.record)[FACT]
+    return load_facts(one.trial, one.testbed, one.schedule, one.record)[LOAD_FACT]
 
 
 def carried_bytes(one, at_ns):

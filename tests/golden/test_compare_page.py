@@ -14,7 +14,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.comparison.blocks import comparison_page
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend

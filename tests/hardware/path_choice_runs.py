@@ -15,11 +15,10 @@ import sys
 import time
 
 from orchestration.agent.bpf.elf import Program
-from orchestration.agent.bpf.load import bpf, create_map, data_map, load
-from orchestration.agent.bpf.maps import LPM_TRIE, NO_PREALLOC
+from orchestration.agent.bpf.load import LPM_TRIE, NO_PREALLOC, bpf, create_map, data_map, load
 from orchestration.agent.linux.fib import Hop
-from orchestration.agent.readers.path_routes import KEY, PLACE, Copy
-from orchestration.agent.readers.paths import HEAD, TABLES_AT
+from orchestration.agent.linux_switch.path_routes import KEY, PLACE, Copy
+from orchestration.agent.linux_switch.paths import HEAD, TABLES_AT
 
 TEST_RUN, REDIRECT, NEXT = 10, 7, 0xFFFFFFFF
 CONTEXT_BYTES, INGRESS_AT, IFINDEX_AT = 192, 36, 40

@@ -19,13 +19,7 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.sonic.counters import operations
-from orchestration.agent.sonic.resp import (
-    APPL_DB,
-    ASIC_DB,
-    CONFIG_DB,
-    COUNTERS_DB,
-    Redis,
-)
+from orchestration.agent.sonic.resp import APPL_DB, ASIC_DB, CONFIG_DB, COUNTERS_DB, Redis
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.virtual_rack import sonic_telemetry

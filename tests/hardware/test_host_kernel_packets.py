@@ -34,7 +34,7 @@ import subprocess
 import sys
 
 from collectors.bpf.compile import RED_LAW, compiled
-from orchestration.agent.readers.marks import MarkedQueues
+from orchestration.agent.linux_switch.marks import MarkedQueues
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.main import OperationError
 

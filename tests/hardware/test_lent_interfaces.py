@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.agent.deadman_process import Process
 from orchestration.agent.linux import ethtool
+from orchestration.agent.safety.deadman_process import Process
 from orchestration.bench import machine
 from orchestration.bench.killed_racks import FOUR_DEVICES
 from orchestration.core.errors import NotReadyError

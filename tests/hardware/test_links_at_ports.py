@@ -16,11 +16,11 @@ pytestmark = [
 TRIED = """
 import os, socket
 from orchestration.agent.bpf import tcx
-from collectors.bpf.compile import rack_flow_table_object
+from collectors.bpf.compile import flow_table_object
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import data_map, load
 
-program = read_program(rack_flow_table_object().read_bytes())
+program = read_program(flow_table_object(on_a_rack=True).read_bytes())
 data, _ = data_map(program.data_bytes, b"tried")
 loopback = socket.if_nametoindex("lo")
 

@@ -17,9 +17,8 @@ from orchestration.core.records import FlowRecords
 from orchestration.core.status import DONE, FAILED, UNFINISHED
 from orchestration.core.topology import TrafficClass
 from orchestration.core.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
-from orchestration.device.client import AgentClient
+from orchestration.device.client import AgentClient, Fleet
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet
 from traffic.drivers.programs import Flow, Launch, Outcome, driver
 from traffic.drivers.rack_programs import (
     SERVICES,

@@ -78,7 +78,7 @@ import base64
 import subprocess
 
 from collectors.bpf.compile import RED_LAW, compiled
-from orchestration.agent.readers.marks import MarkedQueues
+from orchestration.agent.linux_switch.marks import MarkedQueues
 from orchestration.agent.linux import qdiscs
 
 leaf = qdiscs.leaf_handle(0)

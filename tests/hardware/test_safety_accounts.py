@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from orchestration.agent import deadman_process
-from orchestration.agent.deadman import DeadMan, address
-from orchestration.agent.lease import Leases
 from orchestration.agent.main import Decoder, OperationError, encode
-from orchestration.agent.place import locked, this_boot
-from orchestration.agent.records import canonical, hash_of, new_record
+from orchestration.agent.safety import deadman_process
+from orchestration.agent.safety.deadman import DeadMan, address
+from orchestration.agent.safety.lease import Leases
+from orchestration.agent.safety.records import canonical, hash_of, new_record
+from orchestration.agent.safety.shared_folder import locked, this_boot
 
 pytestmark = pytest.mark.root
 
@@ -340,7 +340,7 @@ def silent(_: dict[str, Any]) -> bytes:
 def test_another_accounts_process_at_the_timers_name_is_named_and_not_believed(
     device: Device, child: Any, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestration.agent.timer_link._FOREIGN_TIMEOUT_S", 0.02)
+    monkeypatch.setattr("orchestration.agent.safety.deadman_client._FOREIGN_TIMEOUT_S", 0.02)
     pid = child(MALLORY, listens(device.shared, answer))
     record(0, device.shared)
 
@@ -371,7 +371,7 @@ def test_another_accounts_process_at_the_timers_name_is_named_and_not_believed(
 def test_a_name_that_is_held_without_listening_is_said(
     device: Device, child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestration.agent.deadman._NAME_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("orchestration.agent.safety.deadman._NAME_TIMEOUT_S", 0.1)
 
     def work(ready: Callable[[], None]) -> None:
         holder = socket.socket(socket.AF_UNIX)

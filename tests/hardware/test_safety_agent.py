@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestration.agent.deadman_process import Process
-from orchestration.agent.lease import Leases
 from orchestration.agent.main import Decoder, OperationError, encode
+from orchestration.agent.safety.deadman_process import Process
+from orchestration.agent.safety.lease import Leases
 
 # most of them wait for timers
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 _AGENT = """
 import json, sys
 from pathlib import Path
-from orchestration.agent import deadman, lease
+from orchestration.agent.safety import deadman, lease
 from orchestration.agent.main import Agent
 
 shared = Path(sys.argv[1])
@@ -350,7 +350,7 @@ def given_up(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 _TRY_TWICE = """
-from orchestration.agent import deadman_process
+from orchestration.agent.safety import deadman_process
 deadman_process._TRIES, deadman_process._TRY_EVERY_S = 2, 0.01
 """
 
@@ -580,6 +580,6 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("orchestration.agent.lease.write_record", full)
+    monkeypatch.setattr("orchestration.agent.safety.lease.write_record", full)
     with pytest.raises(OperationError, match="its disk is full"):
         Leases(tmp_path / "closloop", "boot").take({"holder": "ann", "ttl_s": 1, **ANN})

@@ -19,7 +19,7 @@ from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
 from orchestration.backends.emulated.namespaces import Fabric
-from orchestration.agent import deadman, state
+from orchestration.agent.safety import deadman, state
 from orchestration.agent.main import Decoder, encode
 from orchestration.agent.main import Agent
 from orchestration.agent.linux.netlink import RouteSocket

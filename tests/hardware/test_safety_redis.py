@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from orchestration.agent import state
 from orchestration.agent.main import OperationError
-from orchestration.agent.sonic import rows
+from orchestration.agent.safety import state
+from orchestration.agent.sonic import configdb
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 
 pytestmark = pytest.mark.redis
@@ -37,7 +37,7 @@ def redis(tmp_path, monkeypatch):
     client = Redis(path, patience_s=20.0)
     for key, row in ROWS.items():
         client.call(CONFIG_DB, "HSET", key, *(word for pair in row.items() for word in pair))
-    monkeypatch.setattr(rows, "Redis", lambda: Redis(path, patience_s=0.2))
+    monkeypatch.setattr(configdb, "Redis", lambda: Redis(path, patience_s=0.2))
     yield client
     client.close()
     server.kill()
@@ -48,7 +48,7 @@ def redis(tmp_path, monkeypatch):
 def saved(tmp_path, monkeypatch):
     """The file of `config save`, not written yet."""
     file = tmp_path / "config_db.json"
-    monkeypatch.setattr(rows, "SAVED_CONFIG", str(file))
+    monkeypatch.setattr(configdb, "SAVED_CONFIG", str(file))
     return file
 
 
@@ -137,7 +137,7 @@ def commands(redis):
 
 
 def test_a_redis_that_is_away_is_said_with_the_remedy(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "Redis", lambda: Redis(str(tmp_path / "none"), patience_s=0.0))
+    monkeypatch.setattr(configdb, "Redis", lambda: Redis(str(tmp_path / "none"), patience_s=0.0))
     with pytest.raises(OperationError, match="does not answer") as caught:
         snapshot()
     assert "docker ps" in caught.value.remedy

@@ -14,8 +14,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
-from orchestration.agent.place import SHARED
-from orchestration.agent.records import hash_of
+from orchestration.agent.safety.records import hash_of
+from orchestration.agent.safety.shared_folder import SHARED
 from orchestration.backends.hardware.safety.guard import Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.device.client import AgentClient

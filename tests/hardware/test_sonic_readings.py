@@ -10,12 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestration.agent.sonic.resp import (
-    CONFIG_DB,
-    COUNTERS_DB,
-    STATE_DB,
-    Redis,
-)
+from orchestration.agent.sonic.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from orchestration.core.records import MISSING
 from orchestration.virtual_rack.sonic_model import (
     QueueCounts,

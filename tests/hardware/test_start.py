@@ -14,8 +14,9 @@ import pytest
 from fabric import Connection
 
 from inventory.rack import Access
+from orchestration.agent import OLDEST_PYTHON
 from orchestration.device import start as starting
-from orchestration.device.bundle import OLDEST, STARTED, STARTER
+from orchestration.device.bundle import STARTED, STARTER
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable
 from orchestration.device.ssh import Secrets, connect
@@ -187,7 +188,7 @@ def test_every_python_runs_the_starter_and_says_its_version(python):
     done = subprocess.run([python, "-c", STARTER], input=b"6\nprint(", capture_output=True)
     version = STARTED.fullmatch(done.stdout)
     assert version is not None, done.stderr
-    old = (int(version[1]), int(version[2])) < OLDEST
+    old = (int(version[1]), int(version[2])) < OLDEST_PYTHON
     assert (done.returncode == 0 and done.stderr == b"") is old
     if not old:
         assert b"SyntaxError" in done.stderr

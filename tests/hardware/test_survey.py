@@ -15,8 +15,8 @@ from inventory.cabling import Neighbour, Survey
 from inventory.rack import Access, Rack
 from orchestration.agent import reach
 from orchestration.agent import survey as agent
+from orchestration.agent.host import rdma as nic_agent
 from orchestration.agent.linux import ethtool
-from orchestration.agent.readers import rdma as nic_agent
 from orchestration.agent.sonic.resp import APPL_DB, STATE_DB, Redis
 from orchestration.backends.hardware.survey import (
     judge_rack,

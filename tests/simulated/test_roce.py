@@ -14,7 +14,7 @@ from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import InputError, TrialError
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
-from orchestration.core.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
+from orchestration.core.roce import DECISIONS, HEADER_BYTES, RoceSpec
 from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
@@ -26,7 +26,8 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.datapath.flows import PARAMETER_ORDER
-from orchestration.results.load_fact import FACT
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
+from orchestration.results.reader import LOAD_FACT
 from orchestration.run import wiring
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
@@ -413,7 +414,7 @@ def test_delivered_is_what_receivers_kept_of_what_arrived(run):
     *_, sampled = run(incast, flow_sample_period_ns=100_000, **given)
     flows = sampled.samples["flow"]
     (kept,) = flows["acked_bytes"][flows.t_ns == 2 * MS].sum(axis=1)
-    load = load_facts(*plain)[FACT]
+    load = load_facts(*plain)[LOAD_FACT]
     assert load["delivered_bytes"] == kept
     _, testbed, _, record = plain
     (port,) = (

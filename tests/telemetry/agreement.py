@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from collectors.sinks.names import MEASUREMENTS, run_tag
+from collectors.sinks.lines import MEASUREMENTS, run_tag
 from orchestration.results.reader import finished_trials, read_trial
 
 

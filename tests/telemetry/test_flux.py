@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.sinks.names import MEASUREMENTS
+from collectors.sinks.lines import MEASUREMENTS
 from orchestration.telemetry.pull import query
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

@@ -9,8 +9,8 @@ import pytest
 from collectors.bpf import compile as compiler
 from orchestration.agent.bpf.congestion import read_control
 from orchestration.agent.bpf.elf import ObjectError, Program, read_program
-from orchestration.agent.readers.flow_layout import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
-from orchestration.agent.readers.paths import TABLES_AT
+from orchestration.agent.linux_switch.flow_layout import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
+from orchestration.agent.linux_switch.paths import TABLES_AT
 from orchestration.core.errors import NotReadyError
 
 LOAD_64 = struct.pack("<BBhi", 0x18, 0x01, 0, 8) + struct.pack("<BBhi", 0, 0, 0, 0)

@@ -12,7 +12,7 @@ import pytest
 from inventory.cabling import InterfaceState, Survey, judge
 from inventory.rack import Access, Rack
 from orchestration.agent import survey
-from orchestration.agent.dcqcn import lockdown
+from orchestration.agent.host.dcqcn import lockdown
 from orchestration.agent.linux import vrf
 from orchestration.agent.main import OperationError
 from orchestration.agent.sonic import asics

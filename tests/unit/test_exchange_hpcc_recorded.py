@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.summary import summarise
 from orchestration.backends.fluid.backend import FluidBackend

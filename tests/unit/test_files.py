@@ -103,7 +103,7 @@ def test_nothing_else_renames_what_it_wrote_into_place():
         "orchestration/backends/simulated/program.py",
         "orchestration/cluster/host.py",
         "orchestration/cluster/orders.py",
-        "orchestration/agent/lease.py",
+        "orchestration/agent/safety/lease.py",
         "orchestration/replay/build.py",
         "orchestration/run/folder.py",
         "orchestration/papers/catalogue.py",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectors.readers.flows import FlowTables, per_queue
-from orchestration.agent.readers.flow_layout import (
+from orchestration.agent.linux_switch.flow_layout import (
     CLEANUP_EVERY_SLOTS,
     ENTRY_BYTES,
     HEAD_BYTES,

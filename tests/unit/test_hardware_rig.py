@@ -11,7 +11,7 @@ from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.switches import SwitchReading
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.records import MISSING
-from orchestration.device.fleet import Clock
+from orchestration.device.client import Clock
 
 TESTBED = load_testbed("graphcc")
 AHEAD_NS = 10**15

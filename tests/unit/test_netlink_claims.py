@@ -8,7 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute, claims
+from orchestration.agent.linux.fib import claims
+from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute
 from orchestration.core.errors import NotReadyError
 from orchestration.provision import run
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from inventory.rack import Access
+from orchestration.agent.host import rdma as agent
 from orchestration.agent.main import OperationError
-from orchestration.agent.readers import rdma as agent
 from orchestration.backends.hardware.watches import NicWatch, growth
 from orchestration.device.errors import DeviceError
 

@@ -265,7 +265,6 @@ HEAD = "Device type:        BlueField3\n\nConfigurations:   Default    Current  
     ],
 )
 def test_what_the_firmware_lacks_is_said_by_name(monkeypatch, code, said, refused):
-    answer = subprocess.CompletedProcess([], code, said, "")
-    monkeypatch.setattr(pcc, "_run", lambda *_: answer)
+    monkeypatch.setattr(pcc, "run", lambda *_: (code, said, ""))
     found = pcc._firmware("mlx5_0")
     assert (refused in found[0][0]) if refused else found == []

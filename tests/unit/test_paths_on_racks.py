@@ -14,11 +14,17 @@ from inventory.rack import Access, Rack
 from orchestration.agent.linux.fib import Hop
 from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute
 from orchestration.agent.linux.sysctls import RUN_SYSCTLS
+from orchestration.agent.linux_switch import at_ports, path_routes
+from orchestration.agent.linux_switch.path_routes import (
+    KEY,
+    MOST_ROUTES,
+    PLACE,
+    ROUTE_BYTES,
+    Copy,
+    look,
+)
+from orchestration.agent.linux_switch.paths import Paths
 from orchestration.agent.main import OperationError
-from orchestration.agent.readers import path_routes
-from orchestration.agent.readers import paths as path_agent
-from orchestration.agent.readers.path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
-from orchestration.agent.readers.paths import Paths
 from orchestration.backends.hardware import switch_programs as balancing
 from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.switch_programs import Balancing, check_paths, path_services
@@ -26,8 +32,8 @@ from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of
 from orchestration.core.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.device.client import Fleet
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet
 
 NAMES = {5: "eth2", 7: "eth10", 6: "eth3"}
 DOWN, DEAD, CLONED = 0x10, 0x01, 0x200
@@ -165,8 +171,8 @@ def test_a_changed_route_gets_a_place_of_its_own_before_packets_look_there(monke
 
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
-    monkeypatch.setattr(path_agent.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(path_agent, "kernel_release", lambda: (6, 6))
+    monkeypatch.setattr(at_ports.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(at_ports, "kernel_release", lambda: (6, 6))
     (tmp_path / "lo").mkdir()
     return Paths(SimpleNamespace(at_end=lambda _: None), str(tmp_path)), tmp_path
 
@@ -177,11 +183,11 @@ def test_a_device_that_cannot_is_refused_in_plain_words(agent, monkeypatch):
     (net / "lo" / "phys_switch_id").write_text("248a07b2f400\n")
     with pytest.raises(OperationError, match="lo is a port of an ASIC"):
         paths.attempt(asked)
-    monkeypatch.setattr(path_agent, "kernel_release", lambda: (6, 5))
+    monkeypatch.setattr(at_ports, "kernel_release", lambda: (6, 5))
     with pytest.raises(OperationError, match=r"older than 6\.6") as caught:
         paths.attempt(asked)
     assert "6.6 or newer" in caught.value.remedy
-    monkeypatch.setattr(path_agent.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(at_ports.os, "geteuid", lambda: 1000)
     with pytest.raises(OperationError, match="only root"):
         paths.attempt(asked)
     with pytest.raises(OperationError, match="no paths are chosen here"):

@@ -30,10 +30,10 @@ OWN_UTILS = tuple(pkgutil.iter_modules(OWN_FOLDERS))
 # as Ansible does with its setting `module_utils`
 ansible_utils.__path__ = [*OWN_FOLDERS, *FOLDERS]
 
-from ansible.module_utils.agent.lease import Leases  # noqa: E402
 from ansible.module_utils.agent.main import OperationError  # noqa: E402
-from ansible.module_utils.agent.place import locked, this_boot  # noqa: E402
-from ansible.module_utils.agent.records import new_record, store  # noqa: E402
+from ansible.module_utils.agent.safety.lease import Leases  # noqa: E402
+from ansible.module_utils.agent.safety.records import new_record, store  # noqa: E402
+from ansible.module_utils.agent.safety.shared_folder import locked, this_boot  # noqa: E402
 from ansible.module_utils.closloop import queues, routes, sysctls  # noqa: E402
 from ansible.module_utils.closloop import reconcile as steps  # noqa: E402
 from ansible.module_utils.closloop.reconcile import (  # noqa: E402

@@ -10,11 +10,11 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.main import OperationError
-from orchestration.agent.senders.sender import operations
+from orchestration.agent.senders.driver_process import operations
 from orchestration.bench.outcome import bench_trial
 from orchestration.core.trial import SingleFlowSpec
+from orchestration.device.client import answered, gather
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.device.fleet import answered, gather
 from traffic.drivers.rack import RackFlows
 from traffic.schedule import make_schedule
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import closloop
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import t_interval

@@ -11,7 +11,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
-from orchestration.agent.identity import contradiction
+from orchestration.agent.safety.identity import contradiction
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import restore_open_runs, restore_runs

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestration.agent import state
-from orchestration.agent.identity import contradiction, identity, same_device
 from orchestration.agent.main import OperationError
-from orchestration.agent.sonic import rows
+from orchestration.agent.safety import state
+from orchestration.agent.safety.identity import contradiction, identity, same_device
+from orchestration.agent.sonic import configdb
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 
 HOST = {"machine_id": "a" * 32, "chassis": "", "macs": ["00:11:22:33:44:55", "00:11:22:33:44:56"]}
@@ -120,7 +120,7 @@ def test_a_sonic_switch_refuses_the_profiles_of_another(
         stdout=subprocess.DEVNULL,
         cwd=tmp_path,
     )
-    monkeypatch.setattr(rows, "Redis", lambda: Redis(path, patience_s=0.2))
+    monkeypatch.setattr(configdb, "Redis", lambda: Redis(path, patience_s=0.2))
     monkeypatch.setattr(state, "identity", lambda: identity(str(tmp_path), path))
     redis = Redis(path, patience_s=20.0)
     profile, metadata = "WRED_PROFILE|CLOSLOOP_Ethernet0_3", "DEVICE_METADATA|localhost"

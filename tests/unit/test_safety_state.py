@@ -10,8 +10,8 @@ from orchestration.agent.linux import netlink, qdiscs
 from orchestration.agent.linux.kernel import write_sysctls
 from orchestration.agent.linux.qdiscs import Red
 from orchestration.agent.main import OperationError
-from orchestration.agent.snapshot_form import check_form
-from orchestration.agent.state import differences, restore_plan, snapshot
+from orchestration.agent.safety.snapshot_form import check_form
+from orchestration.agent.safety.state import differences, restore_plan, snapshot
 from orchestration.backends.hardware.safety.outcomes import is_foreign, outcome_of, said
 
 RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestration.agent.sonic.cells import cells_of
+from orchestration.agent.sonic.asics import cells_of
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestration.agent.sonic import stream
 from orchestration.agent.sonic import stream as sonic_stream
-from orchestration.agent.sonic import telemetry
 from orchestration.agent.sonic.ipfix import records, templates
 from orchestration.agent.sonic.stream import DepthStream, RecordClock
 from orchestration.virtual_rack import sonic_telemetry
@@ -262,14 +262,14 @@ def test_times_of_the_wall_clock_are_exact_and_those_of_another_clock_at_most_a_
 
 def test_the_family_is_the_one_that_the_constants_name(tmp_path):
     file = tmp_path / "constants.yml"
-    assert telemetry.family(str(file)) == ("sonic_stel", "ipfix")
+    assert stream.family(str(file)) == ("sonic_stel", "ipfix")
     file.write_text("constants:\n  bgp:\n    genl_family: no\n")
-    assert telemetry.family(str(file)) == ("sonic_stel", "ipfix")
+    assert stream.family(str(file)) == ("sonic_stel", "ipfix")
     file.write_text(
         'constants:\n    high_frequency_telemetry:\n        genl_family: "other"\n'
         '        genl_multicast_group: "there"\n'
     )
-    assert telemetry.family(str(file)) == ("other", "there")
-    assert not telemetry.offered(str(file))
+    assert stream.family(str(file)) == ("other", "there")
+    assert not stream.offered(str(file))
     file.write_text(sonic_telemetry.constants())
-    assert telemetry.family(str(file)) == ("usersock", "3")
+    assert stream.family(str(file)) == ("usersock", "3")

@@ -17,7 +17,7 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.sonic.configdb import DEFAULTS
-from orchestration.agent.sonic.telemetry import GROUPS, PROFILES
+from orchestration.agent.sonic.stream import GROUPS, PROFILES
 from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import Traits, config_rows, model_of
@@ -226,7 +226,7 @@ def test_what_provisioning_and_its_undo_write_is_valid(models, release, name, qu
     wanted = desired_tables(rack, device)
     lossless = {port: [n for n in queues if n in (3, 4)] for port in wanted["PORT_QOS_MAP"]}
     before["BUFFER_PG"] = {k: row for k, row in before["BUFFER_PG"].items() if k.endswith("|0")}
-    buffers = load("sonic_buffers").lossless_rows(DynamicSwitch(), lossless)
+    buffers = load("sonic_rows").lossless_rows(DynamicSwitch(), lossless)
     assert len(buffers) == len(lossless) * len([n for n in queues if n in (3, 4)])
     assert problems(merged(before, wanted, split(buffers)), folder) == ""
     assert problems(merged(before, split(DEFAULTS)), folder) == ""
@@ -269,7 +269,7 @@ def test_rows_that_stream_depths_are_valid(models, name, queues):
     rack, device, model = rack_of(name, queues)
     folder, before = models("202605"), stock(model)
     places = [(port, str(queue)) for port, queue, _ in queue_places(rack, device)]
-    rows = load("sonic_streams").stream_rows(StockSwitch(before), places, 1000, "mellanox", True)
+    rows = load("sonic_rows").stream_rows(StockSwitch(before), places, 1000, "mellanox", True)
     wanted = merged(before, desired_tables(rack, device), split(rows))
     assert problems(wanted, folder) == ""
     for field, value in (("object_names@", "Ethernet999|3"), ("object_counters@", "DEPTH")):

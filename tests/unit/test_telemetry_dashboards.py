@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from collectors.sinks.names import COMMON_TAGS, MEASUREMENTS
+from collectors.sinks.lines import COMMON_TAGS, MEASUREMENTS
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 FOLDER = PLAYBOOKS / "files" / "grafana"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from collectors.sinks.names import COMMON_TAGS, MEASUREMENTS
+from collectors.sinks.lines import COMMON_TAGS, MEASUREMENTS
 from orchestration.core.knobs import ECN
 from orchestration.core.signals import recorded
 from orchestration.telemetry.delivery import _FIRST_WAIT_S, _LONGEST_WAIT_S

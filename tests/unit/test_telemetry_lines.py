@@ -6,8 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from influxdb_client import Point, WritePrecision
 
-from collectors.sinks.lines import encode, series, text_field, unique_times
-from collectors.sinks.names import ACTIONS, EVENT, MEASUREMENTS, PORT, run_tag
+from collectors.sinks.lines import (
+    ACTIONS,
+    EVENT,
+    MEASUREMENTS,
+    PORT,
+    encode,
+    run_tag,
+    series,
+    text_field,
+    unique_times,
+)
 
 PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1).filter(
     lambda text: not text.endswith("\\") and "\\" not in text

@@ -13,7 +13,7 @@ import pytest
 
 from collectors.recorder import Recorder
 from collectors.sinks.influx import Answer
-from collectors.sinks.names import MEASUREMENTS, run_tag
+from collectors.sinks.lines import MEASUREMENTS, run_tag
 from collectors.sinks.spooling import SpoolNote, leave_note, spooled, started_ns
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sinks.spool import DamagedSpool, SpoolWriter, spooled_bytes, spooled_runs
+from orchestration.core.files import partial_of
 
 LIMIT = 10 << 20
 
@@ -90,9 +91,8 @@ def test_a_folder_that_cannot_be_written_is_said_not_raised(tmp_path):
 def test_a_full_disk_ends_the_spool_and_nothing_else(tmp_path):
     writer, _ = write(tmp_path, [b"one"])
     [run] = spooled_runs(tmp_path)
-    (run.folder / "00000001.new").symlink_to("/dev/full")
+    Path(partial_of(run.folder / "00000001.part")).symlink_to("/dev/full")
     assert not writer.add(b"two")
-    (run.folder / "00000001.new").unlink()
     assert not writer.add(b"three")
     assert "No space left" in writer.full
     assert read(tmp_path) == [b"one"]

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.agent.senders.flows import Endpoints, Flows
-from orchestration.agent.senders.sockets import COLUMNS
+from orchestration.agent.senders.socket_driver import COLUMNS
 from orchestration.core.errors import TrialError
 from orchestration.core.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.device.client import AgentClient, Clock, Fleet, Request, gather
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Agent, Clock, Fleet, Request, gather
-from traffic.drivers.connections import host_addresses, services
+from traffic.drivers.connections import Endpoints, connected, host_addresses, services
 from traffic.drivers.rack_programs import (
     ControlNames,
     RackPrograms,
@@ -115,7 +114,7 @@ class RackFlows:
         self._end_ns = trial.duration_ns + trial.drain_ns
         testbed = rack.testbed
         ends = Endpoints(host_addresses(rack))
-        self._flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
+        self._flows = connected(schedule, ends, services(testbed, trial.traffic))
         by_sockets = [spec.driver == SOCKETS for spec in trial.traffic]
         ours = {flow for flow, pattern in enumerate(schedule.klass.tolist()) if by_sockets[pattern]}
         touching = {
@@ -145,7 +144,7 @@ class RackFlows:
             if errors := [said for said in answers.values() if isinstance(said, DeviceError)]:
                 raise self._cause(errors)
 
-    def _each(self, op: str) -> dict[str, tuple[Agent, Request]]:
+    def _each(self, op: str) -> dict[str, tuple[AgentClient, Request]]:
         return {host: (self._fleet.agents[host], (op, {})) for host in self._share}
 
     def _cause(self, errors: Sequence[DeviceError]) -> DeviceError:

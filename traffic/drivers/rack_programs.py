@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
-from orchestration.agent.senders.flows import Service
+from orchestration.agent.senders.connections import Service
 from orchestration.core.errors import NotReadyError, TrialError, raise_any
 from orchestration.core.problems import of_text
 from orchestration.core.records import FlowRecords, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.device.client import Clock, Fleet, answered, gather
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet, answered, gather
 from traffic.drivers.connections import host_addresses, services
 from traffic.drivers.programs import (
     Flow,

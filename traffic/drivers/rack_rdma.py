@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from inventory.rack import Rack
+from orchestration.device.client import Fleet
 from orchestration.device.errors import DeviceError, unreadable
-from orchestration.device.fleet import Fleet
 from traffic.drivers.programs import Options, ProgramDriver
 
-# The agent's service (`orchestration.agent.readers.rdma`).
+# The agent's service (`orchestration.agent.host.rdma`).
 SERVICE = "nic"
 
 

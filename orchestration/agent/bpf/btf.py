@@ -1,7 +1,6 @@
 """What is in the running kernel's structures, and where, from its type information (BTF).
 
-The format is that of the kernel's Documentation/bpf/btf.rst. Standard library only: devices run
-this.
+The format is that of the kernel's Documentation/bpf/btf.rst.
 """
 
 from __future__ import annotations

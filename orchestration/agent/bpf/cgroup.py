@@ -2,7 +2,7 @@
 
 A program stays attached when the process that did it ends, until it is detached or the kernel
 restarts. It is known by its name, its maps by theirs. Constants and layouts are those of
-include/uapi/linux/bpf.h. Standard library only: devices run this.
+include/uapi/linux/bpf.h.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from .load import PROG_ATTACH, LoadError, bpf
 
@@ -25,21 +25,14 @@ _PROGRAM_INFO = struct.Struct("=II8sIIQQQIIQ16s")
 _MAP_INFO = struct.Struct("=6I16s")
 
 
-class _Owned:
-    """A descriptor that is closed."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
 @contextmanager
 def cgroup(path: str) -> Iterator[int]:
     """Open a cgroup's folder."""
-    with closing(_Owned(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))) as opened:
-        yield opened.fd
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def attach(path: str, program: int, former: int | None = None) -> None:

@@ -7,7 +7,7 @@ and namespaces whose default it is, keep it until they end or take another, but 
 its name any more.
 
 It takes Linux 6.4 or newer (links of this kind), and its JIT. Constants and layouts are those of
-include/uapi/linux/bpf.h and include/net/tcp.h. Standard library only: devices run this.
+include/uapi/linux/bpf.h and include/net/tcp.h.
 """
 
 from __future__ import annotations
@@ -20,18 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from . import maps
 from .btf import VMLINUX, Layouts, smallest
 from .elf import Program, read_program, sections
-from .load import (
-    GPL,
-    LINK_CREATE,
-    STRUCT_OPS,
-    bpf,
-    create_map,
-    data_map,
-    load,
-)
+from .load import GPL, LINK_CREATE, STRUCT_OPS, bpf, create_map, data_map, load, put
 
 OLDEST = (6, 4)
 NAME_BYTES = 16  # TCP_CA_NAME_MAX, with the last one's 0
@@ -102,7 +93,7 @@ class Control:
         start, size = layouts.offset(_VALUE, "data"), layouts.size(_VALUE)
         value = bytearray(size)
 
-        def put(layout: str, field: str, what: int | bytes) -> None:
+        def fill(layout: str, field: str, what: int | bytes) -> None:
             struct.pack_into(layout, value, start + layouts.offset(_OPS, field), what)
 
         for member, program in programs.items():
@@ -110,14 +101,14 @@ class Control:
             place = layouts.number(_OPS), layouts.place(_OPS, member)
             loaded = load(code, label, STRUCT_OPS, GPL, place)
             self._fds.append(loaded)
-            put("=Q", member, loaded)
-        put("=I", "flags", _NON_RESTRICTED | _NEEDS_ECN)
-        put(f"={NAME_BYTES}s", "name", label)
+            fill("=Q", member, loaded)
+        fill("=I", "flags", _NON_RESTRICTED | _NEEDS_ECN)
+        fill(f"={NAME_BYTES}s", "name", label)
         self._fds.append(_type_information())
         types = self._fds[-1], layouts.number(_VALUE)
         made = create_map(_MAP_TYPE_STRUCT_OPS, 4, size, 1, _F_LINK, label, types)
         self._fds.append(made)
-        maps.put(made, bytes(4), bytes(value))
+        put(made, bytes(4), bytes(value))
         attributes = struct.pack("=4I", made, 0, _ATTACH_STRUCT_OPS, 0)
         self._fds.append(bpf(LINK_CREATE, attributes, f"register {name}"))
 

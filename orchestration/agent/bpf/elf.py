@@ -220,7 +220,6 @@ def _symbol_name(data: bytes, sections: list[_Section], table: _Section, number:
 
 
 def _symbol(data: bytes, table: _Section, number: int) -> tuple[int, int]:
-    """Return a symbol's section and its offset there."""
     if table.kind != _SYMTAB:
         raise ObjectError("relocations without a symbol table")
     home, value = struct.unpack_from("<HQ", data, table.offset + table.entry_size * number + 6)

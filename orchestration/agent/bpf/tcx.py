@@ -2,8 +2,7 @@
 
 A link (`struct bpf_link`) is closed by the kernel when the process that holds it ends, however it
 ends, and the program is off the interface then. Linux 6.6 brought it for traffic control (tcx).
-Constants and layouts are those of include/uapi/linux/bpf.h. Standard library only: devices run
-this.
+Constants and layouts are those of include/uapi/linux/bpf.h.
 """
 
 from __future__ import annotations

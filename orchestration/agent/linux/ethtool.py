@@ -1,7 +1,6 @@
 """Ethtool requests (ioctl SIOCETHTOOL): offloads, features, drivers and statistics.
 
-Agents, the guest and the Ansible modules use it, so it imports only the standard library and runs
-on Python 3.9. Struct layouts: linux/ethtool.h. All functions raise OSError if the kernel refuses.
+Struct layouts: linux/ethtool.h. All functions raise OSError if the kernel refuses.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
 """The IPv4 routes of the main table, with the state of their next hops.
 
-Standard library only: devices run this. Layouts: linux/rtnetlink.h, linux/nexthop.h.
+Layouts: linux/rtnetlink.h, linux/nexthop.h.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_network
 
-from .netlink import (
-    RTM_GETROUTE,
-    RTM_NEWROUTE,
-    RouteSocket,
-    attributes,
-    message,
-)
+from .netlink import RTM_GETROUTE, RTM_NEWROUTE, RouteSocket, attributes, message
 
 # What a socket that is told of changes subscribes to: RTMGRP_LINK, RTMGRP_IPV4_ROUTE.
 LINK_GROUP, ROUTE_GROUP = 0x1, 0x40
@@ -26,6 +21,8 @@ _DST, _OIF, _GATEWAY, _PRIORITY, _MULTIPATH, _TABLE, _VIA, _NH_ID = 1, 4, 5, 6, 
 _MAIN, _UNICAST, _CLONED = 254, 1, 0x200
 # RTNH_F_DEAD and RTNH_F_LINKDOWN: the interface is down, or has no carrier
 _DOWN = 0x01 | 0x10
+# A default route, also one in two halves, leads anywhere and is no claim to any network.
+_DEFAULT_BITS = 1
 
 Prefix = tuple[bytes, int]
 
@@ -55,25 +52,42 @@ class Route:
 def routes(kernel: RouteSocket) -> dict[Prefix, Route]:
     """Return the main table's routes by (network, bits); of several, that of the least metric."""
     found: dict[Prefix, tuple[int, Route]] = {}
-    for kind, payload in kernel.dump(message(RTM_GETROUTE, _RTMSG.pack(socket.AF_INET, *[0] * 8))):
-        family, bits, _, tos, table, _, _, type_, flags = _RTMSG.unpack_from(payload)
-        words = attributes(payload, _RTMSG.size)
-        if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED or tos:
+    for prefix, tos, type_, flags, words in _main_table(kernel):
+        if tos:
             continue
-        if _word(words, _TABLE, table) != _MAIN:
-            continue
-        hops = tuple(_hops(words, flags)) if type_ == _UNICAST else ()
-        prefix = (words.get(_DST, bytes(4)), bits)
-        metric = _word(words, _PRIORITY, 0)
+        ways = tuple(hops(words, flags)) if type_ == _UNICAST else ()
+        metric = word(words, _PRIORITY, 0)
         if prefix not in found or metric < found[prefix][0]:
-            found[prefix] = metric, Route(hops, not hops and _NH_ID in words)
+            found[prefix] = metric, Route(ways, not ways and _NH_ID in words)
     return {prefix: route for prefix, (_, route) in found.items()}
 
 
-def _hops(words: dict[int, bytes], flags: int) -> Iterator[Hop]:
+def claims(kernel: RouteSocket, prefix: str, ours: Collection[str]) -> list[str]:
+    """Return the networks that the main table has IPv4 routes to and that overlap with `prefix`.
+
+    Default routes, and routes to a network of `ours`, are left out.
+    """
+    wanted = ip_network(prefix)
+    found = [ip_network(to) for to, *_ in _main_table(kernel) if to[1] > _DEFAULT_BITS]
+    there = dict.fromkeys(str(to) for to in found if to.overlaps(wanted))
+    return [to for to in there if to not in ours]
+
+
+def _main_table(kernel: RouteSocket) -> Iterator[tuple[Prefix, int, int, int, dict[int, bytes]]]:
+    """Yield each route's prefix, type of service, type, flags and attributes."""
+    for kind, payload in kernel.dump(message(RTM_GETROUTE, _RTMSG.pack(socket.AF_INET, *[0] * 8))):
+        family, bits, _, tos, table, _, _, type_, flags = _RTMSG.unpack_from(payload)
+        if kind == RTM_NEWROUTE and family == socket.AF_INET and not flags & _CLONED:
+            words = attributes(payload, _RTMSG.size)
+            if word(words, _TABLE, table) == _MAIN:
+                yield (words.get(_DST, bytes(4)), bits), tos, type_, flags, words
+
+
+def hops(words: dict[int, bytes], flags: int) -> Iterator[Hop]:
+    """Yield the next hops of a route, given its attributes and flags."""
     if _MULTIPATH not in words:
         if _OIF in words:
-            yield Hop(_word(words, _OIF, 0), *_router(words), 1, not flags & _DOWN)
+            yield Hop(word(words, _OIF, 0), *_router(words), 1, not flags & _DOWN)
         return
     data, at = words[_MULTIPATH], 0
     while at + _NEXTHOP.size <= len(data):
@@ -93,5 +107,6 @@ def _router(words: dict[int, bytes]) -> tuple[int, bytes]:
     return 0, b""
 
 
-def _word(words: dict[int, bytes], kind: int, otherwise: int) -> int:
+def word(words: dict[int, bytes], kind: int, otherwise: int) -> int:
+    """Return an attribute of 32 bits."""
     return int(struct.unpack("=I", words[kind])[0]) if kind in words else otherwise

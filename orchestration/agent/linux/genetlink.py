@@ -12,14 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from .netlink import (
-    HEADER,
-    NLM_F_REQUEST,
-    NLMSG_ERROR,
-    attribute,
-    attributes,
-    message,
-)
+from .netlink import HEADER, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, message
 
 USERSOCK = "usersock"
 GENL_HEADER = struct.Struct("=BBH")

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..main import Agent, Operation, OperationError
+from ..small_files import leading_int, text
 from . import ethtool
 from .sysctls import sysctl_path
 
@@ -102,20 +103,15 @@ def read_links(request: dict[str, Any], net: str = NET) -> dict[str, list[int]]:
     for name in names:
         if os.sep in name:
             raise OperationError(f"{name!r} is no interface", "correct closloop_links")
-    return {name: _link(os.path.join(net, name)) for name in names}
+    return {
+        # reading the carrier of a port that is shut fails with EINVAL
+        name: [max(0, _number(net, name, "carrier")), _number(net, name, "carrier_changes")]
+        for name in names
+    }
 
 
-def _link(folder: str) -> list[int]:
-    # reading the carrier of a port that is shut fails with EINVAL
-    return [max(0, _number(folder, "carrier")), _number(folder, "carrier_changes")]
-
-
-def _number(folder: str, name: str) -> int:
-    try:
-        with open(os.path.join(folder, name)) as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return -1
+def _number(*path: str) -> int:
+    return leading_int(text(os.path.join(*path)))
 
 
 def operations(_: Agent) -> dict[str, Operation]:

@@ -1,7 +1,6 @@
 """Routing netlink: messages, attributes, and a socket that waits for answers.
 
-Agents, the guest and the Ansible modules use it, so it imports only the standard library and runs
-on Python 3.9. Struct layouts: linux/netlink.h, linux/rtnetlink.h.
+Struct layouts: linux/netlink.h, linux/rtnetlink.h.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Collection, Sequence
-from ipaddress import ip_network
+from collections.abc import Sequence
 
 RTM_NEWLINK, RTM_GETLINK = 16, 18
 RTM_NEWADDR, RTM_GETADDR = 20, 22
@@ -28,11 +26,6 @@ _NLMSGERR_ATTR_MSG = 1
 NESTED = 0x8000
 HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-
-_RTMSG = struct.Struct("=8BI")
-_RTA_DST, _RTA_TABLE, _MAIN_TABLE, _CLONED = 1, 15, 254, 0x200
-# A default route, also one in two halves, leads anywhere and is no claim to any network.
-_DEFAULT_BITS = 1
 
 _RECEIVE_BYTES = 1 << 18
 _TIMEOUT_S = 10.0
@@ -199,23 +192,3 @@ def interface_index(name: str) -> int:
         return socket.if_nametoindex(name)
     except OSError:
         raise OSError(errno.ENODEV, f"there is no interface {name!r}") from None
-
-
-def claims(route: RouteSocket, prefix: str, ours: Collection[str]) -> list[str]:
-    """Return the networks that the main table has IPv4 routes to and that overlap with `prefix`.
-
-    Default routes, and routes to a network of `ours`, are left out.
-    """
-    wanted, found = ip_network(prefix), []
-    ask = message(RTM_GETROUTE, _RTMSG.pack(socket.AF_INET, *[0] * 8))
-    for kind, payload in route.dump(ask):
-        family, length, _, _, table, _, _, _, flags = _RTMSG.unpack_from(payload)
-        if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED:
-            continue
-        words = attributes(payload, _RTMSG.size)
-        if _RTA_TABLE in words:
-            (table,) = struct.unpack("=I", words[_RTA_TABLE])
-        to = ip_network((words.get(_RTA_DST, bytes(4)), length))
-        if table == _MAIN_TABLE and length > _DEFAULT_BITS and to.overlaps(wanted):
-            found.append(str(to))
-    return [to for to in dict.fromkeys(found) if to not in ours]

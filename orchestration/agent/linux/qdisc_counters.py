@@ -2,7 +2,7 @@
 
 A dump has the same layout each time, so the places of numbers are learned once, and one operation
 takes all of them out. With each dump goes a check that every message is the one it was: if not, or
-if a change interrupted the dump, everything is learned anew. Standard library only.
+if a change interrupted the dump, everything is learned anew.
 """
 
 from __future__ import annotations
@@ -13,14 +13,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from .netlink import (
-    HEADER,
-    NLM_F_DUMP,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    route_socket,
-)
+from .netlink import HEADER, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, route_socket
 from .qdiscs import (
     RED_MAX_P,
     RED_PARMS,

@@ -1,8 +1,7 @@
 """Queueing disciplines over netlink: encode requests, decode the kernel's answers.
 
-Guests, agents on switches and the Ansible modules use it, so it imports only the standard library
-and runs on Python 3.9. pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so requests
-are built here (struct layouts: linux/pkt_sched.h).
+pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so requests are built here (struct
+layouts: linux/pkt_sched.h).
 """
 
 from __future__ import annotations

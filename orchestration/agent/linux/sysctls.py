@@ -3,8 +3,6 @@
 The one list for the side that writes them (`kernel`), that has them in its snapshot (`state`), and
 that puts them back. Whatever else is below `net/` stays as it is, whoever asks: `ip_forward` and
 `rp_filter` are provisioning's, and a hardened setting (`net/core/bpf_jit_harden`) is nobody's.
-
-Standard library only.
 """
 
 from __future__ import annotations

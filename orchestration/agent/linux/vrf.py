@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from ..small_files import text
+
 
 def current(root: str = "/") -> str:
     """Return the VRF that this process's sockets are bound to, "" if there is none."""
@@ -30,7 +32,7 @@ def leave(root: str = "/") -> None:
 
 def _group(root: str) -> tuple[str, str]:
     """Return the control group above a VRF's, and the VRF."""
-    for line in _lines(os.path.join(root, "proc/self/cgroup")):
+    for line in text(os.path.join(root, "proc/self/cgroup")).splitlines():
         number, _, path = line.partition("::")
         if number == "0":
             group, found, name = path.rpartition("/vrf/")
@@ -40,13 +42,6 @@ def _group(root: str) -> tuple[str, str]:
 
 def cgroup2(root: str = "/") -> str:
     """Return where control groups of version 2 are mounted, "" for nowhere."""
-    fields = (line.split(" ") for line in _lines(os.path.join(root, "proc/self/mounts")))
+    mounts = text(os.path.join(root, "proc/self/mounts")).splitlines()
+    fields = (line.split(" ") for line in mounts)
     return next((words[1] for words in fields if len(words) > 2 and words[2] == "cgroup2"), "")
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []

@@ -1,4 +1,1 @@
-"""A policy on a host: a service of the agent (orchestration/agent), which takes it along.
-
-Standard library only, and Python 3.9, as all that agents run.
-"""
+"""Congestion control of a host's connections, or in its NIC: put in force, taken back, reported."""

@@ -28,14 +28,17 @@ from typing import Any
 from ..bpf import cgroup
 from ..bpf.elf import Program
 from ..bpf.load import (
+    LRU_HASH,
     SOCK_OPS,
     LoadError,
     create_map,
     data_map,
+    insert,
+    items,
     kernel_release,
     load,
+    lookup,
 )
-from ..bpf.maps import LRU_HASH, insert, items, lookup
 from ..linux.ethtool import offloads_on
 from ..linux.vrf import cgroup2
 from ..main import OperationError
@@ -120,12 +123,9 @@ def status() -> dict[str, Any]:
         return {"model": ""}
     try:
         program, name = found[0]
-        maps = cgroup.maps_of(program)
-        try:
+        with _maps_of(program) as maps:
             data = lookup(maps[DATA.decode()], bytes(4), COUNTS_AT + 8 * len(COUNTS))
             flows = [_described(value) for _, value in _flows(maps)]
-        finally:
-            _close(maps.values())
     finally:
         _close(fd for fd, _ in found)
     counts = dict(zip(COUNTS, struct.unpack_from(f"={len(COUNTS)}Q", data, COUNTS_AT)))
@@ -173,6 +173,15 @@ def _ours(path: str) -> list[tuple[int, str]]:
     return found
 
 
+@contextmanager
+def _maps_of(program: int) -> Iterator[dict[str, int]]:
+    maps = cgroup.maps_of(program)
+    try:
+        yield maps
+    finally:
+        _close(maps.values())
+
+
 def _flows(maps: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
     for key, value in items(maps[FLOWS.decode()], _COOKIE_BYTES, FLOW_BYTES):
         yield struct.unpack("=Q", key)[0], value
@@ -195,25 +204,19 @@ def _described(value: bytes) -> dict[str, Any]:
 def _hand_over(former: list[tuple[int, str]], flows: int) -> None:
     """Give the flows of former programs to a new one: as new flows, with what they were before."""
     for program, _ in former:
-        maps = cgroup.maps_of(program)
-        try:
+        with _maps_of(program) as maps:
             for cookie, value in _flows(maps):
                 # no line rate yet: the program begins with it at its next event
                 kept = bytes(_STATE_BYTES) + value[_STATE_BYTES:]
                 insert(flows, struct.pack("=Q", cookie), kept)
-        finally:
-            _close(maps.values())
 
 
 def _release_flows(program: int) -> dict[str, int]:
     """Give connections their former pacing rate back; return how many, and how many were gone."""
-    maps = cgroup.maps_of(program)
-    try:
+    with _maps_of(program) as maps:
         former = {
             cookie: _FLOW.unpack_from(value, _STATE_BYTES)[1] for cookie, value in _flows(maps)
         }
-    finally:
-        _close(maps.values())
     released = 0
     for copy in _sockets() if former else ():
         cookie = struct.unpack("=Q", copy.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8))[0]
@@ -265,7 +268,6 @@ def _close(fds: Any) -> None:
 
 
 def _plain(error: LoadError) -> tuple[str, str]:
-    """Return why the kernel refuses in plain words, and what to do."""
     if error.errno == errno.EPERM and not error.said:
         return (
             f"the kernel does not let root use BPF here ({error}), or another program holds its "

@@ -36,6 +36,8 @@ from typing import Any
 
 from ...core.files import partial_folder, whole_folder
 from ..main import OperationError
+from ..safety.deadman_process import Process
+from ..survey import run
 
 DOCA = Path("/opt/mellanox/doca")
 FOLDER = Path("/var/lib/closloop/policy/pcc")
@@ -114,34 +116,24 @@ def status() -> dict[str, Any]:
 
 def _firmware(device: str) -> list[tuple[str, str]]:
     """Return what the firmware's configuration lacks."""
-    done = _run(["mlxconfig", "-d", _address(device), "-e", "query", "USER_PROGRAMMABLE_CC"])
-    said = done.stdout
+    query = ["mlxconfig", "-d", _address(device), "-e", "query", "USER_PROGRAMMABLE_CC"]
+    code, said, errors = run(query, _ASK_S)
     lines = [line.split() for line in said.splitlines() if "USER_PROGRAMMABLE_CC" in line]
-    if done.returncode or not lines:
-        return [
-            (
-                f"{device} has no USER_PROGRAMMABLE_CC: {_last(said + done.stderr)}",
-                "DOCA PCC needs a BlueField-3 or newer, with its firmware up to date",
-            )
-        ]
+    if code or not lines:
+        what = f"{device} has no USER_PROGRAMMABLE_CC: {_last(said + errors)}"
+        return [(what, "DOCA PCC needs a BlueField-3 or newer, with its firmware up to date")]
     # default, current, at the next boot
     values = [word for word in lines[0] if re.fullmatch(r"(False|True)\([01]\)", word)]
     current = values[1] if len(values) > 1 else values[0] if values else ""
     if current == "True(1)":
         return []
     if values[-1:] == ["True(1)"]:
-        return [
-            (
-                f"USER_PROGRAMMABLE_CC of {device} holds after a power cycle only",
-                "power it off and on",
-            )
-        ]
-    return [
-        (
-            f"USER_PROGRAMMABLE_CC of {device} is off",
-            f"mlxconfig -d {_address(device)} -y set USER_PROGRAMMABLE_CC=1, then power cycle it",
-        )
-    ]
+        what = f"USER_PROGRAMMABLE_CC of {device} holds after a power cycle only"
+        return [(what, "power it off and on")]
+    switch_on = (
+        f"mlxconfig -d {_address(device)} -y set USER_PROGRAMMABLE_CC=1, then power cycle it"
+    )
+    return [(f"USER_PROGRAMMABLE_CC of {device} is off", switch_on)]
 
 
 def _built(version: Mapping[str, Any]) -> Path:
@@ -166,7 +158,6 @@ def _built(version: Mapping[str, Any]) -> Path:
 
 
 def _build(work: Path, files: Mapping[str, str]) -> None:
-    """Have the SDK build the program in a folder. Raises OperationError."""
     _lay_out(work, files)
     source, build = work / "applications", work / "build"
     options = ["-Denable_all_applications=false", "-Denable_pcc=true"]
@@ -174,10 +165,10 @@ def _build(work: Path, files: Mapping[str, str]) -> None:
         ["meson", "setup", str(build), str(source), *options],
         ["ninja", "-C", str(build)],
     ):
-        done = _run(argv, _BUILD_S)
-        if done.returncode:
+        code, said, errors = run(argv, _BUILD_S)
+        if code:
             raise OperationError(
-                f"the SDK's build fails: {argv[0]}: {_last(done.stdout + done.stderr)}",
+                f"the SDK's build fails: {argv[0]}: {_last(said + errors)}",
                 f"try it in {DOCA}/applications with NVIDIA's own template first",
             )
 
@@ -237,7 +228,6 @@ def _start(program: Path, device: str) -> int:
 
 
 def _awaited(pid: int, condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds while a process lives; return whether it does."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end and _lives(pid):
         if condition():
@@ -247,7 +237,6 @@ def _awaited(pid: int, condition: Callable[[], bool]) -> bool:
 
 
 def _end(pid: int) -> None:
-    """Have a program end, and wait for it. Raises OperationError if it does not."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     end = time.monotonic() + _END_S
@@ -263,14 +252,10 @@ def _end(pid: int) -> None:
 def _lives(pid: int) -> bool:
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return bool(Process.of(pid).started)
 
 
 def _ours() -> Iterator[tuple[int, Path]]:
-    """Yield processes that run programs of versions."""
     for pid, words in _processes():
         for word in words[:2]:
             if Path(word).is_relative_to(FOLDER):
@@ -279,7 +264,6 @@ def _ours() -> Iterator[tuple[int, Path]]:
 
 
 def _strangers() -> Iterator[tuple[int, str]]:
-    """Yield other processes that run an algorithm in the NIC."""
     ours = {pid for pid, _ in _ours()}
     for pid, words in _processes():
         name = Path(words[0]).name
@@ -312,8 +296,8 @@ def _enabled(device: str) -> int | None:
     """Return what the NIC says of slot 0's algorithm: 1 enabled, 0 not, None nothing."""
     indexes = "local_port=1,pnat=0,lp_msb=0,algo_slot=0,algo_param_index=0"
     argv = ["mlxreg", "-d", _address(device), "-y", "--get", "--op", f"cmd_type={_ENABLED}"]
-    done = _run([*argv, "--reg_name", "PPCC", "--indexes", indexes])
-    for line in done.stdout.splitlines():
+    _, said, _ = run([*argv, "--reg_name", "PPCC", "--indexes", indexes], _ASK_S)
+    for line in said.splitlines():
         name, bar, value = line.partition("|")
         if bar and name.strip() == "value":
             with suppress(ValueError):
@@ -327,21 +311,5 @@ def _address(device: str) -> str:
     return found if _PCI.fullmatch(found) else device
 
 
-def _run(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(argv, 1, "", str(error))
-
-
 def _last(text: str) -> str:
-    """Return the end of what a program said."""
     return " ".join(" ".join(text.split("\n")[-8:]).split())[-600:]

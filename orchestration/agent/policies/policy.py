@@ -24,11 +24,11 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...core.files import sync_path, write_whole
 from ..main import Agent, Operation, OperationError
-from ..place import this_boot, time_of_day
+from ..safety.shared_folder import this_boot, time_of_day
 from . import pacing, pcc
 
 FOLDER = Path("/var/lib/closloop/policy")
@@ -36,26 +36,14 @@ _FORMAT = 1
 _SHOWN = ("kind", "name", "model", "holder", "at")
 
 
-class Kind(Protocol):
-    """What runs policies: the kernel's BPF, or a NIC."""
-
-    def refusals(self, version: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return why a version cannot run here."""
-
-    def put(self, version: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Bring a version into force, or none."""
-
-    def status(self) -> dict[str, Any]:
-        """Return what is in force, as it is reported there."""
-
-
-_KINDS: dict[str, Kind] = {"pacing": pacing, "pcc": pcc}
+# What runs policies, the kernel's BPF or a NIC: modules with `refusals`, `put` and `status`.
+_KINDS: dict[str, Any] = {"pacing": pacing, "pcc": pcc}
 
 
 class Policies:
     """This device's record, and what it is a record of."""
 
-    def __init__(self, folder: Path = FOLDER, kinds: Mapping[str, Kind] = _KINDS) -> None:
+    def __init__(self, folder: Path = FOLDER, kinds: Mapping[str, Any] = _KINDS) -> None:
         self._folder = folder
         self._record = folder / "record.json"
         self._kinds = kinds
@@ -143,7 +131,7 @@ class Policies:
         self._forget(wanted)
         return {**self.status(), "reports": said}
 
-    def _kind(self, version: Mapping[str, Any]) -> Kind:
+    def _kind(self, version: Mapping[str, Any]) -> Any:
         try:
             return self._kinds[version["kind"]]
         except KeyError:

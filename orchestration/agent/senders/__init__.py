@@ -1,1 +1,1 @@
-"""The agent's services that send traffic from a host."""
+"""Services that send traffic from a host: with sockets, with programs, with prebuilt frames."""

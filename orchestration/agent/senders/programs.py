@@ -43,6 +43,11 @@ _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LISTENING = {"tcp": "0A", "udp": "07"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_REPORTED = (
+    *("exit_code", "error", "started_ns", "ended_ns"),
+    *("stopped", "timed_out", "cut_bytes"),
+)
+
 # What a child does. It is given a function that it calls once, when it is ready. That function
 # waits for the child's start time and returns it.
 Work = Callable[[Callable[[], int]], None]
@@ -78,16 +83,8 @@ class Child:
 
     def report(self) -> dict[str, Any]:
         """Return the answer of `program.collect`."""
-        return {
-            "exit_code": self.exit_code,
-            "error": self.error,
-            "started_ns": self.started_ns,
-            "ended_ns": self.ended_ns,
-            "stopped": self.stopped,
-            "timed_out": self.timed_out,
-            "cut_bytes": self.cut_bytes,
-            **{name: data.decode(errors="replace") for name, data in self.kept.items()},
-        }
+        printed = {name: data.decode(errors="replace") for name, data in self.kept.items()}
+        return {**{name: getattr(self, name) for name in _REPORTED}, **printed}
 
 
 class Programs:
@@ -188,7 +185,6 @@ class Programs:
                     child.exit_code = os.waitstatus_to_exitcode(status)
 
     def _settle(self) -> None:
-        """Clean up after ended programs, and report their end."""
         with suppress(BlockingIOError):
             os.read(self._woken, _READ_BYTES)
         for child in list(self._children.values()):

@@ -1,14 +1,30 @@
-"""Which SONiC switches are not driven: those with several ASICs, and those with virtual queues.
+"""ASICs of SONiC switches: which are not driven, and how they count their buffers.
 
 A multi-ASIC switch has a Redis and a CONFIG_DB for each ASIC, and the one of the host has no queues
 (sonic-buildimage, sonic_py_common/multi_asic.py, device_info.py). A VOQ switch's queues are at the
 ports where packets come in, with keys and counters of their own (sonic-swss, portsorch.cpp).
+
+The units of buffers (cells), and what is known of how thresholds are rounded to them:
+
+    Spectrum cells     sonic-buildimage, platform/mellanox/asic_table.j2; the switch has it in
+                       STATE_DB (ASIC_TABLE), which goes before this table
+    Spectrum WRED      Mellanox/SAI-Implementation, mlnx_sai_wred.c: bytes are rounded up to cells,
+                       and by the SDK further up to 64 cells
+    Broadcom's cells   facebook/fboss, agent/hw/switch_asics, getPacketBufferUnitSize: Trident 2 and
+                       Tomahawk 208 B, Tomahawk 3 to 5 254 B; how WRED rounds is not public
+    Silicon One        the same: 384 B; how WRED rounds is not public
+
+ASIC_DB does not tell: it holds what was asked for, and syncd reads no attribute back.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..small_files import fields, text
 
 _PLATFORM_NAMES = ("onie_platform", "aboot_platform")
 # `switch_type` of DEVICE_METADATA: without it, or with `switch`, queues are those of the ports.
@@ -47,10 +63,56 @@ def count(root: str = "/") -> int:
 
 
 def _settings(path: str) -> dict[str, str]:
-    """Return `NAME=value` lines, with names in lower case; {} without such a file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            parts = [line.partition("=") for line in file]
-    except OSError:
-        return {}
-    return {name.strip().lower(): value.strip() for name, _, value in parts}
+    return {name.lower(): value for name, value in fields(text(path), "=").items()}
+
+
+_WRED_CELLS = 64
+# platform (DEVICE_METADATA) -> chip, cell in bytes
+_SPECTRUM = (
+    (r"mlnx_(lssn|msn)2|nvidia_sn2", "Spectrum", 96),
+    (r"mlnx_msn3", "Spectrum-2", 144),
+    (r"mlnx_msn4|nvidia_sn4", "Spectrum-3", 144),
+    (r"nvidia_sn5640", "Spectrum-5", 192),
+    (r"nvidia_sn5", "Spectrum-4", 192),
+    (r"nvidia_sn6", "Spectrum-6", 256),
+)
+_UNKNOWN = {
+    "broadcom": "in cells of 208 or 254 B, by chip; how it rounds them is not public",
+    "cisco-8000": "in buffers of 384 B; how it rounds them is not public",
+}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """`cell_bytes` is the unit of the buffer, `step_bytes` that of WRED thresholds; None: unknown.
+
+    `said` continues the sentence: the ASIC has thresholds …
+    """
+
+    cell_bytes: int | None
+    step_bytes: int | None
+    said: str
+
+    def expected(self, threshold_bytes: int) -> int | None:
+        """Return what the ASIC should have for a requested threshold, None if unknown."""
+        if self.step_bytes is None:
+            return None
+        return -(-threshold_bytes // self.step_bytes) * self.step_bytes
+
+
+def cells_of(asic: str, platform: str, cell_bytes: int | None) -> Cells:
+    """Return what is known of an ASIC; `cell_bytes` is what the switch itself says, if it does."""
+    if asic != "mellanox":
+        return Cells(cell_bytes, None, _UNKNOWN.get(asic, "in units that are not known"))
+    for pattern, chip, bytes_ in _SPECTRUM:
+        if cell_bytes is None and re.match(f"x86_64-(?:{pattern})", platform):
+            return _spectrum(chip, bytes_)
+    return _spectrum("Spectrum", cell_bytes)
+
+
+def _spectrum(chip: str, cell_bytes: int | None) -> Cells:
+    if cell_bytes is None:
+        return Cells(None, None, f"in steps of {_WRED_CELLS} cells of unknown size ({chip})")
+    step = cell_bytes * _WRED_CELLS
+    said = f"rounded up to {step} B ({chip}: {_WRED_CELLS} cells of {cell_bytes} B)"
+    return Cells(cell_bytes, step, said)

@@ -1,12 +1,23 @@
-"""Rows of SONiC's CONFIG_DB: in which order they are written, and what undoes them.
+"""Rows of SONiC's CONFIG_DB: order of writing, what undoes them, and those that runs look after.
 
-Standard library only: agents and Ansible modules use it. A row is written before the rows that
-refer to it, and removed after them.
+A row is written before the rows that refer to it, and removed after them.
+
+A run changes its own WRED profiles, and adds and removes no rows. So profiles are restored, queues
+only compared, and no other row of a table is read or written. Of profiles, that is their own
+fields, of the type that SONiC's schema has for them (sonic-wred-profile.yang): whatever else a
+snapshot has is only compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..main import OperationError
+from .resp import CONFIG_DB, Command, Redis, RedisError
 
 # A table comes before the tables that refer to it. Tables not listed come last.
 ORDER = (
@@ -58,3 +69,154 @@ def place(key: str) -> int:
     """Return the position of a table (or of a row's table) in the order of writing."""
     table = key.partition("|")[0]
     return ORDER.index(table) if table in ORDER else len(ORDER)
+
+
+# What closloop's own rows are named by.
+NAME = "CLOSLOOP"
+_PROFILE, _QUEUE = f"WRED_PROFILE|{NAME}_", "QUEUE|"
+_COLOURS = ("green", "yellow", "red")
+_NUMBER, _SWITCH = re.compile(r"[0-9]{1,10}"), re.compile(r"true|false")
+_FIELDS = {
+    "ecn": re.compile(r"ecn_[a-z_]{1,30}"),
+    **{f"wred_{colour}_enable": _SWITCH for colour in _COLOURS},
+    **{
+        f"{colour}_{field}": _NUMBER
+        for colour in _COLOURS
+        for field in ("min_threshold", "max_threshold", "drop_probability")
+    },
+}
+# Where `config save` puts CONFIG_DB, and a cold reboot takes it from.
+SAVED_CONFIG = "/etc/sonic/config_db.json"
+
+# Gives a row exactly these fields, new values first, unless it has gone meanwhile.
+_REPLACE = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV))
+local wanted = {}
+for i = 1, #ARGV, 2 do wanted[ARGV[i]] = true end
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if not wanted[field] then redis.call('HDEL', KEYS[1], field) end
+end
+return 1
+"""
+
+
+class Difference(NamedTuple):
+    """One value that differs from the snapshot. `part` is the kind of state."""
+
+    part: str
+    where: str
+    what: str
+    wanted: Any
+    found: Any
+
+
+def rows_to_write(now: dict[str, Any], wanted: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the rows to write so that the state `now` has the profiles of `wanted`. Pure.
+
+    A row that is gone is none of the run's doing (the configuration was loaded anew), so it is not
+    made again.
+    """
+    found = now["rows"] or {}
+    writes = {}
+    for key, row in (wanted["rows"] or {}).items():
+        present = found.get(key)
+        if not key.startswith(_PROFILE) or row is None or present is None:
+            continue
+        whole = {
+            field: value if _is_of_runs(key, field, value) else present.get(field)
+            for field, value in row.items()
+        }
+        write = {field: value for field, value in whole.items() if value is not None}
+        if write and write != present:
+            writes[key] = write
+    return writes
+
+
+def _is_of_runs(key: str, field: str, value: object) -> bool:
+    """Return whether runs write this field, and may have left this value in it."""
+    fits = _FIELDS.get(field)
+    return (
+        key.startswith(_PROFILE)
+        and fits is not None
+        and isinstance(value, str)
+        and bool(fits.fullmatch(value))
+    )
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Raise OperationError for rows that are neither a queue nor a profile of closloop's own."""
+    for key in keys:
+        if not key.startswith((_PROFILE, _QUEUE)):
+            raise OperationError(
+                f"{key!r} is no row that runs look after",
+                f"they look after {_PROFILE}… and {_QUEUE}…",
+            )
+
+
+def row_differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Return how the rows of the state `now` differ from the snapshot `wanted`. Pure."""
+    result: list[Difference] = []
+    rows = now["rows"] or {}
+    for key, want in sorted((wanted["rows"] or {}).items()):
+        found = rows.get(key)
+        if want is None or found is None:
+            if want is not found:
+                part = "new row" if want is None else "lost row"
+                result.append(Difference(part, key, "row", want, found))
+            continue
+        for field in sorted({*want, *found}):
+            if want.get(field) != found.get(field):
+                ours = key.startswith(_PROFILE) and (
+                    field not in want or _is_of_runs(key, field, want[field])
+                )
+                part = "row" if ours else "other row"
+                result.append(Difference(part, key, field, want.get(field), found.get(field)))
+    before, after = wanted.get("saved") or {}, now.get("saved") or {}
+    for key, row in sorted(after.items()):
+        if key.startswith(_PROFILE) and row not in (None, before.get(key), wanted["rows"][key]):
+            result.append(Difference("saved row", SAVED_CONFIG, key, before.get(key), row))
+    return result
+
+
+@contextmanager
+def _redis() -> Iterator[Redis]:
+    redis = Redis()
+    try:
+        yield redis
+    except RedisError as error:
+        raise OperationError(error.what, error.remedy) from error
+    finally:
+        redis.close()
+
+
+def read_rows(keys: Sequence[str]) -> dict[str, dict[str, str] | None]:
+    """Return rows of CONFIG_DB by key; None for those that do not exist."""
+    with _redis() as redis:
+        return {key: row or None for key, row in redis.hashes(CONFIG_DB, keys).items()}
+
+
+def saved_rows(keys: Sequence[str]) -> dict[str, Any]:
+    """Return rows of the saved configuration; none where there is no file or it is not readable."""
+    try:
+        with open(SAVED_CONFIG) as file:
+            tables = json.load(file)
+        return {
+            key: tables.get(table, {}).get(name)
+            for key in keys
+            for table, _, name in [key.partition("|")]
+        }
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def write_rows(rows: dict[str, dict[str, str]]) -> None:
+    """Give rows exactly these fields, each in one step; rows that are gone stay so."""
+    # all fields of a row at once: orchagent never sees kmin above kmax
+    commands: list[Command] = [
+        (CONFIG_DB, ("EVAL", _REPLACE, 1, key, *(word for pair in row.items() for word in pair)))
+        for key, row in rows.items()
+    ]
+    if commands:
+        with _redis() as redis:
+            redis.run(commands)

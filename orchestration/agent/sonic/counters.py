@@ -25,7 +25,7 @@ from typing import Any
 
 from ..main import Agent, Operation, OperationError
 from .ages import ChangeTimes
-from .cells import cells_of
+from .asics import cells_of
 from .places import (
     DEPTH,
     GROUPS,
@@ -37,17 +37,8 @@ from .places import (
     polls_ms,
     whole,
 )
-from .resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    COUNTERS_DB,
-    SOCKET,
-    Command,
-    Redis,
-    RedisError,
-)
-from .stream import DepthStream
-from .telemetry import CONSTANTS_FILE
+from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, SOCKET, Command, Redis, RedisError
+from .stream import CONSTANTS_FILE, DepthStream
 
 _COUNTERS = ("SAI_QUEUE_STAT_BYTES", "SAI_QUEUE_STAT_PACKETS", "SAI_QUEUE_STAT_DROPPED_PACKETS")
 _PEAK = "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"
@@ -81,7 +72,7 @@ Values = tuple[int, int, int]  # kmin and kmax in bytes, drop probability in per
 
 
 class _Gone(OperationError):  # noqa: N818 (names what is so)
-    """An object that existed when the queues were looked up is gone."""
+    pass
 
 
 class Queues:
@@ -137,6 +128,8 @@ class Queues:
                 result = do()
                 if self._redis.restarts == self._restarts:
                     return result
+            except RedisError:
+                raise
             except OperationError as error:
                 lost = isinstance(error, _Gone) or self._redis.restarts != self._restarts
                 if not lost or time.monotonic() > until:
@@ -147,6 +140,8 @@ class Queues:
         while True:
             try:
                 self._find()
+            except RedisError:
+                raise
             except OperationError:
                 # the daemons may not have filled the databases yet
                 if time.monotonic() > until:
@@ -375,20 +370,9 @@ def operations(
             raise OperationError("no queues are open", "call sonic.open first")
         return opened[0]
 
-    found: dict[str, Operation] = {
+    return {
         "sonic.capabilities": lambda _: capabilities(redis, version_file, constants),
         "sonic.open": open_queues,
         "sonic.read": lambda _: queues().read(),
         "sonic.set": lambda request: queues().set(request["changes"]),
     }
-    return {name: _said_plainly(do) for name, do in found.items()}
-
-
-def _said_plainly(do: Operation) -> Operation:
-    def operation(request: dict[str, Any]) -> Any:
-        try:
-            return do(request)
-        except RedisError as error:
-            raise OperationError(error.what, error.remedy) from error
-
-    return operation

@@ -7,16 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..main import OperationError
+from ..small_files import fields, text
 from .asics import refusal
-from .resp import (
-    ASIC_DB,
-    CONFIG_DB,
-    COUNTERS_DB,
-    STATE_DB,
-    Redis,
-)
-from .stream import telemetry
-from .telemetry import CONSTANTS_FILE
+from .resp import ASIC_DB, CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
+from .stream import CONSTANTS_FILE, telemetry
 
 VERSION_FILE = "/etc/sonic/sonic_version.yml"
 COLOURS = ("green", "yellow", "red")
@@ -79,7 +73,7 @@ def capabilities(
     sizes = [
         whole(row.get("size")) for row in pools.values() if row.get("type") in ("egress", "both")
     ]
-    version = _version(version_file)
+    version = fields(text(version_file), ":")  # a flat YAML file
     return {
         "release": version.get("release") or _release(version.get("build_version", "")),
         "version": version.get("build_version", ""),
@@ -190,7 +184,6 @@ def _queue_oids(redis: Redis) -> dict[tuple[str, int], str]:
 
 
 def _bindings(redis: Redis) -> dict[tuple[str, int], str]:
-    """Return the WRED profiles by port and queue."""
     found = {}
     for key, row in redis.rows(CONFIG_DB, "QUEUE|*").items():
         parts = key.split("|")
@@ -215,7 +208,6 @@ def _watched(redis: Redis) -> set[tuple[str, int]]:
 
 
 def _wred_of(redis: Redis, oid: str, name: str) -> str:
-    """Return the ASIC's WRED object of a queue."""
     row = redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_QUEUE:{oid}")
     wred = row.get("SAI_QUEUE_ATTR_WRED_PROFILE_ID", "")
     if not wred or wred == "oid:0x0":
@@ -244,17 +236,6 @@ def _colours(redis: Redis, profile: str) -> list[str]:
                 _REMEDY,
             )
     return used
-
-
-def _version(path: str) -> dict[str, str]:
-    """Return the keys of SONiC's version file, a flat YAML file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(65_536)
-    except OSError:
-        return {}
-    lines = re.findall(r"^([a-z_]+):\s*['\"]?([^'\"\n]*)", text, re.MULTILINE)
-    return {name: value.strip() for name, value in lines}
 
 
 def _release(build_version: str) -> str:

@@ -1,7 +1,6 @@
 """A Redis client: pipelined commands over a Unix socket, and keyspace events.
 
-Agents on SONiC switches, the virtual rack's bridge and the Ansible module use it, so it imports
-only the standard library. Each command names its Redis database by number.
+Each command names its Redis database by number.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Union
+
+from ..main import OperationError
 
 # SONiC's numbers (database_config.json of docker-database).
 APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, STATE_DB = 0, 1, 2, 4, 6
@@ -31,13 +32,8 @@ Word = Union[str, bytes, int]  # noqa: UP007
 Command = tuple[int, Sequence[Word]]
 
 
-class RedisError(Exception):
-    """Redis refuses a command or cannot be reached; with the remedy."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
+class RedisError(OperationError):
+    """Redis refuses a command or cannot be reached."""
 
 
 class RedisGone(RedisError):  # noqa: N818 (names a state)
@@ -49,7 +45,7 @@ class _Closed(Exception):  # noqa: N818
 
 
 class _Refusal(str):
-    """An error reply."""
+    pass
 
 
 class Redis:
@@ -237,13 +233,11 @@ class _Stream:
         self._pending += piece
 
     def reply(self) -> Any:
-        """Wait for the next reply."""
         while not (found := self._next()):
             self.fill()
         return found[0]
 
     def ready(self) -> Iterator[Any]:
-        """Yield the replies that have arrived completely."""
         while found := self._next():
             yield found[0]
 

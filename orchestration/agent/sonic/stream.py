@@ -14,6 +14,7 @@ time. After a while sessions are looked for anew, as they may have other templat
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -21,9 +22,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..linux import genetlink
+from ..linux.genetlink import USERSOCK, group_id
+from ..small_files import text
 from . import ipfix
 from .resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
-from .telemetry import CONSTANTS_FILE, PROFILES, family, offered
+
+CONSTANTS_FILE = "/etc/sonic/constants.yml"
+PROFILES, GROUPS = "HIGH_FREQUENCY_TELEMETRY_PROFILE", "HIGH_FREQUENCY_TELEMETRY_GROUP"
+FAMILY, GROUP = "sonic_stel", "ipfix"
+
+
+def family(constants: str = CONSTANTS_FILE) -> tuple[str, str]:
+    """Return the generic netlink family and its group, as the switch's constants name them."""
+    part = text(constants).partition("high_frequency_telemetry:")[2]
+    named = dict(re.findall(r"^\s+(genl_\w+):\s*['\"]?([^'\"\s#]+)", part, re.MULTILINE))
+    return named.get("genl_family", FAMILY), named.get("genl_multicast_group", GROUP)
+
+
+def offered(constants: str = CONSTANTS_FILE) -> bool:
+    """Return whether the family is there: the release alone says nothing.
+
+    orchagent makes the channel at its start if the ASIC can stream (HFTelOrch::isSupportedHFTel),
+    and then the vendor's driver registers the family.
+    """
+    name, group = family(constants)
+    try:
+        return name == USERSOCK or bool(group_id(name, group))
+    except OSError:
+        return False
+
 
 SESSIONS = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE"
 # SAI_OBJECT_TYPE_QUEUE << 16, and SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES and _CELLS

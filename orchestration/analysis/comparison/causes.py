@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import ne
+from operator import itemgetter, ne
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def read_settings(trial: TrialResult) -> Settings:
         trial=fresh(trial),
         testbed=testbed,
         actions=_table(trial, "actions"),
-        timeouts=_total(hosts, "host", "timeouts") if hosts is not None else None,
+        timeouts=_timeouts_of(hosts) if hosts is not None else None,
         missed=_missed(trial, np.unique(ports["t_ns"])) if ports is not None else None,
     )
 
@@ -115,13 +115,11 @@ def _table(trial: TrialResult, name: str) -> Columns | None:
         return None
 
 
-def _total(table: Columns, by: str, counter: str) -> int:
-    """Return the sum of a counter's last values, one per value of the column `by`."""
-    if not len(table[counter]):
-        return 0
-    _, place = np.unique(table[by].astype(str), return_inverse=True)
-    most = np.zeros(place.max() + 1, dtype=np.int64)
-    np.maximum.at(most, place, table[counter])
+def _timeouts_of(hosts: Columns) -> int:
+    """Return the timeouts of all hosts together, by their last samples."""
+    names, place = np.unique(hosts["host"].astype(str), return_inverse=True)
+    most = np.zeros(len(names), dtype=np.int64)
+    np.maximum.at(most, place, hosts["timeouts"])
     return int(most.sum())
 
 
@@ -167,10 +165,6 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _short(text: str) -> str:
-    return text[:12]
-
-
 def _of_testbed(value: Callable[[Testbed], float]) -> Callable[[Settings], float | None]:
     return lambda item: value(item.testbed) if item.testbed else None
 
@@ -189,8 +183,12 @@ def _of_campaign(what: str, field: str) -> _Setting:
 
 
 def _model(item: Settings) -> str:
-    model = item.told("model", None)
-    return f"{item.spec.backend}, {model} model" if isinstance(model, str) else item.spec.backend
+    model = item.told("model")
+    return (
+        f"{item.spec.backend}, {model} model"
+        if isinstance(model, str) and model
+        else item.spec.backend
+    )
 
 
 def _two_models(a: Settings, b: Settings) -> str:
@@ -236,19 +234,8 @@ def _timeouts(a: Settings, b: Settings) -> str:
     return f"what a lost tail waits; timeouts: {a.timeouts}, {b.timeouts}"
 
 
-def _kernel(item: Settings) -> str | None:
-    return ", ".join(sorted({text for _, text in leaves({"": item.told("kernel")})})) or None
-
-
-def _marking_law(item: Settings) -> str:
-    return "; ".join(text for _, text in leaves(item.told("red"))) or "not said"
-
-
-def _sources(item: Settings) -> str:
-    """Return the sources of the samples, at most four."""
-    sources = item.told("sources", None)
-    values = sorted({value for _, value in leaves(sources)}) if sources else []
-    return ", ".join(values[:4]) if values else "the queue itself"
+def _texts(item: Settings, key: str) -> list[str]:
+    return [text for _, text in leaves({"": item.told(key)}) if text]
 
 
 def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings], Iterator[Cause]]:
@@ -317,6 +304,7 @@ def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         yield prefix, f"{data:.6g}" if isinstance(data, float) else str(data)
 
 
+_short = itemgetter(slice(12))
 _PROGRAM = "the program itself was another: its changes say what may move"
 # fmt: off
 _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
@@ -330,8 +318,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
              "on a real clock a busy processor is part of the network"),
     _Setting("scale", lambda item: item.spec.scale, (FCT, SLOWDOWN, TAIL),
              "a second took so many; kernels' own timers and a CPU's work are not scaled"),
-    _Setting("kernel", _kernel, (FCT, SLOWDOWN, TAIL, QUEUE, MARKS),
-             "another version of TCP and queues"),
+    _Setting("kernel", lambda item: ", ".join(sorted(set(_texts(item, "kernel")))) or None,
+             (FCT, SLOWDOWN, TAIL, QUEUE, MARKS), "another version of TCP and queues"),
     # the fabric
     _Setting("framing", _of_testbed(lambda bed: bed.framing_bytes), (FCT, SLOWDOWN, UTILISATION),
              _framing_share, "{} B".format),
@@ -347,7 +335,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("buffers", _of_testbed(lambda bed: _mean(queue.buffer_bytes for queue in bed.queues)),
              (DROPS, TAIL), "a smaller buffer drops earlier",
              lambda size: f"{format_size(size)} a queue"),
-    _Setting("marking law", _marking_law, (MARKS, QUEUE, SLOWDOWN),
+    _Setting("marking law", lambda item: "; ".join(_texts(item, "red")) or "not said",
+             (MARKS, QUEUE, SLOWDOWN),
              "the same thresholds mark other packets"),
     _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
              "links are down at other times", lambda faults: str(len(faults))),
@@ -384,7 +373,9 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("samples missed", lambda item: item.missed, (QUEUE, MARKS),
              "a busy sampler misses long queues first", "{:.1%}".format,
              lambda a, b: abs(a - b) > 0.001),
-    _Setting("sources of samples", _sources, (QUEUE, MARKS),
+    _Setting("sources of samples",
+             lambda item: ", ".join(sorted(set(_texts(item, "sources")))[:4]) or "the queue itself",
+             (QUEUE, MARKS),
              "a polled number is older than the sample that it stands for"),
     # single kernel settings, and findings of the stamps
     _facts("sysctls", (FCT, SLOWDOWN, TAIL)),

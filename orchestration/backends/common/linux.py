@@ -135,8 +135,8 @@ def switch_queues(
     """Return a switch port's queues: RED that never marks until a tuner sets thresholds.
 
     Shapers make up for waking up to `late_ns` late. A kernel that `lacks` RED has a plain queue of
-    the same size, which a BPF program marks during trials (orchestration/agent/readers/marks.py).
-    Raises InputError for several traffic classes there.
+    the same size, which a BPF program marks during trials (agent/linux_switch/marks.py). Raises
+    InputError for several traffic classes there.
     """
     if "red" in lacks:
         if testbed.classes:

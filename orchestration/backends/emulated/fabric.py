@@ -25,7 +25,7 @@ from collections.abc import Collection
 from functools import partial
 
 from inventory.addressing import attachments, emulated_addresses
-from inventory.routing import next_hops
+from inventory.routing import next_hops, nic_policy
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.common.faults import fault_plan
 from orchestration.backends.common.linux import (
@@ -159,6 +159,7 @@ def plan_fabric(
                 **_switch_words(testbed, fabric, lacks),
             },
         },
+        policy=nic_policy(testbed, host),
     )
 
 

@@ -28,7 +28,7 @@ from inventory.rack import MOST_SCALE, scaled
 from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
-from orchestration.agent.readers.marks import Marker, offsets
+from orchestration.agent.linux_switch.marks import Marker, offsets
 from orchestration.backends.common.realtime import rounded_up
 from orchestration.backends.emulated.machine import said_apart
 from orchestration.backends.emulated.namespaces import offloads_off

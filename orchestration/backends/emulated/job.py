@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestration.core.congestion import NicPolicy
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -53,7 +54,10 @@ class NamespacePlan:
 
 @dataclass(frozen=True)
 class FabricPlan:
-    """Everything that a guest needs to build the fabric and to find its queues again."""
+    """Everything that a guest needs to build the fabric and to find its queues again.
+
+    `policy` is what RoCE NICs are given of their congestion control, None without any.
+    """
 
     namespaces: tuple[NamespacePlan, ...]
     links: tuple[bytes, ...]
@@ -62,6 +66,7 @@ class FabricPlan:
     # says which of the port's queues it is (qdiscs.leaf_handle).
     queue_places: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
+    policy: NicPolicy | None = None
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class MarkedQueues:
         switches = sorted({place for place, _ in places})
         from orchestration.agent.bpf.elf import read_program
         from orchestration.agent.bpf.load import GPL, LoadedProgram
-        from orchestration.agent.readers.marks import Marker, offsets
+        from orchestration.agent.linux_switch.marks import Marker, offsets
 
         mine: list[socket.socket] = [fabric.sockets[place] for place in switches]
         slot = {place: number for number, place in enumerate(switches)}

@@ -60,9 +60,8 @@ class _Driver(Traffic):
 
     def __init__(self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None]) -> None:
         """Prepare it; `ended` is called in that process when all flows have ended."""
-        from orchestration.agent.senders.flows import Endpoints, Flows
-        from orchestration.agent.senders.sockets import Board, SocketDriver
-        from traffic.drivers.connections import services
+        from orchestration.agent.senders.socket_driver import Board, SocketDriver
+        from traffic.drivers.connections import Endpoints, connected, services
 
         self._flows = len(schedule)
         memory = mmap.mmap(-1, Board.size_bytes(self._flows))
@@ -78,7 +77,7 @@ class _Driver(Traffic):
         self._pid = os.fork()
         if self._pid == 0:
             of_pattern = services(job.testbed, job.trial.traffic)
-            flows = Flows.of(schedule, endpoints, of_pattern)
+            flows = connected(schedule, endpoints, of_pattern)
             places = [fabric.number[name] for name in hosts]
             driver = SocketDriver(flows, lambda host: fabric.enter(places[host]), self.board)
             self._child(driver, go, told)
@@ -134,7 +133,7 @@ class _RoceTraffic(Traffic):
     senders = Senders.NICS
 
     def __init__(self, job: Any, schedule: Any) -> None:
-        from inventory.routing import base_rtt_ns, window_bytes
+        from inventory.routing import window_bytes
         from orchestration.datapath.flows import ECT0, RoceFlows
         from traffic.drivers.connections import services
         from traffic.schedule import lasting_flows
@@ -152,8 +151,8 @@ class _RoceTraffic(Traffic):
             schedule,
             addresses,
             roce,
+            job.plan.policy,
             tos,
-            base_rtt_ns(testbed),
             lasting=lasting_flows(trial, schedule),
             lasts_until_ns=trial.duration_ns,
             icrc=job.probe is not None,

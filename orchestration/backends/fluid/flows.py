@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.readers.flows import FlowReading, per_queue
-from orchestration.agent.readers.flow_layout import WINDOW_SLOTS
+from orchestration.agent.linux_switch.flow_layout import WINDOW_SLOTS
 from orchestration.core.records import Floats, Ints, Schedule
 from orchestration.core.topology import Testbed
 

@@ -24,8 +24,8 @@ from orchestration.core.errors import NotReadyError
 from orchestration.core.records import MISSING
 from orchestration.core.status import DONE
 from orchestration.core.trial import SOCKETS, DriverSpec, Scalar, SingleFlowSpec, TrialSpec
+from orchestration.device.client import Fleet
 from orchestration.device.errors import printable
-from orchestration.device.fleet import Fleet
 from traffic.drivers.programs import driver
 from traffic.drivers.rack_programs import RackPrograms, check_programs, jobs_of
 from traffic.drivers.rack_rdma import gids_of

@@ -12,8 +12,8 @@ from orchestration.core.ports import Tuner
 from orchestration.core.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Fleet, gather
 
 _SHOWN = 12
 # What no switch offers by itself: the loop's own signals, and those of programs.

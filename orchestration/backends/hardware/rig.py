@@ -1,7 +1,7 @@
 """The rack that the loop drives over SSH: reads queues, changes thresholds, starts the traffic.
 
 The clock is the controller's. A device's times are converted with the offset measured before the
-start (`fleet.Clock`), whose error is at most half a round trip.
+start (`Clock`), whose error is at most half a round trip.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import MISSING, Change, Event, Ints, Observation
 from orchestration.core.signals import BY_KEY, names
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.client import Clock, Fleet
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.safety.guard import Guard

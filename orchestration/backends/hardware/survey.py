@@ -17,9 +17,8 @@ from inventory.cabling import (
     judge,
 )
 from inventory.rack import Access, Rack
-from orchestration.device.client import AgentClient
+from orchestration.device.client import AgentClient, side_by_side
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable, unreadable
-from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets
 
 _SURVEY_TIMEOUT_S = 60.0

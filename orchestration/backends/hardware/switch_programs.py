@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.bpf.compile import ENTRY_BITS, path_choice_object, rack_flow_table_object
+from collectors.bpf.compile import ENTRY_BITS, flow_table_object, path_choice_object
 from collectors.readers.flows import FlowCounts, queue_numbers
 from inventory.rack import Rack
 from inventory.routing import next_hops
@@ -33,8 +33,8 @@ from orchestration.core.load_balancing import (
 from orchestration.core.records import Ints
 from orchestration.core.signals import BALANCING_KEYS, wants_flow_table
 from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Fleet, gather
 from tuners.registry import create
 
 _PATHS, _TABLES = "paths", "flowtable"  # the agent's services
@@ -70,9 +70,10 @@ def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
     raise_problems(
         f"switches cannot do load balancing by {asked.kind}",
         [
-            f"{name}: runs SONiC, no release of which chooses other than by the flow"
+            f"{name}: runs {rack.access[name].system.title}, no release of which chooses other "
+            "than by the flow"
             for name in (choosers(rack) if asked != ECMP else ())
-            if rack.access[name].platform == "sonic"
+            if not rack.access[name].is_linux
         ],
         "use `load_balancing: ecmp`, or Linux switches",
     )
@@ -281,8 +282,8 @@ class RackFlowTables:
 
 
 def _keepers(rack: Rack) -> list[str]:
-    return [name for name in rack.testbed.switches if rack.access[name].platform == "linux"]
+    return [name for name in rack.testbed.switches if rack.access[name].is_linux]
 
 
 def _table_program(rack: Rack, device: str) -> dict[str, Any]:
-    return _loadable(rack, device, read_program(rack_flow_table_object().read_bytes()))
+    return _loadable(rack, device, read_program(flow_table_object(on_a_rack=True).read_bytes()))

@@ -8,8 +8,8 @@ from typing import Any
 
 from inventory.rack import Rack
 from orchestration.core.errors import TrialError
+from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError, DeviceGone, printable, unreadable
-from orchestration.device.fleet import Fleet, gather
 
 _SHOWN = 6
 _REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"

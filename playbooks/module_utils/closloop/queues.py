@@ -96,7 +96,6 @@ class Queues:
             self._route.request([request])
 
     def _clear(self, index: int, present: list) -> None:
-        """Delete the root discipline and all below it."""
         if not present:
             return
         try:
@@ -148,7 +147,6 @@ def _words(kind: str, handle: int, options: bytes) -> str:
 
 
 def _depth(parent: int, above: dict) -> int:
-    """Return how many disciplines are above the one with parent `parent`."""
     depth = 0
     while parent != qdiscs.TC_H_ROOT and parent & 0xFFFF0000 in above and depth < len(above):
         parent, depth = above[parent & 0xFFFF0000], depth + 1

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 from uuid import uuid4
 
-from ansible.module_utils.agent.lease import Leases, drop_lease
-from ansible.module_utils.agent.main import OperationError
-from ansible.module_utils.agent.place import SHARED, own_folder, this_boot
+from ansible.module_utils.agent.main import OperationError as Refused
+from ansible.module_utils.agent.safety.lease import Leases, drop_lease
+from ansible.module_utils.agent.safety.shared_folder import SHARED, own_folder, this_boot
 from ansible.module_utils.core.files import partial_of, sync_path, whole_file
 
 FOLDER = "/var/lib/closloop/provision"
@@ -34,15 +34,6 @@ ARGUMENTS = {
     "lease": {"type": "str", "default": ""},
     "last": {"type": "bool", "default": True},
 }
-
-
-class Refused(Exception):  # noqa: N818 (names a state)
-    """The device cannot be brought into the wanted state; with the remedy."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
 
 
 class Change(NamedTuple):
@@ -313,7 +304,7 @@ def run(module, device: Device) -> None:
             result = reconcile(
                 device, module.params["desired"], Saved(device.name), state, module.check_mode
             )
-    except (Refused, OperationError) as error:
+    except Refused as error:
         module.fail_json(msg=error.what, remedy=error.remedy, skipped_steps=device.skipped)
     except ValueError as error:
         module.fail_json(msg=str(error), remedy="undo with the version that provisioned the device")
@@ -358,7 +349,7 @@ def release(nonce: str) -> None:
     """Give the device back after modules that left it to a next one.
 
     A module may go on for a while after its controller was stopped; this waits for it. Raises
-    OperationError if it goes on for too long.
+    Refused if it goes on for too long.
     """
     with contextlib.suppress(FileNotFoundError), _at_work():
         drop_lease(SHARED, nonce)
@@ -376,7 +367,7 @@ def _at_work():
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise OperationError(
+                    raise Refused(
                         f"another module has been at work for more than {_MODULE_S:.0f} s",
                         "see what the processes of Ansible on the device do",
                     ) from None

@@ -11,6 +11,7 @@ import socket
 import struct
 
 from ansible.module_utils.agent.linux import ethtool
+from ansible.module_utils.agent.linux.fib import hops, word
 from ansible.module_utils.agent.linux.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -151,11 +152,11 @@ class Routing:
             if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED:
                 continue
             found = attributes(payload, _RTMSG.size)
-            table = _word(found, _TABLE, table)
+            table = word(found, _TABLE, table)
             if table == 255 or tos:
                 continue
             destination = socket.inet_ntoa(found.get(_DST, bytes(4)))
-            key = f"{table} {destination}/{length} {_word(found, _PRIORITY, 0)}"
+            key = f"{table} {destination}/{length} {word(found, _PRIORITY, 0)}"
             result.setdefault(
                 key,
                 {
@@ -179,8 +180,8 @@ class Routing:
                 continue
             found = attributes(payload, _RULE.size)
             source = socket.inet_ntoa(found.get(_FRA_SRC, bytes(4)))
-            priority = _word(found, _FRA_PRIORITY, 0)
-            key = f"{priority} {source}/{length} {_word(found, _FRA_TABLE, table)}"
+            priority = word(found, _FRA_PRIORITY, 0)
+            key = f"{priority} {source}/{length} {word(found, _FRA_TABLE, table)}"
             result[key] = {}
         return result
 
@@ -240,18 +241,11 @@ class Routing:
 
     def _via(self, found: dict, flags: int) -> list:
         """Return the next hops: gateway ("" for none), interface, weight."""
-        if _MULTIPATH not in found:
-            gateway = socket.inet_ntoa(found[_GATEWAY]) if _GATEWAY in found else ""
-            name = self._links.name.get(_word(found, _OIF, 0), "")
-            return [[gateway, name, 1]] if name else []
-        via, data, at = [], found[_MULTIPATH], 0
-        while at + _NEXTHOP.size <= len(data):
-            length, _, hops, index = _NEXTHOP.unpack_from(data, at)
-            inner = attributes(data[at : at + length], _NEXTHOP.size)
-            gateway = socket.inet_ntoa(inner[_GATEWAY]) if _GATEWAY in inner else ""
-            via.append([gateway, self._links.name.get(index, ""), hops + 1])
-            at += (max(length, _NEXTHOP.size) + 3) & ~3
-        return via
+        via = []
+        for hop in hops(found, flags):
+            gateway = socket.inet_ntoa(hop.router) if hop.family == socket.AF_INET else ""
+            via.append([gateway, self._links.name.get(hop.ifindex, ""), hop.weight])
+        return [hop for hop in via if hop[1] or _MULTIPATH in found]
 
     def _nexthops(self, via: list) -> tuple:
         if len(via) == 1:
@@ -260,12 +254,12 @@ class Routing:
             if not gateway:
                 return 0, more
             return _ONLINK, attribute(_GATEWAY, socket.inet_aton(gateway)) + more
-        hops = b""
+        packed = b""
         for gateway, name, weight in via:
             inner = attribute(_GATEWAY, socket.inet_aton(gateway))
             index = self._links.require(name)
-            hops += _NEXTHOP.pack(_NEXTHOP.size + len(inner), _ONLINK, weight - 1, index) + inner
-        return 0, attribute(_MULTIPATH, hops)
+            packed += _NEXTHOP.pack(_NEXTHOP.size + len(inner), _ONLINK, weight - 1, index) + inner
+        return 0, attribute(_MULTIPATH, packed)
 
     def _send(self, kind: int, flags: int, body: bytes) -> None:
         self._route.request([message(kind, body, flags)])
@@ -309,7 +303,3 @@ def _settled(payload: bytes) -> bytes:
             hop += (max(struct.unpack_from("=H", packed, hop)[0], _NEXTHOP.size) + 3) & ~3
         at += (max(length, 4) + 3) & ~3
     return bytes(packed)
-
-
-def _word(found: dict, kind: int, otherwise: int) -> int:
-    return int(struct.unpack("=I", found[kind])[0]) if kind in found else otherwise

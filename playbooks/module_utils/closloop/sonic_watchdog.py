@@ -7,15 +7,10 @@ before it is set anew, as the command `pfcwd` does. Which queues are watched is 
 
 from __future__ import annotations
 
-import re
 import time
 
-from ansible.module_utils.agent.sonic.resp import (
-    CONFIG_DB,
-    COUNTERS_DB,
-    STATE_DB,
-    Redis,
-)
+from ansible.module_utils.agent.small_files import fields, text
+from ansible.module_utils.agent.sonic.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
 from ansible.module_utils.closloop.reconcile import Refused
 
 VERSION_FILE = "/etc/sonic/sonic_version.yml"
@@ -89,12 +84,7 @@ def _action(row: dict) -> str:
 
 def asic_of(version_file: str) -> str:
     """Return the kind of a switch's ASIC, like broadcom; empty if it is not said."""
-    try:
-        with open(version_file, encoding="utf-8", errors="replace") as file:
-            found = re.search(r"^asic_type:\s*['\"]?([^'\"\n]*)", file.read(65_536), re.MULTILINE)
-    except OSError:
-        return ""
-    return found[1].strip() if found else ""
+    return fields(text(version_file), ":").get("asic_type", "")
 
 
 class Restart:

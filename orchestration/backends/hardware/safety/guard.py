@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
-from orchestration.agent.place import boottime_ns
+from orchestration.agent.safety.shared_folder import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.outcomes import Outcome, is_foreign, outcome_of, said
 from orchestration.backends.hardware.safety.recovery import (
@@ -17,11 +17,10 @@ from orchestration.backends.hardware.safety.recovery import (
     restored_itself,
     settle_dead_runs,
 )
-from orchestration.backends.hardware.sonic.config import queue_places
 from orchestration.core.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
+from orchestration.device.client import AgentClient, answered, gather
 from orchestration.device.errors import DeviceError, DeviceGone
-from orchestration.device.fleet import Agent, answered, gather
 
 _FEEDS_A_TIMEOUT = 4
 
@@ -50,13 +49,13 @@ class Guard:
     def __init__(
         self,
         rack: Rack,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, AgentClient],
         ledger: Ledger,
         holder: str,
         *,
         sysctls: Mapping[str, Sequence[str]] | None = None,
         note: str = "",
-        reopen: Callable[[str], Agent] | None = None,
+        reopen: Callable[[str], AgentClient] | None = None,
         now_ns: Callable[[], int] = boottime_ns,
     ) -> None:
         self._rack = rack
@@ -175,7 +174,7 @@ class Guard:
                 renewed = agent.post("lease.renew", nonce=self._nonce, ttl_s=ttl_s)
                 self._feeds[device] = (now_ns, [fed, renewed])
 
-    def _collect(self, device: str, agent: Agent, now_ns: int) -> bool:
+    def _collect(self, device: str, agent: AgentClient, now_ns: int) -> bool:
         """Collect the answers to the last messages; return whether all have come."""
         posted_ns, numbers = self._feeds.get(device, (now_ns, []))
         agent.poll()
@@ -288,20 +287,12 @@ class Guard:
 
     def _covered(self, device: str) -> dict[str, Any]:
         access = self._rack.access[device]
-        linux = access.platform == "linux"
+        rows = access.system.rows
         return {
-            "interfaces": list(access.interfaces) if linux else [],
+            "interfaces": list(access.interfaces) if rows is None else [],
             "sysctls": list(self._sysctls.get(device, ())),
-            "rows": None if linux else self._rows(device),
+            "rows": None if rows is None else rows(self._rack, device),
         }
-
-    def _rows(self, device: str) -> list[str]:
-        """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
-        return [
-            row
-            for interface, queue, profile in queue_places(self._rack, device)
-            for row in (f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}")
-        ]
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices in parallel. Raises the first one's DeviceError after all have answered."""

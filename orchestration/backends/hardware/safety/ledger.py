@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from orchestration.agent.identity import same_device
-from orchestration.agent.records import canonical, hash_of
+from orchestration.agent.safety.identity import same_device
+from orchestration.agent.safety.records import canonical, hash_of
 from orchestration.core.errors import NotReadyError
 from orchestration.core.files import state_folder, sync_path
+from orchestration.device.client import AgentClient, Request, gather
 from orchestration.device.errors import DeviceError
-from orchestration.device.fleet import Agent, Request, gather
 
 _FILE = "ledger.jsonl"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}")
@@ -305,12 +305,12 @@ class Part:
 
 
 def parts_of_rack(
-    ledger: Ledger, runs: Sequence[OpenRun], agents: Mapping[str, Agent], timeout_s: float
+    ledger: Ledger, runs: Sequence[OpenRun], agents: Mapping[str, AgentClient], timeout_s: float
 ) -> list[Part]:
     """Return those of the user's open runs that were on the devices of `agents`, oldest first."""
     identities: Mapping[str, Any] = {}
     if any(run.identities for run in runs):
-        asked: dict[str, tuple[Agent, Request]] = {
+        asked: dict[str, tuple[AgentClient, Request]] = {
             device: (agent, ("state.identity", {})) for device, agent in agents.items()
         }
         identities = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestration.agent.state import RESTORABLE
+from orchestration.agent.safety.state import RESTORABLE
 from orchestration.device.errors import printable
 
 # Parts of a snapshot that runs do not change.
@@ -19,7 +19,7 @@ class Outcome:
     """One device, restored or not.
 
     `how` says who restored it, or why nobody did. `changed` are the settings that were put back,
-    `differences` those that still differ from the snapshot (`agent.state.Difference` as a dict).
+    `differences` those that still differ from the snapshot (`sonic.configdb.Difference` as a dict).
     `settled` devices need nothing more.
     """
 

@@ -12,9 +12,8 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun, Part, parts_of_rack
 from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
 from orchestration.core.errors import NotReadyError, check_known
-from orchestration.device.client import open_agents
+from orchestration.device.client import AgentClient, Fleet, gather, holder_name, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, printable
-from orchestration.device.fleet import Agent, Fleet, gather, holder_name
 from orchestration.device.ssh import Secrets
 
 RESTORE_TIMEOUT_S = 60.0
@@ -60,7 +59,7 @@ def dead_runs(ledger: Ledger) -> list[OpenRun]:
 
 
 def restore_open_runs(
-    agents: Mapping[str, Agent], ledger: Ledger, forget: Collection[str] = ()
+    agents: Mapping[str, AgentClient], ledger: Ledger, forget: Collection[str] = ()
 ) -> list[Outcome]:
     """Restore what dead runs changed on the devices that `agents` reach.
 
@@ -109,7 +108,7 @@ def restore_open_runs(
     return outcomes
 
 
-def settle_dead_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
+def settle_dead_runs(agents: Mapping[str, AgentClient], ledger: Ledger) -> list[Outcome]:
     """Before a new run, restore what dead runs changed, where that is safe.
 
     It is safe if the dead-man's timer has fired or can be made to fire, or if the device has
@@ -121,7 +120,7 @@ def settle_dead_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcom
 
 
 def _settle(
-    agents: Mapping[str, Agent],
+    agents: Mapping[str, AgentClient],
     ledger: Ledger,
     parts: Sequence[Part],
     *,
@@ -166,7 +165,7 @@ def _elsewhere(device: str, run: OpenRun, ledger: Ledger) -> Outcome:
 
 
 def _settle_device(
-    agent: Agent | None, name: str, device: str, run: OpenRun, ledger: Ledger, force: bool
+    agent: AgentClient | None, name: str, device: str, run: OpenRun, ledger: Ledger, force: bool
 ) -> Outcome:
     """Settle a device that is `device` in the run, and `name` now."""
     if agent is None:
@@ -178,7 +177,9 @@ def _settle_device(
         return Outcome(name, False, f"could not be restored: {error.alone.line}")
 
 
-def _settled_by_device(agent: Agent, device: str, run: OpenRun, force: bool) -> Outcome | None:
+def _settled_by_device(
+    agent: AgentClient, device: str, run: OpenRun, force: bool
+) -> Outcome | None:
     """Have the device restore what the run changed, if it remembers the run."""
     status = call(agent, "deadman.status")
     armed, record = status["armed"], _record_of(status, run.run)
@@ -207,7 +208,7 @@ def _settled_by_device(agent: Agent, device: str, run: OpenRun, force: bool) -> 
     return outcome
 
 
-def restored_itself(agent: Agent, nonce: str) -> Outcome | None:
+def restored_itself(agent: AgentClient, nonce: str) -> Outcome | None:
     """Return the outcome of a device that has restored itself completely; remove its record."""
     record = _record_of(call(agent, "deadman.status"), nonce)
     if record is None or not record["resolved"]:
@@ -231,7 +232,7 @@ def _record_of(status: Mapping[str, Any], nonce: str) -> dict[str, Any] | None:
 
 
 def _settle_proved(
-    agent: Agent, run: OpenRun, device: str, record: Mapping[str, Any]
+    agent: AgentClient, run: OpenRun, device: str, record: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Have a device restore by its record of a run, and return what that then says.
 
@@ -274,7 +275,7 @@ def _unknown(device: str, run: OpenRun) -> NotReadyError:
 
 
 def _settled_by_ledger(
-    agent: Agent, device: str, run: OpenRun, ledger: Ledger, force: bool
+    agent: AgentClient, device: str, run: OpenRun, ledger: Ledger, force: bool
 ) -> Outcome:
     """Restore the ledger's snapshot on a device that does not remember the run."""
     name = run.snapshots.get(device)
@@ -287,7 +288,7 @@ def _settled_by_ledger(
     return outcome_of(agent.device, answer, "was restored")
 
 
-def _settle_others(agent: Agent, device: str, forget: Collection[str]) -> Outcome:
+def _settle_others(agent: AgentClient, device: str, forget: Collection[str]) -> Outcome:
     """Settle a device as far as no open run of this user names it."""
     try:
         status = call(agent, "deadman.status")
@@ -311,7 +312,7 @@ def _settle_others(agent: Agent, device: str, forget: Collection[str]) -> Outcom
     return Outcome(device, True, "has nothing to restore")
 
 
-def _settle_all(agent: Agent, *, give_up: bool) -> Sequence[Mapping[str, Any]] | None:
+def _settle_all(agent: AgentClient, *, give_up: bool) -> Sequence[Mapping[str, Any]] | None:
     """Have a device restore all that is left on it; return its records, None if it gave up some."""
     try:
         settled: Sequence[Mapping[str, Any]] = call(agent, "deadman.settle", why=_WHY)
@@ -324,6 +325,6 @@ def _settle_all(agent: Agent, *, give_up: bool) -> Sequence[Mapping[str, Any]] |
     return None
 
 
-def call(agent: Agent, op: str, **arguments: Any) -> Any:
+def call(agent: AgentClient, op: str, **arguments: Any) -> Any:
     """Send one agent a request and wait for the answer. Raises DeviceError."""
     return agent.result(agent.post(op, **arguments), RESTORE_TIMEOUT_S)

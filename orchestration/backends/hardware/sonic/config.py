@@ -4,7 +4,7 @@ Every tuned queue has its own WRED profile, so that it can be tuned alone. The q
 the rack's (`Access.queues`, one a traffic class). The numbers of their traffic classes and, up to
 7, priority groups are the same. Queues 3 and 4 are lossless, as in SONiC's stock configuration,
 whose buffers have headroom for those two; every other queue marks and drops. Whether the headroom
-is there is looked up on the switch (playbooks/module_utils/closloop/sonic_buffers.py).
+is there is looked up on the switch (playbooks/module_utils/closloop/sonic_rows.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import gcd
 
 from inventory.rack import Access, Rack
 from orchestration.agent.linux.qdiscs import CLASS_TOS
-from orchestration.agent.sonic.rows import NAME
+from orchestration.agent.sonic.configdb import NAME
 from orchestration.core.errors import Problem, raise_any
 
 # Table -> key -> field -> value.

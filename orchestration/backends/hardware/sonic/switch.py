@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.agent.sonic.cells import Cells, cells_of
+from orchestration.agent.sonic.asics import Cells, cells_of
 from orchestration.backends.hardware.sonic.config import queue_places
 from orchestration.backends.hardware.switches import Switch, SwitchReading
 from orchestration.core.records import MISSING, Floats, Ints

@@ -1,0 +1,1 @@
+"""Services on a host: its NIC's counters and settings, and DCTCP where the kernel has none."""

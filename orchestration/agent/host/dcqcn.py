@@ -1,0 +1,54 @@
+"""DCQCN parameters of NVIDIA (mlx5) NICs: their files, by the upstream driver's names.
+
+A NIC offers them in debugfs (the upstream kernel, drivers/infiniband/hw/mlx5/cong.c), or in sysfs
+(MLNX_OFED and DOCA-OFED). mlxconfig's take effect at the next reset, and are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ..small_files import text
+
+# Names of the reaction point in debugfs begin with rp_, and in sysfs some of them with rpg_.
+_RP = (
+    "clamp_tgt_rate", "clamp_tgt_rate_after_time_inc", "rpg_time_reset", "rpg_byte_reset",
+    "rpg_threshold", "rpg_max_rate", "rpg_ai_rate", "rpg_hai_rate", "rpg_gd", "rpg_min_dec_fac",
+    "rpg_min_rate", "rate_to_set_on_first_cnp", "dce_tcp_g", "dce_tcp_rtt",
+    "rate_reduce_monitor_period", "initial_alpha_value",
+)  # fmt: skip
+# Names in sysfs, below the NIC's folder `ecn`, by names in debugfs.
+SYSFS = {
+    **{
+        "rp_" + name.removeprefix("rpg_").replace("_after_time_inc", "_ati"): f"roce_rp/{name}"
+        for name in _RP
+    },
+    "np_min_time_between_cnps": "roce_np/min_time_between_cnps",
+    "np_cnp_dscp": "roce_np/cnp_dscp",
+    "np_cnp_prio": "roce_np/cnp_802p_prio",
+}
+
+
+def places(name: str, debugfs: str, ecn: str) -> list[str]:
+    """Return the possible files of a parameter, the preferred one first.
+
+    `debugfs` is the NIC's folder `cc_params` in debugfs, `ecn` its folder `ecn` in sysfs.
+    """
+    found = [os.path.join(debugfs, name)]
+    if name in SYSFS:
+        side, file = SYSFS[name].split("/")
+        # some releases have a folder `params` in between
+        found += [os.path.join(ecn, side, *level, file) for level in ((), ("params",))]
+    return found
+
+
+def lockdown(root: str = "/") -> str:
+    """Return the level of kernel lockdown, like `integrity`, "" if there is none.
+
+    Secure Boot switches it on with many distributions. At `integrity` and above, files of debugfs
+    that can be written cannot be opened, not by root either (Linux, fs/debugfs/file.c,
+    debugfs_locked_down; security/lockdown/lockdown.c).
+    """
+    level = re.search(r"\[(\w+)\]", text(os.path.join(root, "sys/kernel/security/lockdown")))
+    return level[1] if level is not None and level[1] != "none" else ""

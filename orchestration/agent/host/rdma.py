@@ -1,0 +1,213 @@
+"""A RoCE NIC: its counters, and the GIDs of its addresses.
+
+    nic.counters  {interface, rdma_device, sources: ["hw", "ethtool", "rdma"]}
+                  -> {source: {"values": {name: count}} or {"problem": why there are none}}
+    nic.optional  {rdma_device} -> names of optional counters that were switched on
+    nic.gids      -> [[RDMA device, port, index, IPv4 address], ...] of RoCE v2
+
+Optional counters are switched back when the agent ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..linux.ethtool import statistics
+from ..main import Agent, Operation, OperationError
+from ..small_files import listed, text
+from ..survey import find_program, run
+
+# A file in hw_counters that is not a counter: how long the driver caches values, in ms.
+_NO_COUNTERS = ("lifespan",)
+# What optional counters of congestion control begin with: ECN marks and CNPs.
+_CONGESTION = "cc_"
+# A GID without its colons that is an IPv4 address, mapped: the address follows.
+_IPV4_GID = "0" * 20 + "ffff"
+
+
+class Places(NamedTuple):
+    """Folders of the kernel's files; tests use others."""
+
+    net: str = "/sys/class/net"
+    infiniband: str = "/sys/class/infiniband"
+
+
+HERE = Places()
+
+
+def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
+    """Return the counters of the sources asked for; a missing source has `problem` instead."""
+    readers: dict[str, Callable[[], dict[str, int]]] = {
+        "hw": lambda: _hw_counters(request, places),
+        "ethtool": lambda: ethtool_statistics(_interface(request, places)),
+        "rdma": lambda: _rdma_statistics(request),
+    }
+    result: dict[str, Any] = {}
+    for source in request["sources"]:
+        try:
+            result[source] = {"values": readers[source]()}
+        except OperationError as error:
+            result[source] = {"problem": error.what}
+    return result
+
+
+class OptionalCounters:
+    """Counters of congestion that a NIC counts only when asked to, such as cc_rx_ce_pkts.
+
+    mlx5 has them since Linux 5.16, and iproute2 sets them since then; each costs the NIC a steering
+    rule.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._former: dict[str, list[str]] = {}
+        agent.at_end(self.put_back)
+
+    def switch_on(self, request: dict[str, Any]) -> list[str]:
+        """Switch on all that are off; return their names. A NIC may have none."""
+        link = _link(request)
+        on = self._names("mode", "link", link)
+        offered = self._names("mode", "supported", "link", link)
+        more = [name for name in offered if name.startswith(_CONGESTION) and name not in on]
+        if more:
+            self._former.setdefault(link, on)
+            self._set(link, [*on, *more])
+        return more
+
+    def put_back(self) -> None:
+        """Switch off what was switched on."""
+        for link, names in self._former.items():
+            self._set(link, names)
+        self._former.clear()
+
+    def _set(self, link: str, names: list[str]) -> None:
+        # setting a list switches all others off
+        command = ["set", "link", link, "optional-counters", ",".join(names)]
+        self._rdma(*(command if names else ["unset", *command[1:4]]))
+
+    def _names(self, *words: str) -> list[str]:
+        """Return the names that `rdma -j statistic mode` lists: [] where there is no such thing."""
+        try:
+            rows = json.loads(self._rdma(*words) or "[]")
+        except ValueError:
+            return []
+        return [
+            str(name)
+            for row in rows
+            for key, names in row.items()
+            if key.endswith("optional-counters")
+            for name in names
+        ]
+
+    def _rdma(self, *words: str) -> str:
+        program = find_program("rdma")
+        if program is None:
+            return ""
+        code, out, _ = run([program, "-j", "statistic", *words])
+        return out if code == 0 else ""
+
+
+def gids(_: dict[str, Any], places: Places = HERE) -> list[list[Any]]:
+    """Return the place and address of each GID of RoCE v2 that is one of an IPv4 address."""
+    found: list[list[Any]] = []
+    for device in listed(places.infiniband):
+        ports = os.path.join(places.infiniband, device, "ports")
+        for port in listed(ports):
+            folder = os.path.join(ports, port)
+            for index in sorted(map(int, listed(os.path.join(folder, "gids")))):
+                words = text(os.path.join(folder, "gids", str(index))).replace(":", "")
+                kind = os.path.join(folder, "gid_attrs", "types", str(index))
+                if words.startswith(_IPV4_GID) and text(kind) == "RoCE v2":
+                    address = socket.inet_ntoa(bytes.fromhex(words[-8:]))
+                    found.append([device, int(port), index, address])
+    return found
+
+
+def ethtool_statistics(interface: str) -> dict[str, int]:
+    """Return what `ethtool -S` prints. Raises OperationError if the driver has none."""
+    try:
+        found = statistics(interface)
+    except OSError as error:
+        raise OperationError(
+            f"the statistics of {interface} cannot be read: {os.strerror(error.errno or 0)}"
+        ) from error
+    if not found:
+        raise OperationError(f"{interface} has no statistics of its own")
+    return found
+
+
+def _interface(request: dict[str, Any], places: Places) -> str:
+    name = str(request["interface"])
+    if os.sep in name or not os.path.isdir(os.path.join(places.net, name)):
+        raise OperationError(f"has no interface {name}", "correct closloop_links in the inventory")
+    return name
+
+
+def _read(path: str) -> int:
+    try:
+        with open(path) as file:
+            number = file.read(100).strip()
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise OperationError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+    try:
+        return int(number, 0)
+    except ValueError:
+        raise OperationError(f"{path} has no number, but {number[:40]!r}") from None
+
+
+def _hw_counters(request: dict[str, Any], places: Places) -> dict[str, int]:
+    device = str(request["rdma_device"])
+    folder = os.path.join(places.infiniband, device, "ports", "1", "hw_counters")
+    if os.sep in device or not device or not os.path.isdir(os.path.dirname(folder)):
+        raise OperationError(
+            f"has no RDMA device {device} with a port 1",
+            "correct closloop_rdma_device in the inventory",
+        )
+    if not os.path.isdir(folder):
+        raise OperationError(f"has no {folder}")
+    names = sorted(set(os.listdir(folder)) - set(_NO_COUNTERS))
+    return {name: _read(os.path.join(folder, name)) for name in names}
+
+
+def _link(request: dict[str, Any]) -> str:
+    return f"{request['rdma_device']}/1"
+
+
+def _rdma_statistics(request: dict[str, Any]) -> dict[str, int]:
+    program = find_program("rdma")
+    if program is None:
+        raise OperationError("has no rdma")
+    code, out, said = run([program, "-j", "statistic", "show", "link", _link(request)])
+    if code != 0:
+        raise OperationError(f"rdma statistic: {said[:200] or f'exit code {code}'}")
+    return statistics_of_link(out)
+
+
+def statistics_of_link(printed: str) -> dict[str, int]:
+    """Return the counters in the output of `rdma -j statistic show link`. Raises OperationError."""
+    try:
+        rows = json.loads(printed)
+    except ValueError:
+        rows = None
+    if not isinstance(rows, list) or len(rows) > 1:
+        raise OperationError("rdma statistic shows something else than one link's")
+    return {
+        name: value
+        for row in rows
+        for name, value in dict(row).items()
+        if name not in ("ifname", "port") and isinstance(value, int)
+    }
+
+
+def operations(agent: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    return {
+        "nic.gids": gids,
+        "nic.optional": OptionalCounters(agent).switch_on,
+        "nic.counters": counters,
+    }

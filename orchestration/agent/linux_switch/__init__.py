@@ -1,0 +1,1 @@
+"""Services on a Linux switch: RED, marking without RED, the choice of paths, flow tables."""

@@ -1,0 +1,176 @@
+"""Load balancing on a Linux switch: its choice of paths, held by this agent.
+
+    paths.try    {program, interfaces}  as paths.begin, and leaves nothing
+    paths.begin  {program, interfaces, stream, timeout_ns, route_by, spray} -> {prefix: [port, ...]}
+    paths.read   -> [flowlets, reroutes, entries, overflows], as switch.* of
+                 orchestration/core/signals.py
+    paths.set    {timeout_ns} -> {"timeout_ns": as it is now}
+    paths.end    the kernel routes by its hash again
+
+The program is collectors/bpf/path_choice.bpf.c, compiled by the controller. Links hold it at the
+egress of `interfaces`, which are in the order of the switch's ports; they close with this process,
+even by SIGKILL, and the switch is as it was. Which ports a packet may take is what the kernel's
+main table says of its destination. The kernel tells of changes of routes and links (netlink), and
+the program follows.
+"""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import struct
+import time
+from array import array
+from functools import partial
+from typing import Any
+
+from ..bpf.elf import Program
+from ..bpf.load import LPM_TRIE, NO_PREALLOC, create_map
+from ..linux.fib import LINK_GROUP, ROUTE_GROUP
+from ..linux.netlink import route_socket
+from ..main import Agent, Operation, OperationError
+from .at_ports import AtPorts
+from .path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
+from .red import NET
+
+PREFIXES = "prefixes"
+# struct paths, before its tables
+HEAD = struct.Struct("=QQQIIQQQII")
+TABLES_AT = HEAD.size + MOST_ROUTES * ROUTE_BYTES
+ROUTE_BY = ("random", "round-robin")
+_TIMEOUT, _WORD = 1, 8  # where `timeout_ns` is, in words
+_MOST_PREFIXES = 65_536
+_FOLLOW = "keep routes as they are during a trial"
+
+
+class Paths(AtPorts):
+    """The choice of paths while it is in force."""
+
+    label = b"path_choice"
+    called, lacks = "the choice of paths", "cannot choose paths"
+    on_asics = "run it with `load_balancing: ecmp`, or configure the ASIC's own"
+
+    def __init__(self, agent: Agent, net: str = NET) -> None:
+        self._changes: socket.socket | None = None
+        self._ended: OperationError | None = None
+        super().__init__(agent, net)
+
+    def attempt(self, request: dict[str, Any]) -> dict[str, list[str]]:
+        """Do as `begin`, but without routes, so that every packet is let through; then end."""
+        self._refuse_others()
+        try:
+            self._link(request)
+            return look(self._names)[1]
+        finally:
+            self._close()
+
+    def begin(self, request: dict[str, Any]) -> dict[str, list[str]]:
+        """Choose paths from now on; return ports by prefix, where there are several.
+
+        Raises OperationError if the kernel refuses, or has routes that cannot be followed.
+        """
+        self._refuse_others()
+        self._ended = None
+        try:
+            # before the routes are read, so that no change is missed
+            self._subscribe()
+            stream, spray = int(request["stream"]), bool(request["spray"])
+            by = ROUTE_BY.index(request["route_by"])
+            head = HEAD.pack(stream, int(request["timeout_ns"]), 0, by, spray, 0, 0, 0, 0, 0)
+            self._link(request, head)
+            wanted, ports = look(self._names)
+            self._copy.follow(wanted)
+            return ports
+        except BaseException:
+            self._close()
+            raise
+
+    def read(self, _: dict[str, Any]) -> list[int]:
+        """Return the counters, and how many entries saw a packet within the timeout."""
+        memory = self._in_force()
+        _, timeout_ns, _, _, spray, flowlets, reroutes, overflows, used, _ = HEAD.unpack_from(
+            memory
+        )
+        entries = 0
+        if not spray:
+            used = min(used, self._entries)
+            last_ns = array("Q", memory[TABLES_AT : TABLES_AT + _WORD * used])
+            # the same clock as the program's
+            since_ns = max(0, time.monotonic_ns() - timeout_ns)
+            entries = sum(map(since_ns.__le__, last_ns))
+        return [flowlets, reroutes, entries, overflows]
+
+    def set(self, request: dict[str, Any]) -> dict[str, int]:
+        """Set the timeout."""
+        with memoryview(self._in_force()) as view, view.cast("Q") as words:
+            words[_TIMEOUT] = int(request["timeout_ns"])  # one store: never half a number
+            return {"timeout_ns": words[_TIMEOUT]}
+
+    def _refuse_others(self) -> None:
+        if self._memory is not None:
+            raise OperationError("paths are chosen already", "end that first")
+
+    def _in_force(self) -> mmap.mmap:
+        if self._memory is None:
+            raise self._ended or OperationError("no paths are chosen here", "begin that first")
+        return self._memory
+
+    def _link(self, request: dict[str, Any], head: bytes = b"") -> None:
+        """Load the program with the settings of `head`, and link it to every interface."""
+        # before programs that mark or count what leaves by a port
+        indices = self._attach(request, partial(self._prepare, head), first=True)
+        self._names = dict(zip(indices, map(str, request["interfaces"])))
+
+    def _prepare(self, head: bytes, memory: mmap.mmap, program: Program) -> dict[str, int]:
+        memory[: len(head)] = head
+        self._entries = (program.data_bytes - TABLES_AT) // (3 * _WORD)
+        prefixes = create_map(
+            LPM_TRIE, KEY.size, PLACE.size, _MOST_PREFIXES, NO_PREALLOC, PREFIXES.encode()
+        )
+        self._fds.append(prefixes)
+        self._copy = Copy(memory, HEAD.size, prefixes)
+        return {PREFIXES: prefixes}
+
+    def _subscribe(self) -> None:
+        self._changes = route_socket(LINK_GROUP | ROUTE_GROUP)
+        self._changes.setblocking(False)
+        self._agent.watch(self._changes.fileno(), self._changed)
+
+    def _changed(self) -> None:
+        if self._changes is None:
+            return
+        while True:
+            try:
+                self._changes.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:  # some messages were lost; all routes are read anew anyway
+                continue
+        try:
+            self._copy.follow(look(self._names)[0])
+        except (OperationError, OSError) as error:
+            # with a route that it cannot follow, all is the kernel's again, and reading says why
+            self._close()
+            self._ended = OperationError(f"the choice of paths has ended: {error}", _FOLLOW)
+
+    def _close(self) -> None:
+        if self._changes is not None:
+            self._agent.forget(self._changes.fileno())
+            self._changes.close()
+            self._changes = None
+        memory = self._memory
+        super()._close()
+        if memory is not None:
+            memory.close()
+
+
+def operations(agent: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    paths = Paths(agent)
+    return {
+        "paths.try": paths.attempt,
+        "paths.begin": paths.begin,
+        "paths.read": paths.read,
+        "paths.set": paths.set,
+        "paths.end": paths.end,
+    }

@@ -1,0 +1,159 @@
+"""RED queues of a Linux switch: read all of them, set some of them, many times a second.
+
+    red.open   {queues: [[interface, handle], ...]} -> as red.read, and "in_asic": whether an ASIC
+               does the marking
+    red.read   -> {"t_ns": CLOCK_MONOTONIC before the reading, "took_ns": how long it took,
+                   "rows": [row, ...]}
+    red.set    {changes: [[index, kmin_bytes, kmax_bytes, max_p], ...]} -> as red.read, afterwards
+
+A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, max_p] of one
+queue, in the order of `red.open`. Counters are the kernel's own: packets, marks and drops wrap at
+32 bits. A change does not drop queued packets.
+
+On a switch whose ASIC forwards (switchdev), the kernel's own RED sees no packet. Every reading asks
+whether the driver has taken RED into the ASIC (TCA_HW_OFFLOAD, net/sched/sch_api.c): it may refuse
+new parameters, and the kernel then keeps them for itself without an error (red_offload,
+net/sched/sch_red.c).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from ..linux.netlink import RouteSocket, interface_index
+from ..linux.qdiscs import Qdisc, qdiscs, red_change, red_parameters
+from ..main import Agent, Operation, OperationError
+from ..small_files import text
+
+NET = "/sys/class/net"
+
+
+class Place(NamedTuple):
+    """A queue that was opened."""
+
+    name: str
+    ifindex: int
+    handle: int
+
+
+class Queues:
+    """Queues of one kind that were opened; `called` is what one is called in errors."""
+
+    kind: str
+    called: str
+
+    def __init__(self) -> None:
+        self._socket = RouteSocket()
+        self._places: list[Place] = []
+
+    def _locate(self, request: dict[str, Any]) -> dict[tuple[int, int], Qdisc]:
+        """Remember the queues and return them. Raises OperationError if one does not exist."""
+        self._places = []
+        for interface, handle in request["queues"]:
+            try:
+                index = interface_index(interface)
+            except OSError:
+                raise OperationError(
+                    f"has no interface {interface}", "correct closloop_links in the inventory"
+                ) from None
+            self._places.append(Place(f"{interface} ({int(handle):#x})", index, int(handle)))
+        return self._found()
+
+    def _found(self) -> dict[tuple[int, int], Qdisc]:
+        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == self.kind}
+        for place in self._places:
+            if (place.ifindex, place.handle) not in found:
+                raise OperationError(
+                    f"has no {self.called} at {place.name}",
+                    "run `closloop provision` on the inventory",
+                )
+        return found
+
+    def _changes(self, request: dict[str, Any]) -> list[tuple[int, int, int, int]]:
+        """Return the changes asked for. Raises OperationError if one is impossible."""
+        for index, kmin_bytes, kmax_bytes, share in request["changes"]:
+            if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < share < 2**32:
+                raise OperationError(
+                    f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, max_p {share} at "
+                    f"{self._places[index].name}",
+                    "0 <= kmin <= kmax, and a probability above 0",
+                )
+        return [(index, kmin, kmax, share) for index, kmin, kmax, share in request["changes"]]
+
+
+class RedQueues(Queues):
+    """RED queues that were opened."""
+
+    kind, called = "red", "RED queue"
+
+    def __init__(self, net: str = NET) -> None:
+        super().__init__()
+        self._net = net
+        self._asic_ports: set[int] = set()
+        self._parents: list[int] = []
+
+    def open(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Remember the queues. Raises OperationError if one does not exist."""
+        self._asic_ports = {
+            interface_index(interface)
+            for interface, _ in request["queues"]
+            if of_an_asic(os.path.join(self._net, interface))
+        }
+        found = self._locate(request)
+        places = [found[place[1:]] for place in self._places]
+        self._parents = [place.parent for place in places]
+        in_asic = bool(found) and all(place.offloaded for place in places)
+        return {**self.read(request), "in_asic": in_asic}
+
+    def read(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Read all queues once."""
+        t_ns = time.monotonic_ns()
+        found = self._found()
+        took_ns = time.monotonic_ns() - t_ns
+        rows = [_row(found[place[1:]]) for place in self._places]
+        return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
+
+    def set(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Set thresholds of some queues, and read all queues."""
+        batch = [
+            red_change(*self._places[index][1:], self._parents[index], kmin, kmax, max_p)
+            for index, kmin, kmax, max_p in self._changes(request)
+        ]
+        self._socket.request(batch)
+        return self.read(request)
+
+    def _found(self) -> dict[tuple[int, int], Qdisc]:
+        found = super()._found()
+        for place in self._places:
+            if place.ifindex in self._asic_ports and not found[place[1:]].offloaded:
+                raise OperationError(
+                    f"RED at {place.name} is not in the switch's ASIC, which forwards packets "
+                    "past it",
+                    f"ethtool -K {place.name.split()[0]} hw-tc-offload on; the kernel's log says "
+                    "what the driver does not take (closloop_shape is for links without a rate)",
+                )
+        return found
+
+
+def of_an_asic(folder: str) -> bool:
+    """Return whether an interface is a switch ASIC's port, by its folder in /sys/class/net.
+
+    Reading fails with EOPNOTSUPP if it is not.
+    """
+    return bool(text(os.path.join(folder, "phys_switch_id")))
+
+
+def _row(queue: Qdisc) -> list[int]:
+    red = red_parameters(queue.options)
+    return [
+        queue.backlog, queue.bytes_, queue.packets, queue.red_marked, queue.drops,
+        red.kmin_bytes, red.kmax_bytes, red.max_p,
+    ]  # fmt: skip
+
+
+def operations(_: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    queues = RedQueues()
+    return {"red.open": queues.open, "red.read": queues.read, "red.set": queues.set}

@@ -1,0 +1,168 @@
+"""Rows of CONFIG_DB: which ones buffers and streams need, and what an undo takes back of any.
+
+That is fields that provisioning wrote, and nothing else. Many rows are shared: an operator who
+changes another field of a row, or the same one, wants to keep that. So the former values of single
+fields are saved, with those written, by field:
+`{"was": {field: text or None}, "wrote": {field: [text, ...]}}`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible.module_utils.agent.sonic import configdb
+from ansible.module_utils.agent.sonic.resp import CONFIG_DB, Redis
+from ansible.module_utils.agent.sonic.stream import GROUPS, PROFILES
+from ansible.module_utils.closloop.reconcile import Refused
+
+# Fields that are lists of priorities: provisioning adds to them.
+LISTS = ("pfc_enable", "pfcwd_sw_enable")
+# Orchagent takes a row of these as one setting, and half a row as none.
+_ONE_SETTING = (
+    "BUFFER_PG",
+    "HIGH_FREQUENCY_TELEMETRY_GROUP",
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE",
+    "PFC_WD",
+    "SCHEDULER",
+)
+
+
+def parts(text: str) -> set:
+    """Return the priorities in a list."""
+    return {*text.split(",")} - {""}
+
+
+def noted(saved: dict | None, before: dict, after: dict, asked: dict) -> dict:
+    """Return what to save before the row `before` becomes `after`, where `asked` is asked for.
+
+    `saved` is what is saved of it already, if anything is. An interval may be written as `after`
+    has it first, and then as asked for; so it is ours with either value.
+    """
+    was, wrote = ({**saved[part]} if saved else {} for part in ("was", "wrote"))
+    for name in asked:
+        values = {after[name], after[name] if name in LISTS else asked[name]}
+        if values != {before.get(name)}:
+            was.setdefault(name, before.get(name))
+            wrote[name] = sorted({*wrote.get(name, ()), *values})
+    return {"was": was, "wrote": wrote}
+
+
+def restored(key: str, saved: dict, present: dict | None) -> tuple:
+    """Return the row that an undo leaves, or None, and what it leaves to somebody else, in words.
+
+    A row is removed with its last field.
+    """
+    row, others = dict(present or {}), []
+    was, wrote = saved["was"], saved["wrote"]
+    defaults = configdb.DEFAULTS.get(key, {})
+    for name, values in wrote.items():
+        found = row.get(name)
+        former = defaults.get(name) if was[name] is None else was[name]
+        if found == former:
+            continue
+        if found not in values and name in LISTS and found is not None:
+            ours = parts(",".join(values)) - parts(former or "")
+            if not ours & parts(found):
+                continue
+            former = ",".join(sorted(parts(found) - ours)) or None
+        elif found not in values:
+            now = "has been removed" if found is None else f"has been set to {found}"
+            others.append(f"{name} {now}")
+            continue
+        if former is None:
+            del row[name]
+        else:
+            row[name] = former
+    if key.partition("|")[0] in _ONE_SETTING and present is not None:
+        if not any(was.values()):
+            others += [f"{name} has been added" for name in sorted(present) if name not in wrote]
+        if others:
+            row = present
+    return row or None, others
+
+
+_KEY = re.compile(r"BUFFER_PG\|(?P<port>[^|]+)\|(?P<first>\d+)(?:-(?P<last>\d+))?\Z")
+
+
+def lossless_rows(redis: Redis, wanted: dict) -> dict:
+    """Return the rows of BUFFER_PG to add for lossless queues, by key: {"profile": "NULL"}.
+
+    PFC without headroom drops what it should not: a lossless priority group has a row whose profile
+    has `xoff`, its headroom. In the traditional model buffermgrd makes both from the port's speed,
+    its cable's length and `pfc_enable` (sonic-swss, cfgmgr/buffermgr.cpp); in the dynamic model the
+    row names the profile NULL and buffermgrd computes it. `wanted` has the lossless priorities of
+    each port. Raises Refused where buffers are missing and the switch cannot compute them.
+    """
+    dynamic = redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost").get("buffer_model") == "dynamic"
+    there = _profiles(redis)
+    rows, missing = {}, []
+    for port, priorities in wanted.items():
+        for priority in priorities:
+            key = f"BUFFER_PG|{port}|{priority}"
+            found, profile = there.get((port, priority), ("", ""))
+            if dynamic and (not found or (found == key and profile == "NULL")):
+                rows[key] = {"profile": "NULL"}
+            elif not (profile == "NULL" and dynamic) and not _headroom(redis, profile):
+                missing.append(f"{port} priority group {priority}")
+    if missing:
+        shown = ", ".join(missing[:4]) + (" and others" if len(missing) > 4 else "")
+        raise Refused(
+            f"a lossless queue needs a buffer with headroom, and there is none at {shown}",
+            "load SONiC's stock buffers (`config qos reload`), or name lossy queues in "
+            "closloop_queues, such as 1",
+        )
+    return rows
+
+
+def _profiles(redis: Redis) -> dict:
+    found = {}
+    for key, row in redis.rows(CONFIG_DB, "BUFFER_PG|*").items():
+        match = _KEY.match(key)
+        if match:
+            first = int(match["first"])
+            for priority in range(first, min(int(match["last"] or first), 7) + 1):
+                found[match["port"], priority] = key, row.get("profile", "")
+    return found
+
+
+def _headroom(redis: Redis, profile: str) -> bool:
+    row = redis.hash(CONFIG_DB, "BUFFER_PROFILE|" + profile) if profile else {}
+    return row.get("xoff", "0") not in ("", "0")
+
+
+NAME = "CLOSLOOP"
+COUNTERS = {"mellanox": "CURR_OCCUPANCY_CELLS"}
+
+
+def stream_rows(redis: Redis, queues: list, interval_us: int, asic: str, streams: bool) -> dict:
+    """Return the rows that stream the depths of queues, [(port, number)].
+
+    A counter that SAI refuses leaves orchagent unhealthy (saihelper.cpp, handleSaiFailure). So only
+    what an ASIC is known to stream is asked for: of queues, Nvidia's have the depth in cells
+    (sonic-mgmt, tests/high_frequency_telemetry). The YANG model wants buffers for each queue's
+    port, and without them a session never begins (buildimage issue 24479). SONiC's own command
+    keeps to one profile. `asic` is its kind, `streams` whether it has the family. Raises Refused,
+    with the reason, where the switch cannot.
+    """
+    remedy = "remove closloop_telemetry: depths are then the PFC watchdog's"
+    if not streams:
+        raise Refused("it has no High Frequency Telemetry", remedy)
+    if asic not in COUNTERS:
+        raise Refused(f"what an ASIC of kind {asic!r} can stream of queues is not known", remedy)
+    others = {key.split("|")[1] for key in redis.call(CONFIG_DB, "KEYS", f"{PROFILES}|*")} - {NAME}
+    if others:
+        raise Refused(
+            f"it has the profile {', '.join(sorted(others))} already, and SONiC keeps to one",
+            "let that one stream the queues' depths, or remove it; then provision again",
+        )
+    buffered = {key.split("|")[1] for key in redis.call(CONFIG_DB, "KEYS", "BUFFER_QUEUE|*")}
+    for port, _ in queues:
+        if not any(port in ports.split(",") for ports in buffered):
+            raise Refused(f"{port} has no row in BUFFER_QUEUE", "run `config qos reload`")
+    return {
+        f"{PROFILES}|{NAME}": {"stream_state": "enabled", "poll_interval": str(interval_us)},
+        f"{GROUPS}|{NAME}|QUEUE": {
+            "object_names@": ",".join(f"{port}|{queue}" for port, queue in queues),
+            "object_counters@": COUNTERS[asic],
+        },
+    }
