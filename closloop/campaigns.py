@@ -81,7 +81,7 @@ def compare(
     which a difference does not matter, by metric, 0.1 where nothing is said. Raises InputError for
     what is no run, and for runs that have no trials to pair.
     """
-    from orchestration.analysis.comparison.margins import parse_margins
+    from orchestration.analysis.comparison.equivalence import parse_margins
     from orchestration.analysis.comparison.result import compare_runs
 
     texts = [f"{name}={100 * share:g}%" for name, share in (margins or {}).items()]

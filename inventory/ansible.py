@@ -57,17 +57,11 @@ def load_rack(path: Path) -> Rack:
     _raise_any(problems)
 
     document = _rack_document(groups, names_of(RackVariables))
-    about, problems = document.check(RackVariables)
     names = list(dict.fromkeys((*tiers, *groups.hosts_of(COLLECTOR))))
     documents = {name: _device_document(groups, name) for name in names}
-    devices: dict[str, DeviceVariables] = {}
-    for name in names:
-        variables, found = documents[name].check(DeviceVariables)
-        problems += found
-        if variables is not None:
-            devices[name] = variables
-            problems += _device_problems(name, tiers.get(name), variables, documents[name])
-    problems += _address_problems(devices, documents)
+    about, devices, problems = _checked(document, documents)
+    for name, variables in devices.items():
+        problems += _device_problems(name, tiers.get(name), variables, documents[name])
     _raise_any(problems)
     assert about is not None  # check gave none, and the problems above
 
@@ -124,19 +118,28 @@ def load_machines(path: Path) -> Machines:
         what = f"no machine in the group {CLUSTER!r}"
         remedy = f"list the machines that run trials in a group {CLUSTER}"
         _raise_any([groups.document.problem((), what, remedy)])
-    about, problems = _rack_document(groups, names_of(RackVariables)).check(RackVariables)
     documents = {name: _device_document(groups, name) for name in names}
-    devices: dict[str, DeviceVariables] = {}
-    for name, document in documents.items():
-        variables, found = document.check(DeviceVariables)
-        problems += found
-        if variables is not None:
-            devices[name] = variables
-    problems += _address_problems(devices, documents)
+    document = _rack_document(groups, names_of(RackVariables))
+    about, devices, problems = _checked(document, documents)
     _raise_any(problems)
     assert about is not None  # check gave none, and the problems above
     access = tuple(_access(name, devices[name], ()) for name in names)
     return Machines(access, _beside(path, about.closloop_known_hosts))
+
+
+def _checked(
+    document: Document, documents: Mapping[str, Document]
+) -> tuple[RackVariables | None, dict[str, DeviceVariables], list[Problem]]:
+    """Return the variables of the rack and of its devices, and what is wrong with them."""
+    about, problems = document.check(RackVariables)
+    devices: dict[str, DeviceVariables] = {}
+    for name, own in documents.items():
+        variables, found = own.check(DeviceVariables)
+        problems += found
+        if variables is not None:
+            devices[name] = variables
+    problems += _address_problems(devices, documents)
+    return about, devices, problems
 
 
 def _raise_any(problems: list[Problem]) -> None:
@@ -162,42 +165,41 @@ def _tiers(groups: Groups) -> tuple[dict[str, int], list[Problem]]:
             result.setdefault(name, tier)
     for kind, found in (("switch", any(result.values())), ("host", 0 in result.values())):
         if not found:
-            hints = [suggest(name, GROUPS) for name in groups.group_names if name not in GROUPS]
+            hints = [suggest(name, GROUPS) for name in groups.groups if name not in GROUPS]
             remedy = f"{''.join(hints)}list the devices in groups {', '.join(GROUPS[:4])}"
             problems.append(document.problem((), f"no {kind} in the groups", remedy))
     for name, loc in list(groups.hosts_of(COLLECTOR).items())[1:]:
         problems.append(document.problem(loc, f"{name} is a second collector", "keep one"))
     for name in groups.hosts:
-        if name not in result and "closloop_links" in groups.own(name):
+        if name not in result and "closloop_links" in groups.hosts[name]:
             what = f"{name} has links, but is in none of the groups {', '.join(GROUPS[:4])}"
-            loc = groups.own(name)["closloop_links"]
+            loc = groups.hosts[name]["closloop_links"]
             problems.append(document.problem(loc, what, "put it in the group of its tier"))
     return result, problems
 
 
 def _rack_document(groups: Groups, names: tuple[str, ...]) -> Document:
-    variables = groups.group_variables(ALL)
+    variables = groups.groups[ALL].variables
     here: Loc = (ALL, "vars") if (ALL, "vars") in groups.document.lines else ()
     return groups.view({n: variables[n] for n in names if n in variables}, here)
 
 
 def _device_document(groups: Groups, name: str) -> Document:
     merged = groups.merged(name)
-    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.place(name))
+    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.places[name])
 
 
 def _device_problems(
     name: str, tier: int | None, variables: DeviceVariables, document: Document
 ) -> Iterator[Problem]:
     """Yield variables that do not fit a device of that tier (None: a collector outside)."""
-    if tier != 0 and variables.closloop_nic == "roce":
-        yield document.problem(
-            ("closloop_nic",), f"{name} is no host, but has a RoCE NIC", "remove closloop_nic"
-        )
-    if tier != 0 and variables.closloop_pcc:
-        yield document.problem(
-            ("closloop_pcc",), f"{name} is no host, but has closloop_pcc", "remove closloop_pcc"
-        )
+    for variable, has, told in (
+        ("closloop_nic", variables.closloop_nic == "roce", "a RoCE NIC"),
+        ("closloop_pcc", variables.closloop_pcc, "closloop_pcc"),
+    ):
+        if tier != 0 and has:
+            what = f"{name} is no host, but has {told}"
+            yield document.problem((variable,), what, f"remove {variable}")
     if variables.closloop_dpu and not variables.closloop_pcc:
         remedy = "add closloop_pcc, the NIC's name in `rdma link`, like mlx5_0"
         yield document.problem(("closloop_dpu",), f"{name}: which NIC is not said", remedy)
@@ -238,10 +240,8 @@ def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
         loc = ("closloop_testbed",)
         if file is None:
             raise InputError(document.at(loc, problem) for problem in error.problems) from None
-        what, remedy = (
-            f"no testbed file {file}",
-            "correct the path, relative to the inventory's folder",
-        )
+        what = f"no testbed file {file}"
+        remedy = "correct the path, relative to the inventory's folder"
         raise InputError([document.problem(loc, what, remedy, Code.NO_SUCH_FILE)]) from None
 
 

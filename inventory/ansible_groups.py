@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ Variables = dict[str, Loc]
 
 
 @dataclass
-class _Group:
+class Group:
+    """A group as it is written: where, its variables, parents and hosts."""
+
     name: str
     loc: Loc
     variables: Variables = field(default_factory=dict)
@@ -37,67 +40,49 @@ class _Group:
 
 
 class Groups:
-    """Groups and hosts of an inventory file. `problems` are faults of its structure."""
+    """Groups and hosts of an inventory file. `problems` are faults of its structure.
+
+    `hosts` are the variables that are written at each host itself, in the file's order, and
+    `places` where it is named first.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
-        self._groups: dict[str, _Group] = {ALL: _Group(ALL, ())}
-        self._host_variables: dict[str, Variables] = {}
-        self._places: dict[str, Loc] = {}
+        self.groups: dict[str, Group] = {ALL: Group(ALL, ())}
+        self.hosts: dict[str, Variables] = {}
+        self.places: dict[str, Loc] = {}
         for name, body in document.data.items():
             self._group(name, body, (name,), ALL if name != ALL else "")
         self.problems += self._loops()
 
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """Names of all groups, in the file's order."""
-        return tuple(self._groups)
-
-    @cached_property
-    def hosts(self) -> tuple[str, ...]:
-        """Names of all hosts, in the file's order."""
-        return tuple(self._host_variables)
-
     def hosts_of(self, name: str) -> dict[str, Loc]:
         """Return the hosts of a group and its subgroups, and where each is named first."""
         result: dict[str, Loc] = {}
-        for group in self._groups.values():
+        for group in self.groups.values():
             if group.name == name or name in self._ancestors(group.name):
                 for host, loc in group.hosts.items():
                     result.setdefault(host, loc)
         return result
 
-    def place(self, host: str) -> Loc:
-        """Return where a host is named first."""
-        return self._places[host]
-
-    def own(self, host: str) -> Variables:
-        """Return the variables that are written at the host itself."""
-        return self._host_variables[host]
-
-    def group_variables(self, name: str) -> Variables:
-        """Return the variables that are written at the group itself."""
-        return self._groups[name].variables if name in self._groups else {}
-
     def merged(self, host: str) -> Variables:
         """Return every variable of a host, each with the place whose value wins."""
         member = {ALL: None}
-        for group in self._groups.values():
+        for group in self.groups.values():
             if host in group.hosts:
                 member[group.name] = None
                 member.update(self._ancestors(group.name))
         result: Variables = {}
         for name in sorted(member, key=self._rank):
-            result.update(self._groups[name].variables)
-        result.update(self._host_variables[host])
+            result.update(self.groups[name].variables)
+        result.update(self.hosts[host])
         return result
 
     def every_variable(self) -> Iterator[tuple[str, Loc]]:
         """Yield every variable of the file and its place, overridden ones included."""
-        for group in self._groups.values():
+        for group in self.groups.values():
             yield from group.variables.items()
-        for variables in self._host_variables.values():
+        for variables in self.hosts.values():
             yield from variables.items()
 
     def value(self, loc: Loc) -> Any:
@@ -131,7 +116,7 @@ class Groups:
         return result
 
     def _group(self, name: str, body: Any, loc: Loc, parent: str) -> None:
-        group = self._groups.setdefault(name, _Group(name, loc))
+        group = self.groups.setdefault(name, Group(name, loc))
         if parent and name != ALL:
             group.parents[parent] = None
         for part in self._mapping(body, loc, f"group {name!r}"):
@@ -140,20 +125,17 @@ class Groups:
                 what = f"group {name!r} has an unknown part {part!r}"
                 self.problems.append(self.document.problem((*loc, part), what, remedy))
         parts = body if isinstance(body, dict) else {}
-        for variable in self._mapping(parts.get("vars"), (*loc, "vars"), "'vars'"):
-            group.variables[variable] = (*loc, "vars", variable)
-        for host, variables in self._mapping(
-            parts.get("hosts"), (*loc, "hosts"), "'hosts'"
-        ).items():
+        inside = {
+            part: self._mapping(parts.get(part), (*loc, part), f"'{part}'") for part in _PARTS
+        }
+        group.variables.update({name: (*loc, "vars", name) for name in inside["vars"]})
+        for host, variables in inside["hosts"].items():
             at = (*loc, "hosts", host)
             group.hosts.setdefault(host, at)
-            self._places.setdefault(host, at)
-            known = self._host_variables.setdefault(host, {})
-            for variable in self._mapping(variables, at, f"host {host!r}"):
-                known[variable] = (*at, variable)
-        for child, inner in self._mapping(
-            parts.get("children"), (*loc, "children"), "'children'"
-        ).items():
+            self.places.setdefault(host, at)
+            names = self._mapping(variables, at, f"host {host!r}")
+            self.hosts.setdefault(host, {}).update({name: (*at, name) for name in names})
+        for child, inner in inside["children"].items():
             self._group(child, inner, (*loc, "children", child), name)
 
     def _mapping(self, value: Any, loc: Loc, name: str) -> dict[str, Any]:
@@ -166,15 +148,15 @@ class Groups:
         return {}
 
     def _ancestors(self, name: str) -> dict[str, None]:
-        parents = self._groups[name].parents
+        parents = self.groups[name].parents
         return dict.fromkeys(
             ancestor
             for parent in parents
-            for ancestor in reachable(parent, lambda name: self._groups[name].parents)
+            for ancestor in reachable(parent, lambda name: self.groups[name].parents)
         )
 
     def _loops(self) -> Iterator[Problem]:
-        for group in self._groups.values():
+        for group in self.groups.values():
             if group.name in self._ancestors(group.name):
                 what = f"group {group.name!r} is inside itself"
                 yield self.document.problem(group.loc, what, "take it out of its own children")
@@ -182,22 +164,18 @@ class Groups:
                 group.parents = {ALL: None}
 
     def _rank(self, name: str) -> tuple[int, int, str]:
-        priority = self._groups[name].variables.get("ansible_group_priority")
+        priority = self.groups[name].variables.get("ansible_group_priority")
         value = self.value(priority) if priority else 1
         return self._depth(name), value if isinstance(value, int) else 1, name
 
     def _depth(self, name: str) -> int:
-        return max((self._depth(parent) + 1 for parent in self._groups[name].parents), default=0)
+        return max((self._depth(parent) + 1 for parent in self.groups[name].parents), default=0)
 
 
 def refusals(groups: Groups, path: Path) -> list[Problem]:
     """Return every problem of the file and of the folders beside it."""
-    return [
-        *groups.problems,
-        *_yaml_faults(groups),
-        *_variable_problems(groups),
-        *_folder_problems(path),
-    ]
+    found = (_yaml_faults(groups), _variable_problems(groups), _folder_problems(path))
+    return [*groups.problems, *chain.from_iterable(found)]
 
 
 def _is_ours(variable: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from inventory.ansible_schema import GROUPS, LinkVariable
 from inventory.strictyaml import Document, suggest
 from orchestration.core.errors import Problem
-from orchestration.core.topology import LinkSpec, Port, Testbed, reachable
+from orchestration.core.topology import LinkSpec, Testbed, reachable
 from orchestration.core.units import format_duration, format_rate
 
 # The two ends of a link: device and interface.
@@ -57,28 +57,23 @@ def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> I
                     what = f"the link at {link.interface} has no {field}"
                     remedy = f"add `{field}`, or name the testbed that has it: closloop_testbed"
                     yield item.problem(number, field, what, remedy)
-            yield from _end_problems(item, number, link, listed, by_port)
+            peer, back = listed.get(link.peer), by_port.get((link.peer, link.peer_interface))
+            if peer is None:
+                near = suggest(link.peer, listed)
+                remedy = f"{near}put the device in its group, or correct the name"
+                yield item.problem(number, "peer", f"no device {link.peer!r} in the groups", remedy)
+            elif peer.tier == item.tier:
+                same = "itself" if peer is item else f"{link.peer}, of the same tier"
+                what = f"{link.interface} is linked to {same}"
+                yield item.problem(number, "peer", what, "link devices of two tiers")
+            else:
+                yield from _end_problems(item, number, link, back)
 
 
 def _end_problems(
-    item: Listed,
-    number: int,
-    link: LinkVariable,
-    listed: Mapping[str, Listed],
-    by_port: Mapping[tuple[str, str], LinkVariable],
+    item: Listed, number: int, link: LinkVariable, back: LinkVariable | None
 ) -> Iterator[Problem]:
-    peer = listed.get(link.peer)
-    if peer is None:
-        remedy = f"{suggest(link.peer, listed)}put the device in its group, or correct the name"
-        yield item.problem(number, "peer", f"no device {link.peer!r} in the groups", remedy)
-        return
-    if peer.tier == item.tier:
-        same = "itself" if peer is item else f"{link.peer}, of the same tier"
-        yield item.problem(
-            number, "peer", f"{link.interface} is linked to {same}", "link devices of two tiers"
-        )
-        return
-    back = by_port.get((link.peer, link.peer_interface))
+    """Yield where a link differs from what is listed at its other end."""
     at = f"{link.peer}:{link.peer_interface}"
     if back is None:
         remedy = (
@@ -89,19 +84,15 @@ def _end_problems(
         yield item.problem(number, "peer_interface", what, remedy)
         return
     if (back.peer, back.peer_interface) != (item.device, link.interface):
-        what = (
-            f"{link.interface} is linked to {at}, but that port says it is linked to "
-            f"{back.peer}:{back.peer_interface}"
-        )
+        there = f"{back.peer}:{back.peer_interface}"
+        what = f"{link.interface} is linked to {at}, but that port says it is linked to {there}"
         yield item.problem(number, "peer_interface", what, "correct the wrong one of the two")
         return
     for field, shown in (("rate", format_rate), ("delay", format_duration)):
         here, there = getattr(link, field), getattr(back, field)
         if here is not None and there is not None and here != there:
-            what = (
-                f"the link at {link.interface} has a {field} of {shown(here)}, but {shown(there)} "
-                f"at {at}"
-            )
+            ends = f"{shown(here)}, but {shown(there)} at {at}"
+            what = f"the link at {link.interface} has a {field} of {ends}"
             yield item.problem(number, field, what, "write the same at both ends")
 
 
@@ -118,42 +109,31 @@ def testbed_problems(listed: Mapping[str, Listed], testbed: Testbed) -> Iterator
             yield item.problem(-1, "", what, remedy)
             continue
         for number, (link, port) in enumerate(zip(item.links, ports, strict=True)):
-            yield from _port_problems(item, number, link, port, listed, testbed)
-
-
-def _port_problems(
-    item: Listed,
-    number: int,
-    link: LinkVariable,
-    port: Port,
-    listed: Mapping[str, Listed],
-    testbed: Testbed,
-) -> Iterator[Problem]:
-    far = testbed.ports[port.peer]
-    says = f"{port.label} of testbed {testbed.name}"
-    if link.peer != far.device:
-        what = f"link {number + 1} goes to {link.peer}, but {says} to {far.device}"
-        yield item.problem(number, "peer", what, "list the links in the testbed's order of ports")
-        return
-    place = testbed.ports_of[far.device].index(far)
-    there = listed[far.device].links
-    if place < len(there) and there[place].interface != link.peer_interface:
-        what = (
-            f"link {number + 1} goes to {link.peer}:{link.peer_interface}, but {says} to port "
-            f"{place + 1} of {far.device}, listed as {there[place].interface}"
-        )
-        yield item.problem(
-            number, "peer_interface", what, "list parallel links in the same order at both ends"
-        )
-    for field, value, shown in (
-        ("rate", port.rate_bps, format_rate),
-        ("delay", port.delay_ns, format_duration),
-    ):
-        stated = getattr(link, field)
-        if stated is not None and stated != value:
-            what = f"a {field} of {shown(stated)}, but {says} has {shown(value)}"
-            remedy = f"correct it, or leave {field} out: the testbed has it"
-            yield item.problem(number, field, what, remedy)
+            far = testbed.ports[port.peer]
+            says = f"{port.label} of testbed {testbed.name}"
+            if link.peer != far.device:
+                what = f"link {number + 1} goes to {link.peer}, but {says} to {far.device}"
+                remedy = "list the links in the testbed's order of ports"
+                yield item.problem(number, "peer", what, remedy)
+                continue
+            place = testbed.ports_of[far.device].index(far)
+            there = listed[far.device].links
+            if place < len(there) and there[place].interface != link.peer_interface:
+                what = (
+                    f"link {number + 1} goes to {link.peer}:{link.peer_interface}, but {says} to "
+                    f"port {place + 1} of {far.device}, listed as {there[place].interface}"
+                )
+                remedy = "list parallel links in the same order at both ends"
+                yield item.problem(number, "peer_interface", what, remedy)
+            for field, value, shown in (
+                ("rate", port.rate_bps, format_rate),
+                ("delay", port.delay_ns, format_duration),
+            ):
+                stated = getattr(link, field)
+                if stated is not None and stated != value:
+                    what = f"a {field} of {shown(stated)}, but {says} has {shown(value)}"
+                    remedy = f"correct it, or leave {field} out: the testbed has it"
+                    yield item.problem(number, field, what, remedy)
 
 
 def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:

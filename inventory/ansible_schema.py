@@ -12,8 +12,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from inventory.addressing import DEFAULT_PREFIX
-from inventory.rack import SONIC_QUEUE, Access, Corridor, Lacking, NicKind, Platform, Safety
-from inventory.scale import MOST_SCALE
+from inventory.rack import (
+    MOST_SCALE,
+    SONIC_QUEUE,
+    Access,
+    Corridor,
+    Lacking,
+    NicKind,
+    Platform,
+    Safety,
+)
 from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel, matching, must
 from orchestration.core.problems import WrongValue
@@ -48,13 +56,13 @@ REFUSED = {
     "ansible_sudo": "write ansible_become",
 }
 _LINK_LOCAL = ip_network("169.254.0.0/16")
-_TRUE, _FALSE = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
+_WORDS = dict.fromkeys(("yes", "true", "on", "1"), True)
+_WORDS |= dict.fromkeys(("no", "false", "off", "0"), False)
 
 
 def _truth(value: object) -> object:
     """Convert Ansible's words for true and false, which are text in YAML 1.2."""
-    text = str(value).lower()
-    return True if text in _TRUE else False if text in _FALSE else value
+    return _WORDS.get(str(value).lower(), value)
 
 
 def _number(value: object) -> object:
@@ -115,10 +123,8 @@ def _fabric_prefix(value: str) -> str:
     if network.version != 4 or network.is_loopback or network.is_multicast or not network.prefixlen:
         raise ValueError(f"{value} is for no fabric: write an IPv4 network, like {DEFAULT_PREFIX}")
     if network.overlaps(_LINK_LOCAL):
-        raise ValueError(
-            f"SONiC's ASICs get no addresses of {_LINK_LOCAL}: write a network like "
-            f"{DEFAULT_PREFIX}"
-        )
+        what = f"SONiC's ASICs get no addresses of {_LINK_LOCAL}"
+        raise ValueError(f"{what}: write a network like {DEFAULT_PREFIX}")
     return value
 
 

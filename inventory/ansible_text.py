@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -84,24 +84,26 @@ def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | 
 
     `comments` are written above the variable or group of that name, the one for "" at the top.
     """
-    about = _Comments(comments or {})
-    named = testbed or _packaged(rack.testbed)
+    about = comments or {}
+    named, own = testbed, rack.testbed
+    if not named and own.name in known_testbeds() and load_testbed(own.name) == own:
+        named = own.name
     if not named:
         _check_links(rack)
     shared = _shared(rack.access.values())
-    lines = [*about.lines("", 0), "all:", "  vars:"]
+    lines = [*_comment(about, "", 0), "all:", "  vars:"]
     for name, value in {**_rack_variables(rack, named), **shared}.items():
-        lines += [*about.lines(name, 4), f"    {name}: {flow(value)}"]
+        lines += [*_comment(about, name, 4), f"    {name}: {flow(value)}"]
     lines.append("  children:")
     for tier, group in enumerate(GROUPS):
         members = [device.name for device in rack.testbed.devices if device.tier == tier]
         if members:
-            lines += [*about.lines(group, 4), f"    {group}:", "      hosts:"]
+            lines += [*_comment(about, group, 4), f"    {group}:", "      hosts:"]
         for name in members:
-            lines += _device_lines(rack.access[name], shared, _links(rack, name))
+            lines += _device_lines(rack.access[name], shared, [*_links(rack, name)])
     if rack.collector is not None:
         name = rack.collector.device
-        lines += [*about.lines(COLLECTOR, 4), f"    {COLLECTOR}:", "      hosts:"]
+        lines += [*_comment(about, COLLECTOR, 4), f"    {COLLECTOR}:", "      hosts:"]
         if name in rack.access:
             lines.append(f"        {name}:")
         else:
@@ -109,49 +111,34 @@ def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | 
     return "\n".join(lines) + "\n"
 
 
-class _Comments:
-    def __init__(self, by_name: Mapping[str, str]) -> None:
-        self._by_name = by_name
-
-    def lines(self, name: str, indent: int) -> list[str]:
-        text = self._by_name.get(name, "")
-        return [f"{' ' * indent}# {line}".rstrip() for line in text.splitlines()]
-
-
-def _packaged(testbed: Testbed) -> str:
-    """Return the name of the package's testbed that equals this one, "" if none does."""
-    known = testbed.name in known_testbeds() and load_testbed(testbed.name) == testbed
-    return testbed.name if known else ""
+def _comment(comments: Mapping[str, str], name: str, indent: int) -> list[str]:
+    return [f"{' ' * indent}# {line}".rstrip() for line in comments.get(name, "").splitlines()]
 
 
 def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
     testbed = rack.testbed
-    result: dict[str, Any] = {"closloop_name": rack.name}
-    if named:
-        result["closloop_testbed"] = named
-    else:
-        if testbed.description:
-            result["closloop_description"] = testbed.description
-        if testbed.source:
-            result["closloop_source"] = testbed.source
-        result["closloop_mtu"] = f"{testbed.mtu_bytes}B"
-        result["closloop_buffer"] = format_size(_buffer_bytes(testbed), _DIGITS)
-        if testbed.framing_bytes != ETHERNET_FRAMING_BYTES:
-            result["closloop_framing"] = f"{testbed.framing_bytes}B"
-        if testbed.classes:
-            result["closloop_classes"] = [
-                {name: value for name, value in dataclasses.asdict(item).items() if value}
-                for item in testbed.classes
-            ]
-    if rack.fabric_prefix != DEFAULT_PREFIX:
-        result["closloop_fabric_prefix"] = rack.fabric_prefix
-    if rack.known_hosts_file:
-        result["closloop_known_hosts"] = rack.known_hosts_file
-    if rack.scale != 1:
-        result["closloop_scale"] = rack.scale
-    if rack.safety != Safety():
-        result["closloop_safety"] = _safety(rack.safety)
-    return result
+    own_framing = testbed.framing_bytes != ETHERNET_FRAMING_BYTES
+    own_prefix = rack.fabric_prefix != DEFAULT_PREFIX
+    fabric: dict[str, Any] = {
+        "closloop_description": testbed.description,
+        "closloop_source": testbed.source,
+        "closloop_mtu": f"{testbed.mtu_bytes}B",
+        "closloop_buffer": format_size(_buffer_bytes(testbed), _DIGITS),
+        "closloop_framing": f"{testbed.framing_bytes}B" if own_framing else "",
+        "closloop_classes": [
+            {name: value for name, value in dataclasses.asdict(item).items() if value}
+            for item in testbed.classes
+        ],
+    }
+    result = {
+        "closloop_name": rack.name,
+        **({"closloop_testbed": named} if named else fabric),
+        "closloop_fabric_prefix": rack.fabric_prefix if own_prefix else "",
+        "closloop_known_hosts": rack.known_hosts_file,
+        "closloop_scale": rack.scale if rack.scale != 1 else 0,
+        "closloop_safety": _safety(rack.safety) if rack.safety != Safety() else {},
+    }
+    return {name: value for name, value in result.items() if value}
 
 
 def _safety(safety: Safety) -> dict[str, Any]:
@@ -190,25 +177,23 @@ def _shared(accesses: Collection[Access]) -> dict[str, Any]:
     """Return the variables that are the same on all of the fabric's devices."""
     alike = {}
     for name in _SHARED:
-        values = [_variables(access)[name] for access in accesses]
-        if values.count(values[0]) == len(values) and values[0] != _USUAL[name]:
-            alike[name] = values[0]
+        first, *others = (_variables(access)[name] for access in accesses)
+        if others.count(first) == len(others) and first != _USUAL[name]:
+            alike[name] = first
     return alike
 
 
-def _links(rack: Rack, name: str) -> list[dict[str, Any]]:
+def _links(rack: Rack, name: str) -> Iterator[dict[str, Any]]:
     access = rack.access[name]
     several = len(set(access.rdma_devices)) > 1
-    found = []
     for link in _listed_links(rack, name):
-        words = {
+        device = access.rdma_device(link.interface) if several else ""
+        yield {
             **link.model_dump(exclude={"rdma_device"}),
             "rate": format_rate(link.rate or 0, _DIGITS),
             "delay": format_duration(link.delay or 0, _DIGITS),
+            **({"rdma_device": device} if device else {}),
         }
-        device = access.rdma_device(link.interface) if several else ""
-        found.append({**words, "rdma_device": device} if device else words)
-    return found
 
 
 def _device_lines(
@@ -247,15 +232,16 @@ def _check_links(rack: Rack) -> None:
     """Raise InputError unless the links alone define the rack's testbed."""
     testbed = rack.testbed
     nowhere = Document("", {}, {(): 0})
+    devices = sorted(testbed.devices, key=lambda device: device.tier)
     listed = {
         device.name: Listed(
             device.name, device.tier, tuple(_listed_links(rack, device.name)), nowhere
         )
-        for device in sorted(testbed.devices, key=lambda device: device.tier)
+        for device in devices
     }
     again = Testbed.build(
         rack.name,
-        sorted(testbed.devices, key=lambda device: device.tier),
+        devices,
         link_specs(listed)[0],
         mtu_bytes=testbed.mtu_bytes,
         buffer_bytes=_buffer_bytes(testbed),
@@ -293,9 +279,9 @@ def skeleton(testbed: Testbed, named: str = "") -> str:
             device.name, _example(number), interfaces=tuple(port.name for port in ports)
         )
     collector = Access("collector1", _example(len(access)))
-    comments = {**_COMMENTS, "": _HEAD.format(name=testbed.name)}
     lowest = next((GROUPS[d.tier] for d in testbed.devices if d.kind == "switch"), "leaves")
-    comments[lowest] = _COMMENTS["leaves"]
+    own = {"": _HEAD.format(name=testbed.name), lowest: _COMMENTS["leaves"]}
+    comments = {**_COMMENTS, **own}
     return inventory_text(Rack(testbed.name, testbed, access, collector), named, comments)
 
 

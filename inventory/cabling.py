@@ -6,26 +6,54 @@ device at the right interface of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from inventory.rack import Access, Rack
-from inventory.reachability import Reach, Severity, problems
 from orchestration.core.problems import Code, Problem
 from orchestration.core.topology import Port
 from orchestration.core.units import format_rate
+
+Severity = Literal["wrong", "unproven"]
+_NAMED = 12
+_REMEDY = (
+    "see the routes of both and of the switches in between (`closloop provision` sets them), and "
+    "whether a firewall drops pings"
+)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a host reaches over the fabric: `own` are those of its fabric addresses that it has.
+
+    `unreached` are pairs of its and another host's address without an answer, with the reason.
+    """
+
+    own: tuple[str, ...] = ()
+    unreached: tuple[tuple[str, str, str], ...] = ()
+    problem: str = ""
+
+
+def fabric_addresses(rack: Rack) -> dict[str, list[str]]:
+    """Return every host's addresses in the fabric, by host."""
+    of_port = rack.addresses.nics
+    return {
+        host: [of_port[port.index] for port in rack.testbed.ports_of[host]]
+        for host in rack.testbed.hosts
+    }
+
+
+def is_provisioned(reached: Iterable[Reach | None]) -> bool:
+    """Return whether any host has a fabric address: `closloop provision` sets them."""
+    return any(reach is not None and reach.own for reach in reached)
+
 
 # In the order in which they are made and shown: a failed one may leave later ones unknown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights", "fabric")
 
 # Programs that a device needs, and their Debian packages.
-_PACKAGES = {
-    "tc": "iproute2",
-    "ip": "iproute2",
-    "rdma": "iproute2",
-    "ib_write_bw": "perftest",
-}
+_PACKAGES = {**dict.fromkeys(("tc", "ip", "rdma"), "iproute2"), "ib_write_bw": "perftest"}
 _NO_MAC = "00:00:00:00:00:00"
 # A veth has no rate: the one that its driver reports means nothing.
 _RATELESS = frozenset(("veth",))
@@ -105,6 +133,10 @@ class Finding:
         return Problem(self.device, self.what, self.remedy, Code.NOT_READY)
 
 
+# Severity, what is wrong, and the remedy.
+_Found = tuple[Severity, str, str]
+
+
 def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
     """Return what is wrong with the rack, or not proven, device by device.
 
@@ -112,21 +144,20 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
     """
     heard = _Heard(rack, surveys)
     findings: list[Finding] = []
-    for name in rack.access:
-        survey = surveys.get(name)
-        if survey is None:
+    for name, access in rack.access.items():
+        if name not in surveys:
             continue
-        access = rack.access[name]
-        findings += _cabling(rack, survey, heard)
-        findings += _rates(rack, access, survey)
-        findings += _mtus(rack, survey)
-        findings += _tools(rack, access, survey)
-        findings += _rights(access, survey)
+        survey = surveys[name]
+        made = {
+            "cabling": _cabling(rack, survey, heard),
+            "rates": _rates(rack, access, survey),
+            "MTU": _mtus(rack, survey),
+            "tools": _tools(rack, access, survey),
+            "rights": _rights(access, survey),
+        }
+        findings += [Finding(name, check, *one) for check, found in made.items() for one in found]
     reached = {name: item.reach for name, item in surveys.items() if item.reach is not None}
-    return findings + [
-        Finding(host, "fabric", severity, what, remedy)
-        for host, severity, what, remedy in problems(rack, reached)
-    ]
+    return [*findings, *_unreached(rack, reached)]
 
 
 @dataclass(frozen=True)
@@ -135,9 +166,6 @@ class _Seen:
 
     device: str
     interfaces: tuple[str, ...]
-
-    def is_at(self, device: str, interface: str) -> bool:
-        return self.device == device and interface in self.interfaces
 
     def __str__(self) -> str:
         return f"{self.device or 'an unknown device'}:{self.interfaces[0] or '?'}"
@@ -161,7 +189,6 @@ class _Heard:
         self._of_name.pop("", None)
 
     def at(self, device: str, interface: str) -> list[_Seen]:
-        """Return the neighbours that a device hears at an interface."""
         neighbours = self._surveys[device].neighbours or ()
         return [self._seen(item) for item in neighbours if item.interface == interface]
 
@@ -192,57 +219,50 @@ class _Heard:
         return ""
 
 
-def _cabling(rack: Rack, survey: Survey, heard: _Heard) -> Iterator[Finding]:
-    def finding(severity: Severity, what: str, remedy: str) -> Finding:
-        return Finding(survey.device, "cabling", severity, what, remedy)
-
-    ports = rack.testbed.ports_of[survey.device]
+def _cabling(rack: Rack, survey: Survey, heard: _Heard) -> Iterator[_Found]:
     to_hear: list[Port] = []
-    for port in ports:
+    for port in rack.testbed.ports_of[survey.device]:
         name = rack.interface(port)
         state = survey.interfaces.get(name)
         if state is None or not state.exists:
             others = ", ".join(sorted(set(survey.macs) - {"lo"})) or "none"
             remedy = f"correct closloop_links; its interfaces are {others}"
-            yield finding("wrong", f"has no interface {name}", remedy)
+            yield ("wrong", f"has no interface {name}", remedy)
         elif state.operstate not in ("up", "unknown"):
             what = f"the link at {name}, to {_end(rack, port)}, is {state.operstate or 'not up'}"
             remedy = f"check cable and modules, and: ip link set {name} up"
-            yield finding("wrong", what, remedy)
+            yield "wrong", what, remedy
         else:
             to_hear.append(port)
     if survey.neighbours is None:
         what = f"its cables are not proven: no LLDP ({survey.lldp_problem or 'no reason given'})"
-        yield finding("unproven", what, _LLDP_REMEDY)
+        yield "unproven", what, _LLDP_REMEDY
         return
     strays: dict[str, tuple[Port, _Seen]] = {}
     for port in to_hear:
-        name, far = rack.interface(port), rack.testbed.ports[port.peer]
+        name = rack.interface(port)
         seen = heard.at(survey.device, name)
         if not seen:
             what = f"{name} hears nobody: that it is wired to {_end(rack, port)} is not proven"
-            yield finding("unproven", what, f"see that {far.device} runs lldpd; check the cable")
-        elif not any(item.is_at(far.device, rack.interface(far)) for item in seen):
+            far = rack.testbed.ports[port.peer].device
+            yield "unproven", what, f"see that {far} runs lldpd; check the cable"
+        elif not any(_hears(rack, port, item) for item in seen):
             strays[name] = (port, seen[0])
-    yield from _strays(rack, survey.device, strays)
+    yield from _strays(rack, strays)
 
 
-def _strays(rack: Rack, device: str, strays: Mapping[str, tuple[Port, _Seen]]) -> Iterator[Finding]:
+def _strays(rack: Rack, strays: Mapping[str, tuple[Port, _Seen]]) -> Iterator[_Found]:
     """Yield the ports that hear the wrong neighbour; two swapped ports make one finding."""
     told: set[str] = set()
     for name, (port, seen) in strays.items():
         if name in told:
             continue
-        other = next(
-            (
-                other
-                for other, (port_there, seen_there) in strays.items()
-                if other != name
-                and _hears(rack, port_there, seen)
-                and _hears(rack, port, seen_there)
-            ),
-            None,
+        swapped = (
+            other
+            for other, (port_there, seen_there) in strays.items()
+            if other != name and _hears(rack, port_there, seen) and _hears(rack, port, seen_there)
         )
+        other = next(swapped, None)
         severity: Severity = "wrong"
         if seen.device not in rack.access:
             severity = "unproven"
@@ -256,12 +276,12 @@ def _strays(rack: Rack, device: str, strays: Mapping[str, tuple[Port, _Seen]]) -
         else:
             what = f"{name} is wired to {seen}, not to {_end(rack, port)}"
             remedy = "move the cable, or correct closloop_links at both ends"
-        yield Finding(device, "cabling", severity, what, remedy)
+        yield severity, what, remedy
 
 
 def _hears(rack: Rack, port: Port, seen: _Seen) -> bool:
     far = rack.testbed.ports[port.peer]
-    return seen.is_at(far.device, rack.interface(far))
+    return seen.device == far.device and rack.interface(far) in seen.interfaces
 
 
 def _end(rack: Rack, port: Port) -> str:
@@ -270,11 +290,17 @@ def _end(rack: Rack, port: Port) -> str:
     return f"{far.device}:{rack.interface(far)}"
 
 
-def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
+def _present(rack: Rack, survey: Survey) -> Iterator[tuple[Port, str, InterfaceState]]:
     for port in rack.testbed.ports_of[survey.device]:
         name = rack.interface(port)
         state = survey.interfaces.get(name)
-        if state is None or not state.exists or state.operstate == "down":
+        if state is not None and state.exists:
+            yield port, name, state
+
+
+def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
+    for port, name, state in _present(rack, survey):
+        if state.operstate == "down":
             continue
         wanted = format_rate(port.rate_bps)
         if state.speed_bps < 0 or state.driver in _RATELESS:
@@ -282,7 +308,7 @@ def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
             if not access.shape:
                 what = f"that {name} runs at {wanted} is not proven: it tells no rate"
                 remedy = "compare with `ethtool`; closloop_shape: true shapes links without a rate"
-                yield Finding(survey.device, "rates", "unproven", what, remedy)
+                yield "unproven", what, remedy
         elif state.speed_bps < port.rate_bps or (
             state.speed_bps != port.rate_bps and not access.shape
         ):
@@ -290,41 +316,31 @@ def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
             remedy = "set the rate at both ends, or correct closloop_links"
             if state.speed_bps > port.rate_bps:
                 remedy += "; closloop_shape: true shapes it down"
-            yield Finding(survey.device, "rates", "wrong", what, remedy)
+            yield "wrong", what, remedy
 
 
-def _mtus(rack: Rack, survey: Survey) -> Iterator[Finding]:
+def _mtus(rack: Rack, survey: Survey) -> Iterator[_Found]:
     """Check MTUs: a switch must accept the testbed's packets, a host must send that size."""
     wanted = rack.testbed.mtu_bytes
     is_switch = rack.testbed.device[survey.device].kind == "switch"
-    for port in rack.testbed.ports_of[survey.device]:
-        name = rack.interface(port)
-        state = survey.interfaces.get(name)
-        if state is None or not state.exists:
-            continue
+    for _, name, state in _present(rack, survey):
         if state.mtu_bytes < wanted or (state.mtu_bytes != wanted and not is_switch):
             what = f"{name} has an MTU of {state.mtu_bytes}B, not {wanted}B"
             remedy = f"`closloop provision` sets it; or: ip link set {name} mtu {wanted}"
-            yield Finding(survey.device, "MTU", "wrong", what, remedy)
+            yield "wrong", what, remedy
 
 
-def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
-    def missing(names: str, package: str) -> Finding:
-        remedy = f"install {package} there"
-        return Finding(survey.device, "tools", "wrong", f"has no {names}", remedy)
-
+def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
     is_switch = rack.testbed.device[survey.device].kind == "switch"
     if access.platform == "sonic":
         if not survey.system.get("sonic"):
             what = "is no SONiC switch: it has no /etc/sonic/sonic_version.yml"
-            yield Finding(
-                survey.device, "tools", "wrong", what, "correct closloop_platform, or the address"
-            )
+            yield "wrong", what, "correct closloop_platform, or the address"
         if unfit := survey.system.get("unfit"):
-            remedy = survey.system["unfit_remedy"]
-            yield Finding(survey.device, "tools", "wrong", unfit, remedy)
+            yield "wrong", unfit, survey.system["unfit_remedy"]
         if not {"redis-cli", "sonic-db-cli"} & set(survey.programs):
-            yield missing("redis-cli or sonic-db-cli", "SONiC's database tools")
+            what = "has no redis-cli or sonic-db-cli"
+            yield "wrong", what, "install SONiC's database tools there"
         return
     wanted = ["ip", "tc"] if is_switch else ["ip"]
     if access.nic == "roce":
@@ -334,23 +350,50 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
                 found = ", ".join(survey.rdma_devices) or "none"
                 what = f"has no RDMA device {device}"
                 remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
-                yield Finding(survey.device, "tools", "wrong", what, remedy)
+                yield "wrong", what, remedy
     for name in wanted:
         if name not in survey.programs:
-            yield missing(name, _PACKAGES[name])
+            yield "wrong", f"has no {name}", f"install {_PACKAGES[name]} there"
 
 
-def _rights(access: Access, survey: Survey) -> Iterator[Finding]:
+def _rights(access: Access, survey: Survey) -> Iterator[_Found]:
     enough = survey.is_root if access.platform == "sonic" else survey.may_change_qdiscs
     if not enough:
-        what = f"{access.user} may not change its settings there"
-        if access.become:
-            what = f"{access.user} with sudo may not change its settings there"
+        who = f"{access.user} with sudo" if access.become else access.user
+        what = f"{who} may not change its settings there"
         remedy = "log in as root, or set ansible_become: true for a user with sudo"
-        yield Finding(survey.device, "rights", "wrong", what, remedy)
+        yield "wrong", what, remedy
     if vrf := survey.system.get("vrf"):
         what = (
             f"its sshd runs in the VRF {vrf}, and keeps all that is started there from the fabric"
         )
         remedy = "log in as root, or set ansible_become: true: the agent then leaves the VRF"
-        yield Finding(survey.device, "rights", "wrong", what, remedy)
+        yield "wrong", what, remedy
+
+
+def _unreached(rack: Rack, reached: Mapping[str, Reach]) -> Iterator[Finding]:
+    """Yield what hosts do not reach; nothing before provisioning."""
+    if not is_provisioned(reached.values()):
+        return
+    addresses = fabric_addresses(rack)
+    owners = {address: host for host, own in addresses.items() for address in own}
+    absent = {a for host, reach in reached.items() for a in {*addresses[host]} - {*reach.own}}
+    for host, reach in reached.items():
+        if reach.problem:
+            what = f"that it reaches the other hosts is not proven: {reach.problem}"
+            yield Finding(host, "fabric", "unproven", what, "log in as root, or with sudo")
+            continue
+        if missing := [address for address in addresses[host] if address in absent]:
+            what = f"has not its fabric address {', '.join(missing)}"
+            yield Finding(host, "fabric", "wrong", what, "`closloop provision` sets it")
+        for address in reach.own:
+            silent = [
+                (f"{owners.get(other, '?')} at {other}", why)
+                for source, other, why in reach.unreached
+                if source == address and other not in absent
+            ]
+            if silent:
+                named = ", ".join(name for name, _ in silent[:_NAMED])
+                more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+                what = f"from {address} it does not reach {named}{more} ({silent[0][1]})"
+                yield Finding(host, "fabric", "wrong", what, _REMEDY)

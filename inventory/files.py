@@ -1,26 +1,45 @@
-"""Testbed files: finds them, and checks what their schema cannot.
+"""Testbed files: finds them, checks what their schema cannot, and changes figures in one.
 
-A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`).
+A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`). A file may
+begin from another; a field takes the place of the other file's whole field:
+
+    like: graphcc
+    name: graphcc-pfc
+    switch: {buffer: 32MB, alpha: 1/8, pfc: [3]}     # takes the place of `buffer`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from inventory import slow_links, switch_file
+from ruamel.yaml import YAML
+
+from inventory import switch_file
 from inventory.generators import Fabric, GeneratorError
-from inventory.likeness import read_testbed, whole_text
-from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
-from inventory.strictyaml import Document, Loc, in_order, suggest
+from inventory.schema import (
+    MAX_CLASSES,
+    BuiltFile,
+    CustomFile,
+    TestbedFile,
+    slow_link_problems,
+)
+from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from orchestration.core import plugins
-from orchestration.core.errors import InputError, Problem
+from orchestration.core.errors import InputError, Problem, unwritable
 from orchestration.core.problems import unknown
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed, reachable
-from orchestration.core.units import format_size
+from orchestration.core.units import format_duration, format_size, parse_duration_ns
 
+LIKE = "like"
+# One stands for the other: what a port may hold, and what its switch may.
+_INSTEAD = {"switch": "buffer", "buffer": "switch"}
+_DEEPEST = 8
 GROUP = "closloop.testbeds"
 
 
@@ -48,7 +67,13 @@ def testbed_text(name_or_path: str) -> str:
     One that is `like` another is written out.
     """
     with _file(name_or_path) as path:
-        return whole_text(path, _file)
+        if LIKE not in read(path).data:
+            return path.read_text(encoding="utf-8")
+        yaml = YAML()
+        yaml.width = 4096
+        written = io.StringIO()
+        yaml.dump(_read(path).data, written)
+        return written.getvalue()
 
 
 @contextmanager
@@ -67,17 +92,50 @@ def _file(name_or_path: str) -> Iterator[Path]:
         yield folder / f"{name_or_path}.yml"
 
 
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
+    """Return a testbed file's data, with what it has from the file that it is like.
+
+    Paths in `like` start in the file's folder. Lines are those of the file itself.
+    """
+    document = read(path)
+    if LIKE not in document.data:
+        return document
+    named = document.data[LIKE]
+    if not isinstance(named, str) or not named:
+        what = f"{LIKE!r} is no testbed: {named!r}"
+        remedy = "name one, or a file's path: like: graphcc"
+        raise InputError([document.problem((LIKE,), what, remedy)])
+    here = (*seen, path.resolve())
+    if named.endswith((".yml", ".yaml")) or "/" in named:
+        named = str(path.parent / named)
+    with ExitStack() as stack:
+        try:
+            other = stack.enter_context(_file(named))
+        except InputError as error:
+            raise InputError(document.at((LIKE,), it) for it in error.problems) from error
+        if other.resolve() in here or len(here) > _DEEPEST:
+            what = f"{path.name} is like itself, through {other.name}"
+            raise InputError([document.problem((LIKE,), what, "let one of them stand alone")])
+        base = _read(other, here).data
+    own = {key: value for key, value in document.data.items() if key != LIKE}
+    given_up = {_INSTEAD[key] for key in own if key in _INSTEAD}
+    data = {key: value for key, value in base.items() if key not in given_up}
+    return replace(document, data={**data, **own})
+
+
 def _load(path: Path) -> Testbed:
-    document = read_testbed(path, _file)
+    document = _read(path)
     checked, problems = switch_file.filled(document).check(TestbedFile)
     if checked is None:
         raise InputError(in_order(problems))
     file = checked.root
     names = [item.name for item in file.classes]
-    if file.switch is None:
-        problems += _buffer_problems(file, document)
-    else:
+    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    if file.switch is not None:
         problems += switch_file.problems(file.switch, names, document)
+    elif file.buffer < least:
+        what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
+        problems.append(document.problem(("buffer",), what, f"use {least}B or more"))
     problems += _class_problems(file, document)
     if isinstance(file, CustomFile):
         problems += list(_device_problems(file, document)) or _reach_problems(file, document)
@@ -87,7 +145,7 @@ def _load(path: Path) -> Testbed:
     except GeneratorError as error:
         problems.append(document.at((error.parameter,), error.problem))
     if file.slow_links is not None and fabric[0]:
-        problems += slow_links.problems(file.slow_links, fabric, document)
+        problems += slow_link_problems(file.slow_links, fabric, document)
         fabric = file.slow_links.slowed(fabric)
     if problems:
         raise InputError(in_order(problems))
@@ -106,13 +164,6 @@ def _load(path: Path) -> Testbed:
     if problems := list(switch_file.room_problems(testbed, document)):
         raise InputError(problems)
     return testbed
-
-
-def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
-    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
-    if file.buffer < least:
-        what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
-        yield document.problem(("buffer",), what, f"use {least}B or more")
 
 
 def _class_problems(file: BuiltFile, document: Document) -> Iterator[Problem]:
@@ -182,3 +233,70 @@ def _named(file: CustomFile) -> Iterator[tuple[Loc, str, int]]:
         yield ("hosts", number), name, 0
     for number, switch in enumerate(file.switches):
         yield ("switches", number), switch.name, switch.tier
+
+
+# Names of the links of a tier in a file; a custom file lists each link instead.
+_LINKS_OF_TIER = {
+    "leaf-spine": {1: "host_link", 2: "uplink"},
+    "fat-tree": {1: "host_link", 2: "aggregation_link", 3: "core_link"},
+    "single-switch": {1: "host_link"},
+}
+_LEAST_DELAY_NS = 1
+_DIGITS = 12
+
+
+def amended(
+    name_or_path: str, name: str, framing_bytes: int, delay_change_ns: Mapping[int, int]
+) -> str:
+    """Return a testbed file's text under another name, with new framing and delays.
+
+    `delay_change_ns` is added to the delay of every link of a tier (1: between hosts and leaves).
+    No delay becomes less than 1 ns. Raises InputError for what `load_testbed` refuses.
+    """
+    testbed = load_testbed(name_or_path)
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    data = yaml.load(testbed_text(name_or_path))
+    data["name"] = name
+    if framing_bytes != testbed.framing_bytes or "framing" in data:
+        if "framing" in data:
+            data["framing"] = f"{framing_bytes}B"
+        else:
+            data.insert(list(data).index("mtu") + 1, "framing", f"{framing_bytes}B")
+    for cable, tier in _cables(data, testbed):
+        now_ns = parse_duration_ns(cable["delay"])
+        new_ns = max(_LEAST_DELAY_NS, now_ns + delay_change_ns.get(tier, 0))
+        if new_ns != now_ns:
+            cable["delay"] = format_duration(new_ns, _DIGITS)
+    written = io.StringIO()
+    yaml.dump(data, written)
+    return written.getvalue()
+
+
+def _cables(data: Any, testbed: Testbed) -> list[tuple[Any, int]]:
+    """Return the entries of the file that have a delay, with the tier of their links."""
+    if data["kind"] != "custom":
+        return [(data[key], tier) for tier, key in _LINKS_OF_TIER[data["kind"]].items()]
+    return [
+        (link, max(testbed.device[link["a"]].tier, testbed.device[link["b"]].tier))
+        for link in data["links"]
+    ]
+
+
+def check_new(path: Path) -> None:
+    """Raise InputError if the file exists already or its folder does not."""
+    if path.exists():
+        raise InputError.single(str(path), "is there already", "choose another name")
+    if not path.absolute().parent.is_dir():
+        raise InputError.single(str(path), "its folder is not there", "make it, or choose another")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a new file. Raises InputError if it exists already or cannot be written."""
+    check_new(path)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise unwritable(path, error, "choose another place", InputError) from error

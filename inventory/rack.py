@@ -7,12 +7,12 @@ ports in the operating system, and the limits of a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from inventory.addressing import DEFAULT_PREFIX, Addresses, rack_addresses
-from orchestration.core.topology import Port, Testbed
+from orchestration.core.topology import Link, Port, Testbed
 
 Platform = Literal["linux", "sonic"]
 NicKind = Literal["plain", "roce"]
@@ -100,7 +100,7 @@ class Rack:
 
     `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted. The
     fabric's addresses are in `fabric_prefix`. `testbed` is that of campaigns, scaled by `scale`
-    (see `inventory.scale`).
+    (see `inventory.rack`).
     """
 
     name: str
@@ -121,3 +121,40 @@ class Rack:
         """Return the operating system's name of a port."""
         place = self.testbed.ports_of[port.device].index(port)
         return self.access[port.device].interfaces[place]
+
+
+# A second of a trial is then a day.
+MOST_SCALE = 86_400
+_LATE_NS = 2_000
+
+
+def scaled(testbed: Testbed, factor: int) -> Testbed:
+    """Return the testbed with its rates divided, and its propagation delays multiplied.
+
+    Its name stays. Raises ValueError for a factor below 1.
+    """
+    if factor < 1:
+        raise ValueError(f"a scale of {factor} is not 1 or more")
+
+    def rate_bps(item: Link | Port) -> int:
+        return max(1, round(item.rate_bps / factor))
+
+    return replace(
+        testbed,
+        links=tuple(
+            replace(link, rate_bps=rate_bps(link), delay_ns=link.delay_ns * factor)
+            for link in testbed.links
+        ),
+        ports=tuple(
+            replace(port, rate_bps=rate_bps(port), delay_ns=port.delay_ns * factor)
+            for port in testbed.ports
+        ),
+    )
+
+
+def shapers_late_ns(factor: int) -> int:
+    """Return how late the shapers of a scaled testbed may wake without losing rate, by the clock.
+
+    That is 2 us of a trial. What a shaper in real time sends late is not sent later otherwise.
+    """
+    return _LATE_NS * factor if factor > 1 else 0

@@ -2,16 +2,93 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
-from inventory.slow_links import SlowLinks
-from inventory.strictyaml import Duration, Rate, Size, StrictModel, matching, must
+from inventory.strictyaml import (
+    Document,
+    Duration,
+    Rate,
+    Size,
+    StrictModel,
+    matching,
+    must,
+    suggest,
+)
 from inventory.switch_file import Switch
+from orchestration.core.errors import Problem
 from orchestration.core.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 from orchestration.core.trial import CongestionControl
+
+_SHARE = must(
+    lambda value: 0 < value <= 1, "a share of {:g} of the links is none", "use 0.05 for 5 %"
+)
+_FACTOR = must(
+    lambda value: 0 < value < 1, "a factor of {:g} slows nothing", "use more than 0, less than 1"
+)
+
+
+class SlowLinks(StrictModel):
+    """Links between switches that have a part of their rate, named or drawn by a seed."""
+
+    factor: Annotated[float, _FACTOR] = Field(description="what is left of the rate, like 0.5")
+    share: Annotated[float, _SHARE] | None = None
+    seed: Annotated[int, Field(ge=0)] = 1
+    links: tuple[str, ...] = ()
+
+    def slowed(self, fabric: Fabric) -> Fabric:
+        """Return the fabric with these links slowed, in both directions."""
+        devices, links = fabric
+        slowed = list(links)
+        for number in self._chosen(links, _between_switches(fabric)):
+            rate_bps = max(1, round(links[number].rate_bps * self.factor))
+            slowed[number] = replace(links[number], rate_bps=rate_bps)
+        return devices, slowed
+
+    def _chosen(self, links: Sequence[LinkSpec], between: list[int]) -> list[int]:
+        if self.share is None:
+            named = set(self.links)
+            return [n for n in between if named & {_name(links[n]), _name(links[n], back=True)}]
+        draws = random.Random(self.seed)
+        # of the module's methods, `random` alone is the same in all versions of Python
+        order = {number: draws.random() for number in between}
+        count = max(1, math.floor(self.share * len(between) + 0.5))
+        return sorted(between, key=lambda number: order[number])[:count]
+
+
+def slow_link_problems(slow: SlowLinks, fabric: Fabric, document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with `slow_links` on this fabric."""
+    between = _between_switches(fabric)
+    known = [_name(fabric[1][number]) for number in between]
+    where = ("slow_links",)
+    if (slow.share is None) == (not slow.links):
+        remedy = "give `share: 0.05`, or `links: [leaf1-spine1]`, one of the two"
+        yield document.problem(where, "slow_links of no links, or chosen twice", remedy)
+    elif not between:
+        yield document.problem(where, "there are no links between switches", "remove it")
+    either = {*known, *(_name(fabric[1][number], back=True) for number in between)}
+    for place, name in enumerate(slow.links):
+        if name not in either and known:
+            what = f"there is no link {name!r} between switches"
+            remedy = f"{suggest(name, known)}the first is {known[0]}"
+            yield document.problem((*where, "links", place), what, remedy)
+
+
+def _between_switches(fabric: Fabric) -> list[int]:
+    devices, links = fabric
+    switches = {device.name for device in devices if device.kind == "switch"}
+    return [n for n, link in enumerate(links) if {link.a, link.b} <= switches]
+
+
+def _name(link: LinkSpec, *, back: bool = False) -> str:
+    return f"{link.b}-{link.a}" if back else f"{link.a}-{link.b}"
+
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
 # Linux distinguishes this many by IPv4's old type-of-service bits (rt_tos2priority).
@@ -115,12 +192,9 @@ class LeafSpineFile(BuiltFile):
 
     def fabric(self) -> Fabric:
         """Return the devices and cables. Raises GeneratorError."""
+        names = ("leaves", "spines", "hosts_per_leaf", "nics_per_host", "uplinks_per_spine")
         return leaf_spine(
-            leaves=self.leaves,
-            spines=self.spines,
-            hosts_per_leaf=self.hosts_per_leaf,
-            nics_per_host=self.nics_per_host,
-            uplinks_per_spine=self.uplinks_per_spine,
+            **{name: getattr(self, name) for name in names},
             host_cable=self.host_link.cable(),
             uplink_cable=self.uplink.cable(),
         )

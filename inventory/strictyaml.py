@@ -113,8 +113,8 @@ def read(path: str | Path) -> Document:
 
 def parse(text: str, name: str) -> Document:
     """Read YAML text; `name` stands for the file in errors. Raises InputError if it is not YAML."""
-    tree = yamltree.parse(text, name)
-    return Document(name, tree.data, tree.lines, tuple(tree.faults))
+    data, lines, faults = yamltree.parse(text, name)
+    return Document(name, data, lines, tuple(faults))
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -285,13 +285,9 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value)
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _described(model: type[BaseModel], loc: Loc) -> str:

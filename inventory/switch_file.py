@@ -52,10 +52,6 @@ class Watchdog(StrictModel):
     action: WatchdogAction = "alert"
 
 
-def _auto(value: object) -> object:
-    return None if value == "auto" else value
-
-
 class Switch(StrictModel):
     """The shared buffer of each switch, and its flow control by priority."""
 
@@ -66,7 +62,9 @@ class Switch(StrictModel):
     pfc: tuple[str | int, ...] = Field(
         default=(), description="the lossless classes, by name or number, like [rdma]"
     )
-    headroom: Annotated[Size | None, BeforeValidator(_auto)] = None
+    headroom: Annotated[
+        Size | None, BeforeValidator(lambda value: None if value == "auto" else value)
+    ] = None
     xoff: Size = Field(default=0, description="a fixed limit in place of alpha, like 30KB")
     xon_offset: Size | None = None
     quanta: Annotated[int, Field(ge=1, le=MOST_QUANTA)] = MOST_QUANTA

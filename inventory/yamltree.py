@@ -49,20 +49,11 @@ _HEX = re.compile(r"0x[0-9a-fA-F]{1,30}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
 
 
-@dataclass
-class Tree:
-    """A file's data, the line (from 1) of each path in it, and its faults."""
-
-    data: dict[str, Any]
-    lines: dict[Path, int]
-    faults: list[Problem]
-
-
-def parse(text: str, name: str) -> Tree:
+def parse(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int], list[Problem]]:
     """Read one YAML document. `name` stands for the file in errors.
 
-    Raises InputError for a syntax error, a top level that is not a mapping, and more than one
-    document.
+    Returns its data, the line (from 1) of each path in it, and its faults. Raises InputError for a
+    syntax error, a top level that is not a mapping, and more than one document.
     """
     if len(text) > MAX_CHARS:
         what = f"more than {MAX_CHARS / 1e6:.0f} million characters"
@@ -83,7 +74,7 @@ def parse(text: str, name: str) -> Tree:
         found = "empty" if data is None else "not a mapping of fields to values"
         where = f"{name}:{builder.lines.get((), 1)}"
         raise _not_yaml(where, f"the file is {found}", "write `field: value` lines")
-    return Tree(data, builder.lines, builder.faults)
+    return data, builder.lines, builder.faults
 
 
 def _events(text: str, name: str) -> Iterator[Event]:

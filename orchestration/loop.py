@@ -36,9 +36,8 @@ def run_loop(
     and its changes take effect `decision_latency_ns` later. Settings out of bounds are clipped and
     counted. Returns facts for the trial's record.
 
-    Raises:
-        TrialError: the tuner set a target to a value that is not a number, or a target that does
-            not exist.
+    Raises TrialError if the tuner set a target to a value that is not a number, or a target that
+    does not exist.
     """
     bounded = _Bounded(trial, testbed)
     decisions = 0
@@ -49,7 +48,7 @@ def run_loop(
         observer.applied(0, 0, rig.apply(start))
     rig.start()
     end_ns = trial.duration_ns + trial.drain_ns
-    every = max(1, trial.action_period_ns // trial.sample_period_ns)
+    every = trial.samples_per_action
     period_ns, tick, more = trial.sample_period_ns, 0, True
     times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []

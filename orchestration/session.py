@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from collectors.recorder import Recorder
 from collectors.sinks.spooling import spooled
 from collectors.snapshot import LiveObserver
-from orchestration.core.ports import Observer, Progress, Rig, Tuner
+from orchestration.core.ports import Observer, Rig, TrialRun, Tuner
 from orchestration.core.records import MISSING, UNMEASURED, Applied, Observation, TrialRecord
 from orchestration.core.signals import DERIVED, FLOW_SCOPE
-from orchestration.core.topology import Testbed
-from orchestration.core.trial import TrialSpec
 from orchestration.loop import run_loop
 
 
-def run_trial(
-    rig: Rig,
-    tuner: Tuner,
-    trial: TrialSpec,
-    testbed: Testbed,
-    folder: Path,
-    progress: Progress,
-    *,
-    in_guest: bool = False,
-) -> TrialRecord:
-    """Run a trial on `rig` and return its record.
+def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) -> TrialRecord:
+    """Run a trial on `rig`, by `tuner`, and return its record.
 
-    The loop is observed by the recorder, the live view and the sinks that a note in `folder` asks
-    for. `in_guest` is for a process whose own clock is the trial's: snapshots are then counted by
-    samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
+    The loop is observed by the recorder, the live view and the sinks that a note in the run's
+    folder asks for. `in_guest` is for a process whose own clock is the trial's: snapshots are then
+    counted by samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
     """
+    trial, testbed, folder = run.trial, run.testbed, run.folder
     recorder = Recorder(testbed)
     live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
-    watched = Unmeasured(tuner)
+    watched = _Unmeasured(tuner)
     observer = Observers(
         recorder,
         live,
         watched,
         *(() if in_guest else spooled(folder, testbed, recorder, rig.last_hosts)),
     )
-    said = run_loop(rig, tuner, testbed, trial, observer, progress)
+    said = run_loop(rig, tuner, testbed, trial, observer, run.progress)
     if watched.left and said["decisions"]:
         said[UNMEASURED] = sorted(watched.left)
     outcome = rig.finish(observer)
@@ -59,21 +47,20 @@ def run_trial(
     )
 
 
-class Unmeasured:
+class _Unmeasured:
     """Keeps in `left` the signals that a tuner observes, and of which no reading has come yet."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.left = set(tuner.observes) - set(DERIVED) if tuner.decides else set()
 
     def observed(self, observation: Observation) -> None:
-        """Take what one reading has off the list."""
         for key in tuple(self.left):
             values = observation.get(key)
             if values is not None and (not len(values) or (values != MISSING).any()):
                 self.left.remove(key)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Take nothing of an action."""
+        pass
 
 
 class Observers:

@@ -34,7 +34,7 @@ def in_a_guest(script):
     messages = []
     original = launcher.init_script
 
-    def init_script(job):
+    def init_script(job, clock=""):
         usual = original(job).rsplit("exec ", 1)[0]
         return f"{usual}exec {shlex.quote(sys.executable)} -P {shlex.quote(str(script))}\n"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestration.analysis.marks import why_identical
+from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metrics import HEADLINES, METRICS
 from orchestration.analysis.statistics import Estimate
-from orchestration.analysis.summary import Arm, Condition, Summary
+from orchestration.analysis.summary import Condition, Summary
 from orchestration.analysis.tuner_differences import IDENTICAL, REAL, Comparison
 from orchestration.render.numbers import interval, quantity
 
@@ -39,33 +39,25 @@ def _condition(condition: Condition) -> list[str]:
     if not measured:
         return ["No trial is valid, so no figure can be given."]
     if not condition.comparisons:
-        sentences = []
-        for arm in measured:
-            figures = [_figure(METRICS[key].label, arm.estimates[key], key) for key in HEADLINES]
-            sentences.append(f"{arm.tuner}: {', '.join(figures)}.")
-        return sentences
+        return [
+            f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in HEADLINES)}."
+            for arm in measured
+        ]
     found = (*condition.comparisons, *condition.yardsticks)
     pairs: dict[tuple[str, str], list[Comparison]] = {}
     for one in found:
         pairs.setdefault((one.baseline, one.tuner), []).append(one)
-    return [_against(mine, _why(condition, mine[0])) for mine in pairs.values()]
+    return [_against(mine, condition) for mine in pairs.values()]
 
 
-def _why(condition: Condition, one: Comparison) -> str:
-    """Return why two tuners cannot differ under a condition; "" if they can, or if unknown."""
-    both = [arm for arm in condition.arms if arm.tuner in (one.baseline, one.tuner)]
-    return why_identical(trial.stamp for arm in both for trial in arm.valid)
-
-
-def _against(mine: Sequence[Comparison], why: str) -> str:
-    """Return the results for FCT and slowdown, then the other real differences.
-
-    `why` says why the two cannot differ, if that is so.
-    """
+def _against(mine: Sequence[Comparison], condition: Condition) -> str:
+    """Return the results for FCT and slowdown, then the other real differences."""
     pairs = max(item.difference.n for item in mine)
     count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
     against = f"{mine[0].tuner} against {mine[0].baseline} ({count})"
     if all(item.identical for item in mine):
+        both = [arm for arm in condition.arms if arm.tuner in (mine[0].baseline, mine[0].tuner)]
+        why = why_identical(trial.stamp for arm in both for trial in arm.valid)
         return f"{against}: {IDENTICAL} by all {len(mine)} metrics{f': {why}' if why else ''}."
     clauses = [
         f"{METRICS[item.metric].label} {item.verdict}" for item in mine if item.metric in HEADLINES
@@ -80,36 +72,9 @@ def _against(mine: Sequence[Comparison], why: str) -> str:
     return f"{against}: {'; '.join(clauses)}."
 
 
-def _figure(label: str, estimate: Estimate, key: str) -> str:
+def _figure(estimate: Estimate, key: str) -> str:
     unit = METRICS[key].unit
-    text = f"{label} {quantity(estimate.mean, unit)}"
+    text = f"{METRICS[key].label} {quantity(estimate.mean, unit)}"
     if math.isfinite(estimate.low):
         text += f" (95% CI {interval(estimate.low, estimate.high, unit)})"
     return text
-
-
-def marking_law(condition: Condition) -> str:
-    """Return the tuners' marking laws, stating shared parts once; "" if the backend gives none.
-
-    The backend's fact `red` is one text, or a mapping of names to texts.
-    """
-    laws = {arm.tuner: law for arm in condition.arms if (law := _law(arm))}
-    names = dict.fromkeys(name for law in laws.values() for name in law)
-    return "; ".join(_said(name, laws) for name in names)
-
-
-def _law(arm: Arm) -> dict[str, str]:
-    for trial in arm.valid:
-        law = trial.facts.get("red")
-        if isinstance(law, dict):
-            return {str(name).replace("_", " "): str(value) for name, value in law.items()}
-        if law:
-            return {"": str(law)}
-    return {}
-
-
-def _said(name: str, laws: dict[str, dict[str, str]]) -> str:
-    values = {tuner: law[name] for tuner, law in laws.items() if name in law}
-    one = set(values.values())
-    text = one.pop() if len(one) == 1 else ", ".join(f"{v} ({k})" for k, v in values.items())
-    return f"{name}: {text}" if name else text

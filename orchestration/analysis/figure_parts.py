@@ -3,36 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from orchestration.core.records import Floats
+from orchestration.core.records import Floats, Ints
 from orchestration.core.units import format_size
-from orchestration.render.csv import Data
-from orchestration.render.figure import Figure, heatmap, scatter
+from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import (
     INK,
     TITLE_LINE_PIXELS,
-    Colours,
     base_figure,
     line,
     log_ticks,
     padded,
     ratio_ticks,
-    readable,
-    short,
+    size_ticks,
     wrapped,
 )
 from orchestration.render.numbers import Unit, quantity
-from orchestration.render.picture import lines_of
 
 # Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"
 # Heights for rows of values, one row per tuner.
 _ROW_PIXELS, _ROWS_BESIDES_PIXELS = 46, 80
+
+
+def time_axis(figure: Figure, row: int) -> None:
+    """Name the x axis below the last panel, which is `row`."""
+    figure.update_xaxes(title="time since the start, ms", row=row)
+
+
+def size_axis(figure: Figure, top: float, row: int | None = None) -> None:
+    """Set up y axes of bytes from 0 to `top`."""
+    ticks = size_ticks(top)
+    texts = [format_size(tick) for tick in ticks]
+    figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=row)
+
+
+def flow_size_axis(figure: Figure, upto_bytes: Sequence[float] | Floats, room: float) -> None:
+    """Set up an x axis of groups of flow sizes, with `room` on either side."""
+    figure.update_xaxes(
+        title="flow size",
+        tickvals=np.arange(len(upto_bytes)),
+        ticktext=[f"≤{quantity(size, 'bytes')}" for size in upto_bytes],
+        tickangle=-45,
+        range=[-room, len(upto_bytes) - 1 + room],
+    )
+
+
+def log_axis(title: str, low: float, high: float, unit: Unit = "ratio", most: int = 0) -> Any:
+    """Return the attributes of a log axis of times or ratios, with `most` ticks at most."""
+    ticks = log_ticks(low, high)
+    if most and len(ticks) > most:
+        ticks = ticks[:: -(-len(ticks) // most)]
+    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
+    return {"title": title, "type": "log", "tickvals": ticks, "ticktext": texts}
+
+
+def thresholds(
+    figure: Figure, set_ns: Ints, kmin: Ints, kmax: Ints, end_ns: int, row: int, when: str = ""
+) -> None:
+    """Draw the thresholds in force from each of `set_ns` on, shapes (changes,)."""
+    at_ms = [*(set_ns / 1e6), end_ns / 1e6]
+    for name, values, dash in (("kmin", kmin, "dot"), ("kmax", kmax, "dash")):
+        steps = line(at_ms, [*values, values[-1]], INK, 1.2)
+        steps["line"].update(shape="hv", dash=dash)
+        steps["hovertemplate"] = f"{name} %{{y:,}} B{when}<extra></extra>"
+        figure.add_trace(steps, row=row)
 
 
 def queue_share_axes(figure: Figure, floor: float, longest: float, room: float) -> None:
@@ -72,6 +111,28 @@ def ratio_axes(figure: Figure, title: str, ratios: Sequence[float], rows: Sequen
         tickangle=0,
     )
     named_rows(figure, rows)
+
+
+def estimate_row(
+    figure: Figure, row: int, ratio: float, ends: Sequence[float], colour: str, *, filled: bool,
+    says: str,
+) -> None:  # fmt: skip
+    """Draw an estimate as a point, and its interval as a bar if it has `ends`."""
+    if ends:
+        figure.add_trace(line(ends, [row, row], colour, 3))
+    figure.add_trace(
+        scatter(
+            x=[ratio],
+            y=[row],
+            mode="markers",
+            marker={
+                "size": 11,
+                "color": colour if filled else "white",
+                "line": {"color": colour, "width": 2},
+            },
+            hovertemplate=f"{says}<extra></extra>",
+        )
+    )
 
 
 def named_rows(figure: Figure, rows: Sequence[float]) -> None:
@@ -161,106 +222,3 @@ def value_row(
             hovertemplate=f"{mean_name} {number}<extra></extra>",
         )
     )
-
-
-# Above and below the panels of a grid: the scale with its title, the x axis with its title.
-# A panel's name is written above it.
-_SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
-
-
-@dataclass(frozen=True)
-class Cells:
-    """A panel of cells: the names of columns and rows, and each cell's value and text.
-
-    `z` and `text` are rows of columns; a value of None or NaN leaves its cell blank.
-    """
-
-    x: Sequence[Any] | Floats
-    y: Sequence[str]
-    z: Sequence[Sequence[float | None]]
-    text: Sequence[Sequence[str]]
-
-
-def texts_of(grid: Floats, unit: Unit) -> list[list[str]]:
-    """Return the values of a grid as text, "" where unknown."""
-    return [["" if v != v else quantity(float(v), unit) for v in row] for row in grid]
-
-
-def cell_panels(
-    panels: Mapping[str, Cells],
-    colours: Colours,
-    *,
-    says: str,
-    row_pixels: int,
-    x_title: str,
-    scale: Mapping[str, Any],
-    scale_title: str,
-    below_pixels: int = _AXIS_PIXELS,
-) -> Figure:
-    """Return heat maps of one colour scale, one below the other, a panel per tuner.
-
-    `panels` is tuner -> cells, the first row on top; `says` is what is shown of a cell, after the
-    tuner's name. `scale` has the attributes of a colour axis of plotly.js, `colorbar` those of its
-    bar; `below_pixels` is for the x axis.
-    """
-    rows = max(len(panel.y) for panel in panels.values())
-    height = len(panels) * (row_pixels * rows + _NAME_PIXELS)
-    figure = Figure(len(panels), gap=_NAME_PIXELS / height if len(panels) > 1 else 0)
-    base_figure(height=height + _SCALE_PIXELS + below_pixels + 14, right=12, figure=figure)
-    figure.update_layout({"margin": {"t": _SCALE_PIXELS, "b": below_pixels}})
-    for row, (tuner, panel) in enumerate(panels.items(), start=1):
-        trace = heatmap(
-            **vars(panel),
-            hovertemplate=f"{tuner}{says}<extra></extra>",
-            hoverongaps=False,
-            ygap=1,
-            coloraxis="coloraxis",
-        )
-        figure.add_trace(trace, row=row)
-        figure.add_annotation(
-            x=0,
-            xref="paper",
-            y=figure.top(row),
-            yref="paper",
-            text=f"<b>{short(tuner)}</b>",
-            font={"color": readable(colours[tuner]), "size": 13},
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
-        )
-    # plotly.js' own title of the bar would touch the bar
-    figure.add_annotation(
-        x=0.5,
-        xref="paper",
-        y=1,
-        yref="paper",
-        yshift=_SCALE_PIXELS,
-        text=scale_title,
-        xanchor="center",
-        yanchor="top",
-        showarrow=False,
-    )
-    bar = {
-        "orientation": "h",
-        "thickness": 10,
-        "x": 0.5,
-        "y": 1 - _SCALE_NAME_PIXELS / figure.layout["height"],
-        "yref": "container",
-        "yanchor": "top",
-        "ypad": 0,
-    }
-    figure.update_layout({"coloraxis": {"colorbar": bar}})
-    figure.update_layout({"coloraxis": scale})
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
-    )
-    figure.update_xaxes(title=x_title, row=len(panels))
-    return figure
-
-
-def grid_data(
-    grids: Mapping[str, Floats], begins_ns: Sequence[int], columns: Sequence[str]
-) -> Data:
-    """Return grids (columns, spans) by tuner as data: a row for each tuner and span of time."""
-    lines = {tuner: dict(zip(columns, grid.tolist(), strict=True)) for tuner, grid in grids.items()}
-    return lines_of("tuner", lines, {"from_ns": begins_ns})

@@ -1,19 +1,23 @@
-"""Figures of a trial's finished flows: slowdowns and completion times.
+"""Figures of a trial's flows: completion times and slowdowns of those that finished, and what
+those that last got over time.
 
-They count finished flows that started after the warm-up.
+Finished flows count if they started after the warm-up. Figures of flows that last are between two
+samples. Round trips are those that the senders' NICs measured; a mean over flows counts every flow
+alike.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inventory.routing import PathTable
 from orchestration.analysis.metric import FlowChoice, Metric
 from orchestration.analysis.metrics import QUANTILES, SIZE_CLASSES, fct_key, slowdown_key
-from orchestration.analysis.sample_parts import measured_flows
-from orchestration.core.records import DONE, STATUS_NAMES, Floats, Ints
+from orchestration.analysis.sample_parts import after_warm_up, known_mean, measured_flows
+from orchestration.core.records import DONE, LASTING, STATUS_NAMES, Floats, Ints
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES, damaged
 
@@ -91,17 +95,121 @@ def values_of(choice: FlowChoice, flows: DoneFlows) -> Floats:
 
 def flow_figure(metric: Metric, flows: DoneFlows) -> float:
     """Return a metric of flows that are chosen by size; NaN if there are none."""
-    if metric.flows is None:
-        return _longest_of_each_start(flows)
-    values = values_of(metric.flows, flows)
+    if metric.flows is None:  # the time until the last flow of a start has ended, of all starts
+        starts, which = np.unique(flows.start_ns, return_inverse=True)
+        values = np.zeros(len(starts))
+        np.maximum.at(values, which, flows.fct_ns)
+    else:
+        values = values_of(metric.flows, flows)
     if not len(values):
         return math.nan
     return float(values.mean() if metric.tail is None else np.quantile(values, metric.tail))
 
 
-def _longest_of_each_start(flows: DoneFlows) -> float:
-    """Return the mean, over all starts, of the time until the last flow of a start has ended."""
-    starts, which = np.unique(flows.start_ns, return_inverse=True)
-    longest = np.zeros(len(starts))
-    np.maximum.at(longest, which, flows.fct_ns)
-    return float(longest.mean()) if len(starts) else math.nan
+@dataclass(frozen=True)
+class FlowProgress:
+    """Samples of the flows that last: counters (samples, flows), the rest (flows,).
+
+    `line_bps` is what the receivers of these flows can take together, `base_rtt_ns` the round trip
+    on a flow's idle path. `dropped` (samples,) counts the packets that switches dropped, of all
+    `flows` of the trial.
+    """
+
+    t_ns: Ints
+    acked_bytes: Ints
+    rtts: Ints
+    rtt_sum_ns: Ints
+    base_rtt_ns: Floats
+    line_bps: float
+    dropped: Ints
+    flows: int
+
+    def since(self, from_ns: int) -> FlowProgress:
+        """Return the samples from `from_ns` on."""
+        rows = self.t_ns >= from_ns
+        samples = ("t_ns", "acked_bytes", "rtts", "rtt_sum_ns", "dropped")
+        return replace(self, **{name: getattr(self, name)[rows] for name in samples})
+
+    @property
+    def _acked(self) -> Floats:
+        """Bytes of each flow between the first and the last sample."""
+        return np.asarray(self.acked_bytes[-1] - self.acked_bytes[0], dtype=np.float64)
+
+    @property
+    def _rtt_ns(self) -> Floats:
+        """Each flow's mean round trip; NaN for a flow that measured none."""
+        rtts = (self.rtts[-1] - self.rtts[0]).astype(np.float64)
+        total_ns = self.rtt_sum_ns[-1] - self.rtt_sum_ns[0]
+        return np.asarray(total_ns / np.where(rtts > 0, rtts, math.nan))
+
+    def goodput(self) -> float:
+        """Return the payload that was acknowledged, as a share of the receivers' line rates."""
+        span_ns = float(self.t_ns[-1] - self.t_ns[0])
+        return float(self._acked.sum()) * 8e9 / span_ns / self.line_bps
+
+    def rtt_ns(self) -> float:
+        """Return the flows' mean round trip."""
+        return known_mean(self._rtt_ns)
+
+    def rtt_inflation(self) -> float:
+        """Return the flows' mean round trip as a multiple of that of their idle path."""
+        return known_mean(self._rtt_ns / self.base_rtt_ns)
+
+    def power(self) -> float:
+        """Return goodput by RTT inflation: Kleinrock, ICC 1979, throughput by delay."""
+        return self.goodput() / self.rtt_inflation()
+
+    def fairness(self) -> float:
+        """Return Jain's index of the flows' goodput: 1 if all have the same, 1/n if one has all.
+
+        Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984.
+        """
+        squares = float((self._acked**2).sum())
+        return float(self._acked.sum()) ** 2 / len(self._acked) / squares if squares else math.nan
+
+    def lost(self) -> float:
+        """Return the packets dropped between the first and the last sample, by flow."""
+        return float(self.dropped[-1] - self.dropped[0]) / self.flows
+
+    def lost_ever(self) -> float:
+        """Return the packets dropped from the trial's start to the last sample, by flow."""
+        return float(self.dropped[-1]) / self.flows
+
+
+def flow_progress(result: TrialResult) -> FlowProgress | None:
+    """Return a trial's samples of flows that last; None if it has none, or fewer than two.
+
+    They are those after the warm-up, and losses count from its end.
+    """
+    table, flows = result.table("flow_samples"), result.table("flows")
+    schedule, testbed = result.table("schedule"), result.testbed
+    lasting = flows["status"] == STATUS_NAMES[LASTING]
+    count = len(flows["flow_id"])
+    rows = len(table["t_ns"]) // max(1, count)
+    if rows < 2 or not lasting.any():
+        return None
+    paths = PathTable(testbed)
+    src, dst = schedule["src"][lasting], schedule["dst"][lasting]
+    base_ns = [2 * paths.path(str(a), str(b)).one_way_ns for a, b in zip(src, dst, strict=True)]
+    receivers = {str(name) for name in dst}
+    t_ns = table["t_ns"][:rows]
+    counters = {
+        name: table[name].reshape(count, rows).T[:, lasting]
+        for name in ("acked_bytes", "rtts", "rtt_sum_ns")
+    }
+    found = FlowProgress(
+        t_ns=t_ns,
+        **counters,
+        base_rtt_ns=np.array(base_ns, dtype=np.float64),
+        line_bps=float(sum(testbed.host_rate_bps(name) for name in receivers)),
+        dropped=_dropped(result, t_ns),
+        flows=count,
+    ).since(result.spec.warm_up_ns)
+    return found if len(found.t_ns) > 1 else None
+
+
+def _dropped(result: TrialResult, t_ns: Ints) -> Ints:
+    """Return the packets dropped by all queues until each of these times."""
+    ports = after_warm_up(result, "queue")
+    counted = np.concatenate([[0], ports.dropped_packets.sum(axis=1)])
+    return np.asarray(counted[np.searchsorted(ports.t_ns, t_ns, side="right")])

@@ -23,8 +23,7 @@ def write_curve(table: Path, title: str) -> Path:
     from orchestration.render.figure import Figure
     from orchestration.render.figure_style import base_figure, line
     from orchestration.render.html import page_html, replace_file
-    from orchestration.render.page import Page, Pictures
-    from orchestration.render.picture import Picture
+    from orchestration.render.page import Page, Picture, Pictures
 
     rows, judged = _rows(table), _rows(table.with_name(HELD_OUT))
     episodes = [int(row["episodes"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Figures of a trial's queues and links: lengths, marks, utilisation, throughput, classes.
+"""Figures of a trial's ports: queues, marks, utilisation, throughput, classes, packet-hops.
 
 Queue metrics use samples taken while flows arrived, from the warm-up's end to the trial's duration,
 because a long drain would dilute them. Counters count from the warm-up's end to the trial's. A run
@@ -8,15 +8,19 @@ that has only a histogram of its queues may be of another time: `queue_span` say
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.queue_histogram import FACT, QueueHistogram
-from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted
-from orchestration.core.records import Floats, Ints, Samples
+from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted, known_mean, totals
+from orchestration.core.capabilities import capabilities
+from orchestration.core.errors import InputError
+from orchestration.core.records import Floats, Ints, Samples, TrialRecord
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
+from orchestration.core.units import format_duration
 from orchestration.results.reader import TrialResult
 
 # Queue lengths at which the distribution is evaluated: 0, then 40 steps per decade.
@@ -35,17 +39,18 @@ class PortFigures:
 def measure_ports(result: TrialResult) -> PortFigures:
     """Return a trial's port metrics. Raises InputError for an unreadable table."""
     window = arrivals(result.ports, result.spec.measured_ns)
-    queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
-    means = np.full(window.qlen_bytes.shape[1], math.nan)
+    known = known_queues(window.qlen_bytes)
+    queue = window.qlen_bytes[:, known]
+    means = np.full(len(known), math.nan)
     if len(queue):
-        means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
+        means[known] = queue.mean(axis=0)
     scalars = {
         **_queue_scalars(queue),
         **_link_scalars(result.testbed, window),
         "dropped_packets": counted(after_warm_up(result, "queue").dropped_packets),
     }
-    if not len(queue) and FACT in result.facts:
-        found = QueueHistogram.of(result.facts[FACT], result.testbed)
+    if not len(queue) and HISTOGRAM_FACT in result.facts:
+        found = QueueHistogram.of(result.facts[HISTOGRAM_FACT], result.testbed)
         return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
     return PortFigures(scalars, _ccdf(queue), means)
 
@@ -75,8 +80,8 @@ def _link_scalars(testbed: Testbed, ports: Samples) -> dict[str, float]:
     marked = float(np.nansum(marked_packets))
     total = float(np.nansum(np.where(np.isnan(marked_packets), math.nan, packets)))
     return {
-        "utilisation_hosts": _mean(busy[to_host]),
-        "utilisation_fabric": _mean(busy[~to_host]),
+        "utilisation_hosts": known_mean(busy[to_host]),
+        "utilisation_fabric": known_mean(busy[~to_host]),
         "utilisation_max": math.nan if np.isnan(busy).all() else float(np.nanmax(busy)),
         "marked_share": marked / total if total else math.nan,
     }
@@ -86,11 +91,6 @@ def _sent(samples: Ints) -> Floats:
     """Return the counts between the first and last sample; NaN for queues not read every time."""
     counted = (samples[-1] - samples[0]).astype(np.float64)
     return np.where(known_queues(samples), counted, math.nan)
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
 
 
 def _ccdf(queue: Ints) -> Floats:
@@ -153,3 +153,123 @@ def _receiver(result: TrialResult) -> str:
     if not len(names):
         return ""
     return str(names[int(np.argmax(np.bincount(which, weights=schedule["bytes"])))])
+
+
+HISTOGRAM_FACT = "queue_histogram"
+
+
+@dataclass(frozen=True)
+class QueueHistogram:
+    """Queue lengths of a run that has only a histogram, as written by the HPCC simulator.
+
+    The fact `queue_histogram` has `bin_bytes` and, by queue label, the number of samples in each
+    bin. A bin's lower edge stands for its lengths. `queue_span` says of which time they are.
+    `edges_bytes` and `weight` (bins,) are over all queues; `means` is (queues,), NaN if
+    unknown.
+    """
+
+    edges_bytes: Floats
+    weight: Floats
+    means: Floats
+
+    @classmethod
+    def of(cls, fact: Mapping[str, Any], testbed: Testbed) -> QueueHistogram:
+        """Build the histogram from the fact. Raises KeyError on foreign data."""
+        counts = {label: item["counts"] for label, item in fact["queues"].items()}
+        bins = max(map(len, counts.values()), default=0)
+        edges: Floats = np.arange(bins, dtype=np.float64) * float(fact["bin_bytes"])
+        weight = np.zeros(len(edges))
+        means = np.full(len(testbed.queues), math.nan)
+        for number, queue in enumerate(testbed.queues):
+            mine = np.array(counts.get(queue.label, ()), dtype=np.float64)
+            weight[: len(mine)] += mine
+            if mine.sum():
+                means[number] = edges[: len(mine)] @ mine / mine.sum()
+        return cls(edges, weight, means)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The queue metrics; empty if there are no samples."""
+        total = self.weight.sum()
+        if not total:
+            return {}
+        upto = np.cumsum(self.weight)
+        return {
+            "queue_mean_bytes": float(self.edges_bytes @ self.weight / total),
+            "queue_p99_bytes": float(self.edges_bytes[np.searchsorted(upto, 0.99 * total)]),
+            "queue_max_bytes": float(self.edges_bytes[np.flatnonzero(self.weight)[-1]]),
+            "queue_busiest_bytes": float(np.nanmax(self.means)),
+        }
+
+    def ccdf(self, grid_bytes: Floats) -> Floats:
+        """Return the share of samples above each grid length; NaN without samples."""
+        total = self.weight.sum()
+        if not total:
+            return np.full(len(grid_bytes), math.nan)
+        upto = np.concatenate(([0.0], np.cumsum(self.weight)))
+        below = upto[np.searchsorted(self.edges_bytes, grid_bytes, side="right")]
+        return np.asarray(1 - below / total)
+
+    def binned(self, edges_bytes: Floats) -> Floats:
+        """Return the samples in other bins, shape (1, bins): bin i holds lengths up to its edge."""
+        place = np.minimum(np.searchsorted(edges_bytes, self.edges_bytes), len(edges_bytes) - 1)
+        return np.bincount(place, self.weight, len(edges_bytes)).astype(np.float64)[None, :]
+
+
+def queue_span(facts: Mapping[str, Any]) -> str:
+    """Return of which time a run's queue lengths are; "" if they are of while flows arrived."""
+    fact = facts.get(HISTOGRAM_FACT)
+    if fact is None or fact.get("while_flows_arrived"):
+        return ""
+    until = format_duration(fact["until_ns"])
+    if "from_ns" not in fact:  # imported by an earlier version
+        return f"of the whole run until {until}, drain included"
+    begin, arrived = (format_duration(fact[key]) for key in ("from_ns", "arrived_ns"))
+    return f"from {begin} to {until}, where flows arrived until {arrived}"
+
+
+PACKET_HOP = "a packet sent by a NIC or a switch port"
+_WITHOUT_ACKS = f"{PACKET_HOP}, data only: the fluid model has no acknowledgements"
+
+
+def packet_hops(testbed: Testbed, ports: Samples) -> int:
+    """Return the packet-hops of a trial, from the last counts of its ports.
+
+    NICs are not sampled: what hosts sent is what switches delivered to hosts, or dropped.
+    """
+    sent, dropped = totals(ports.tx_packets), totals(ports.dropped_packets)
+    to_host = np.array([testbed.peer_device(queue).kind == "host" for queue in testbed.queues])
+    return int(sent.sum() + sent[to_host].sum() + dropped.sum())
+
+
+def hop_facts(backend: str, testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
+    """Return the facts of a trial: `packet_hops`, and `packet_hop`, which says what one is."""
+    if not len(record.ports.t_ns):
+        return {}
+    hops = record.facts.get("packet_hops", packet_hops(testbed, record.ports))
+    return {"packet_hops": hops, "packet_hop": _meaning(backend)}
+
+
+def told_hops(trial: TrialResult) -> tuple[int, str]:
+    """Return a trial's packet-hops and what one is.
+
+    They are counted from the tables, so that trials of earlier versions count like others. Without
+    samples the trial's own number is taken, with what it meant to the version that wrote it.
+    """
+    try:
+        ports, testbed = trial.ports, trial.testbed
+        sampled = len(ports.t_ns) > 0
+    except InputError:
+        sampled = False
+    backend = trial.spec.backend
+    if sampled:
+        return packet_hops(testbed, ports), _meaning(backend)
+    told = trial.facts.get("packet_hops")
+    if not told:
+        return 0, "nothing was counted"
+    return int(told), str(trial.facts.get("packet_hop", capabilities(backend).former_hop))
+
+
+def _meaning(backend: str) -> str:
+    packets = all(mode.has_packets for mode in capabilities(backend).modes)
+    return PACKET_HOP if packets else _WITHOUT_ACKS

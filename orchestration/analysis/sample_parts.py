@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.core.records import MISSING, Ints, Samples
+from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.core.signals import Scope, recorded
 from orchestration.results.reader import TrialResult
 
@@ -66,6 +66,12 @@ def _first(samples: Samples, from_ns: int) -> int:
 def _rows(samples: Samples, begin: int, end: int) -> Samples:
     values = {name: one[begin:end] for name, one in samples.values.items()}
     return Samples(samples.t_ns[begin:end], values)
+
+
+def known_mean(values: Floats) -> float:
+    """Return the mean of the values that are not NaN; NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def total(counts: Ints) -> float:

@@ -7,17 +7,17 @@ sound: they follow from the bytes that packets must carry, so a finding is a fau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
-from orchestration.analysis.counters import check_delivered, check_rates
+from inventory.routing import ideal_times_ns
+from orchestration.analysis.counters import check_delivered, check_marks, check_rates
 from orchestration.analysis.load import ends_of
-from orchestration.analysis.marks import check_marks
-from orchestration.analysis.networks import check_network
 from orchestration.analysis.starvation import check_starvation
+from orchestration.core.former import FORMER_HPCC_TEXT, trained_under_former_hpcc
 from orchestration.core.records import (
     DONE,
     FAILED,
@@ -30,9 +30,10 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.core.trial import SOCKETS, TrialSpec, checkpoint_in
 from orchestration.core.units import format_duration
 from orchestration.results.stamp import Reason, Stamp
+from tuners.learning.checkpoint import CheckpointError, card_of, find
 
 GENERATOR_LATE_NS = 2_000
 # On a rack the senders' clocks differ, and a program starts when its CPU schedules it: so late by
@@ -189,11 +190,6 @@ def _drops(case: _Case) -> Iterable[Reason]:
         )
 
 
-def _ideal(case: _Case) -> Iterable[Reason]:
-    flows = case.record.flows
-    return check_ideal(case.schedule.start_ns, flows.end_ns, flows.status, case.ideal_ns)
-
-
 def check_ideal(start_ns: Ints, end_ns: Ints, status: Ints, ideal: Ints) -> Iterator[Reason]:
     """Compare finished flows with their ideal completion times; all shapes (flows,)."""
     done = status == DONE
@@ -245,20 +241,11 @@ def _signals(case: _Case) -> Iterable[Reason]:
         )
 
 
-def _marks(case: _Case) -> Iterable[Reason] | None:
-    return check_marks(case.trial, case.testbed, case.record)
-
-
 def _findings(case: _Case) -> Iterable[Reason] | None:
     """Pass on the backend's own findings: counters that a device lacks, an incomplete restore."""
     if "findings" not in case.record.facts:
         return None
     return [Reason(**finding) for finding in case.record.facts["findings"]]
-
-
-def _starvation(case: _Case) -> Iterable[Reason] | None:
-    ends, ports = ends_of(case.record), case.record.ports
-    return check_starvation(case.trial, case.testbed, case.schedule, ends, ports)
 
 
 def _by_programs(case: _Case) -> np.ndarray:
@@ -278,12 +265,57 @@ _CHECKS: dict[str, _Check] = {
     "link rates": _rates,
     "bytes delivered": _delivered,
     "drops": _drops,
-    "starvation": _starvation,
-    "ideal times": _ideal,
+    "starvation": lambda case: check_starvation(
+        case.trial, case.testbed, case.schedule, ends_of(case.record), case.record.ports
+    ),
+    "ideal times": lambda case: check_ideal(
+        case.schedule.start_ns, case.record.flows.end_ns, case.record.flows.status, case.ideal_ns
+    ),
     "offloads": _offloads,
     "thresholds": _clamped,
     "network": lambda case: check_network(case.trial),
-    "marks": _marks,
+    "marks": lambda case: check_marks(case.trial, case.testbed, case.record),
     "signals": _signals,
     "devices": _findings,
 }
+
+
+TRAINED_OTHERWISE = "trained-otherwise"
+
+
+def check_network(trial: TrialSpec) -> Iterable[Reason] | None:
+    """Report a network that was trained under other parameters than its scenario names now.
+
+    None for a trial without a network, or with one whose card cannot be read.
+    """
+    name = checkpoint_in(trial)
+    card = _card(name) if name else None
+    if card is None:
+        return None
+    if not trained_under_former_hpcc(card):
+        return ()
+    text = f"its network was trained under {FORMER_HPCC_TEXT}, in part: it is to be trained anew"
+    return (Reason(TRAINED_OTHERWISE, "warning", text),)
+
+
+def cautions(names: Iterable[str]) -> list[str]:
+    """Return the cautions on networks by their names or files, those with the same one together."""
+    cards = {name: _card(name) for name in names}
+    former = [
+        name for name, card in cards.items() if card is not None and trained_under_former_hpcc(card)
+    ]
+    if not former:
+        return []
+    one = "networks were" if len(former) > 1 else "network was"
+    return [
+        f"{', '.join(former)}: {one} trained under {FORMER_HPCC_TEXT}, in part, and to be trained "
+        "anew"
+    ]
+
+
+@cache
+def _card(name: str) -> Mapping[str, object] | None:
+    try:
+        return card_of(find(name))
+    except CheckpointError:
+        return None

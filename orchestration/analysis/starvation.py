@@ -21,9 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.flows import base_rtt_ns, window_bytes
-from inventory.routing import attachment, next_hops
-from orchestration.analysis.delivered import Ends, measure_delivered
+from inventory.routing import attachment, base_rtt_ns, next_hops, window_bytes
+from orchestration.analysis.load import Ends, measure_delivered
 from orchestration.core.records import DONE, LASTING, Floats, Ints, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.topology import Port, Testbed

@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestration.analysis.flow_figures import in_class
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, SIZE_CLASSES
-from orchestration.analysis.queue_histogram import queue_span
+from orchestration.analysis.port_figures import queue_span
 from orchestration.analysis.sequential import PLAIN, Look, Looks
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.trial_figures import TrialMetrics, measure
@@ -30,13 +30,12 @@ from orchestration.core.condition import (
     labels_of,
     tuner_called,
 )
-from orchestration.core.errors import InputError, Problem, gather
+from orchestration.core.errors import InputError, gather
 from orchestration.core.records import Floats
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.core.turns import place_of, turns
-from orchestration.results.found import campaign_below, trial_folders
 from orchestration.results.looks import read_looks
-from orchestration.results.reader import read_trial
+from orchestration.results.reader import campaign_below, read_trial, trial_folders
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES
 from orchestration.results.writer import TRIAL_FILE
@@ -162,8 +161,13 @@ def summarise(
     file cannot be read, or no tuner has that name.
     """
     folders = trial_folders(folder)
+    if not folders and not folder.is_dir():
+        raise InputError.single(
+            str(folder), "there is no such folder", "give a campaign's: runs/<campaign>"
+        )
     if not folders:
-        raise InputError([_no_trials(folder)])
+        what, remedy = "holds no finished trial", "run the campaign first: closloop run CAMPAIGN"
+        raise InputError.single(str(folder), what, remedy)
     trials = _by_label(_load_all(sorted([*folders, *_headless(folder, folders)]), progress))
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
@@ -182,14 +186,6 @@ def summarise(
         baseline=baseline,
         trials=trials,
         conditions=tuple(_conditions(folder, trials, baseline)),
-    )
-
-
-def _no_trials(folder: Path) -> Problem:
-    if not folder.is_dir():
-        return Problem(str(folder), "there is no such folder", "give a campaign's: runs/<campaign>")
-    return Problem(
-        str(folder), "holds no finished trial", "run the campaign first: closloop run CAMPAIGN"
     )
 
 
@@ -217,11 +213,13 @@ def _load_all(folders: Sequence[Path], progress: Callable[[int, int], None]) -> 
 
 def _load(folder: Path) -> Trial:
     result = read_trial(folder)
+    spec = result.spec
     return Trial(
         folder=folder,
-        id=result.spec.id,
-        spec=result.spec,
-        tuner=_arm_label(result.spec),
+        id=spec.id,
+        spec=spec,
+        # a recording has the name given by its campaign
+        tuner=tuner_called(spec) if spec.tuner.name == RECORDED else tuner_label(spec.tuner),
         stamp=result.stamp,
         versions=dict(result.versions),
         facts=dict(result.facts),
@@ -248,12 +246,6 @@ def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
         dataclasses.replace(trial, tuner=tuner_called(trial.spec)) if known(trial) else trial
         for trial in trials
     )
-
-
-def _arm_label(spec: TrialSpec) -> str:
-    """Return the label of a trial's tuner; a recording has the name given by its campaign."""
-    label = tuner_label(spec.tuner)
-    return tuner_called(spec) if spec.tuner.name == RECORDED else label
 
 
 def tuner_label(tuner: TunerSpec) -> str:
@@ -309,7 +301,7 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         looks = Looks(planned.sizes) if planned else PLAIN
         look = looks.at(_repeats(group))
         arms = _arms(group, baseline, look)
-        comparisons, yardsticks = _comparisons(arms, look), _yardsticks(arms, look)
+        comparisons, yardsticks = compare(_values(arms), look), _yardsticks(arms, look)
         factors = factors_of(cell)
         conditions.append(Condition(label, factors, arms, comparisons, looks, yardsticks))
     return conditions
@@ -331,20 +323,13 @@ def _arms(trials: Sequence[Trial], baseline: str, look: Look) -> tuple[Arm, ...]
             metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], look)
             for metric in METRICS.report
         }
+        mine_bytes = [trial.metrics.size_bytes for trial in good]
         flows = {
-            klass: min((_count(trial, klass) for trial in good), default=0)
+            klass: min((int(in_class(one, klass).sum()) for one in mine_bytes), default=0)
             for klass in SIZE_CLASSES
         }
         arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges, look)))
     return tuple(arms)
-
-
-def _count(trial: Trial, klass: str) -> int:
-    return int(np.count_nonzero(in_class(trial.metrics.size_bytes, klass)))
-
-
-def _comparisons(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:
-    return compare(_values(arms), look)
 
 
 def _yardsticks(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:

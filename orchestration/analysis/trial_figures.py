@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from orchestration.analysis.device_figures import measure_balance, measure_devices, measure_paths
-from orchestration.analysis.flow_figures import DoneFlows, done_flows, flow_figure, flow_scalars
-from orchestration.analysis.flow_progress import FlowProgress, flow_progress
+from orchestration.analysis.flow_figures import (
+    DoneFlows,
+    FlowProgress,
+    done_flows,
+    flow_figure,
+    flow_progress,
+    flow_scalars,
+)
 from orchestration.analysis.load import TrialLoad, measure_load
 from orchestration.analysis.metric import Metric, Source
 from orchestration.analysis.metrics import METRICS
@@ -17,8 +23,7 @@ from orchestration.analysis.port_figures import PortFigures, measure_ports, meas
 from orchestration.analysis.sample_parts import measured_flows, total
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints
-from orchestration.results.load_fact import written_shares
-from orchestration.results.reader import TrialResult
+from orchestration.results.reader import TrialResult, written_shares
 
 _OF_PROGRESS: dict[str, Callable[[FlowProgress], float]] = {
     "goodput": FlowProgress.goodput,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,29 +71,26 @@ def compare_pairs(
     corrected = holm([difference.p_t for *_, difference in drafts])
     family = sum(not math.isnan(p) for p in corrected)
     return tuple(
-        _judged(Comparison(key, baseline, tuner, difference, p, family, p < SIGNIFICANCE, ""))
+        Comparison(
+            key, baseline, tuner, difference, p, family, p < SIGNIFICANCE,
+            _verdict(key, difference, p), difference.identical,
+        )
         for (key, baseline, tuner, difference), p in zip(drafts, corrected, strict=True)
-    )
+    )  # fmt: skip
 
 
-def _judged(comparison: Comparison) -> Comparison:
-    same = comparison.difference.identical
-    return dataclasses.replace(comparison, verdict=_verdict(comparison), identical=same)
-
-
-def _verdict(comparison: Comparison) -> str:
+def _verdict(metric: str, difference: PairedDifference, p_holm: float) -> str:
     """Return the verdict: `12% higher (95% CI 8% to 16%), real`."""
-    difference = comparison.difference
     if difference.identical:
         return IDENTICAL
     if difference.n < 2:
         return "cannot be told from chance with one pair"
-    if not comparison.real:
+    if not p_holm < SIGNIFICANCE:
         text = f"no difference shown with {difference.n} repeats"
         if difference.p_t < SIGNIFICANCE:
             text += " after Holm's correction"
         return text
-    unit = METRICS[comparison.metric].unit
+    unit = METRICS[metric].unit
     side = "higher" if difference.mean > 0 else "lower"
     if math.isfinite(difference.relative_low):
         low, high = sorted((abs(difference.relative_low), abs(difference.relative_high)))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.policy import CONTEXT, HEADERS, PolicyError, policy_object
-from orchestration.backends.emulated.policies import CHUNK, load_in_guest
+from orchestration.backends.emulated.programs import CHUNK, load_in_guest
 from orchestration.bench.outcome import Figure, Outcome, at_most
 from orchestration.core.congestion import defaults
 from orchestration.core.errors import TrialError

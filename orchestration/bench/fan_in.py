@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.bench.outcome import Figure, Outcome, bench_folder
+from orchestration.core.ports import TrialRun
 from orchestration.core.provenance import versions
 from orchestration.core.records import DONE, LASTING
 from orchestration.core.topology import Testbed
@@ -164,7 +165,7 @@ def _play(tuner: TunerSpec | Arm, seed: int) -> float:
             tuner = TunerSpec("recorded", {"actions": str(path)})
         trial = dataclasses.replace(trial, tuner=tuner)
         schedule = make_schedule(trial, testbed)
-        record = backend(_ON).run(trial, testbed, schedule, folder, lambda now, end: None)
+        record = backend(_ON).run(TrialRun(trial, testbed, schedule, folder))
     flows = record.flows
     ended = np.where(flows.status == DONE, flows.end_ns, trial.duration_ns + trial.drain_ns)
     slowdown = (ended - schedule.start_ns) / ideal_times_ns(testbed, schedule, trial)

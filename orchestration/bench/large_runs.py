@@ -21,6 +21,7 @@ from orchestration.bench.outcome import (
     websearch,
 )
 from orchestration.core.condition import TUNER
+from orchestration.core.ports import TrialRun
 from orchestration.core.trial import TunerSpec
 from orchestration.results.sql import Runs
 from orchestration.results.sql.output import write_result
@@ -114,7 +115,7 @@ def _write_campaign(folder: Path) -> tuple[int, int, int]:
             )
             schedule = make_schedule(trial, testbed)
             with bench_folder() as work:
-                record = FluidBackend().run(trial, testbed, schedule, work, lambda now, end: None)
+                record = FluidBackend().run(TrialRun(trial, testbed, schedule, work))
             verdict = stamp(trial, testbed, schedule, record)
             for load in _LOADS:
                 one = replace(trial, cell={TUNER: tuner, "load": load})

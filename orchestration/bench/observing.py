@@ -23,6 +23,7 @@ from orchestration.bench.outcome import (
     bench_trial,
     websearch,
 )
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Observation
 from orchestration.core.trial import IncastSpec
 from orchestration.telemetry.process import SenderProcess
@@ -113,7 +114,7 @@ def _trials(folder: Path) -> tuple[list[float], list[float], float]:
                         name = f"{_TRIAL.id}-{number}"
                         leave_note(work, SpoolNote(str(home), _SPOOL_BYTES, "sink", name))
                     begin_s = time.perf_counter()
-                    FluidBackend().run(_TRIAL, testbed, schedule, work, lambda t_ns, end_ns: None)
+                    FluidBackend().run(TrialRun(_TRIAL, testbed, schedule, work))
                     if number:  # the first round loads modules and fills caches
                         found.append(time.perf_counter() - begin_s)
                 if not number:

@@ -19,10 +19,11 @@ from orchestration.bench.outcome import (
     bench_folder,
     bench_trial,
 )
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import INDEPENDENT, STRATA, Draw, PoissonSpec, TrialSpec
-from orchestration.results.load_fact import FACT
+from orchestration.results.reader import LOAD_FACT
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes
 from traffic.schedule import make_schedule
 
@@ -123,8 +124,8 @@ def _measure(case: _Case, draw: Draw, testbed: Testbed) -> Mapping[str, Floats]:
 
 def _delivered(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> float:
     with bench_folder() as folder:
-        record = FluidBackend().run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
-    return float(load_facts(trial, testbed, schedule, record)[FACT]["delivered_load"])
+        record = FluidBackend().run(TrialRun(trial, testbed, schedule, folder))
+    return float(load_facts(trial, testbed, schedule, record)[LOAD_FACT]["delivered_load"])
 
 
 def _figure(case: _Case, draw: Draw, found: Mapping[str, Floats]) -> Figure:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from inventory.files import load_testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
@@ -205,5 +206,5 @@ def run_trial(
     begin = time.monotonic()
     runner = EmulatedBackend(flow_table=True) if flow_table else wiring.backend(backend)
     with bench_folder() as folder:
-        record = runner.run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
+        record = runner.run(TrialRun(trial, testbed, schedule, folder))
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)

@@ -38,10 +38,10 @@ def run_probe(
 
     `listener` receives the guest's messages. `more` are further fields of the trial's spec.
     """
-    from orchestration.backends.emulated.backend import guest_memory_bytes
     from orchestration.backends.emulated.fabric import plan_fabric
     from orchestration.backends.emulated.job import Job, write_job
     from orchestration.backends.emulated.launcher import run_guest
+    from orchestration.backends.emulated.memory import guest_memory_bytes
     from orchestration.kernel.cache import require_kernel
 
     testbed = load_testbed(testbed_name)

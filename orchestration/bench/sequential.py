@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestration.analysis import student_t
-from orchestration.analysis.precision import standing_at
 from orchestration.analysis.sequential import ALPHA, Looks
+from orchestration.analysis.statistics import standing_at
 from orchestration.bench.outcome import Figure, Outcome, at_most
 from orchestration.core.records import Floats
 from orchestration.core.repeats import RepeatRule

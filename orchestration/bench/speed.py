@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestration.analysis.packet_hops import PACKET_HOP, packet_hops
-from orchestration.backends.emulated.backend import trial_memory_bytes
+from orchestration.analysis.port_figures import PACKET_HOP, packet_hops
+from orchestration.backends.emulated.memory import trial_memory_bytes
 from orchestration.bench.outcome import (
     MILLISECOND,
     SECN1,

@@ -23,6 +23,7 @@ import numpy as np
 from inventory.files import load_testbed
 from orchestration.bench.outcome import Figure, Outcome
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.trial import Scalar, TunerSpec
 from orchestration.run.wiring import backend
@@ -163,9 +164,7 @@ class SmallProblem:
         episode = Episodes(TrainRequest("acc", self._scenario, _ON))[0]
         trial = dataclasses.replace(episode, seed=12345, tuner=tuner)
         schedule = make_schedule(trial, self._testbed)
-        return self._backend.run(
-            trial, self._testbed, schedule, self._folder, lambda now, end: None
-        )
+        return self._backend.run(TrialRun(trial, self._testbed, schedule, self._folder))
 
     @staticmethod
     def _score(record: TrialRecord) -> float:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from inventory.flows import ideal_times_ns
-from inventory.routing import PathTable
+from inventory.routing import PathTable, ideal_times_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.calibration.probes import (
     PMAX,
@@ -29,7 +28,7 @@ from orchestration.calibration.probes import (
 )
 from orchestration.core.errors import InputError, TrialError, unreadable
 from orchestration.core.knobs import ECN
-from orchestration.core.ports import Backend
+from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
@@ -292,7 +291,7 @@ def _run(
 ) -> tuple[Schedule, TrialRecord]:
     schedule = make_schedule(trial, testbed)
     with tempfile.TemporaryDirectory(prefix="closloop-calibrate-") as work:
-        record = backend.run(trial, testbed, schedule, Path(work), progress)
+        record = backend.run(TrialRun(trial, testbed, schedule, Path(work), progress))
     place = folder / trial.id
     shutil.rmtree(place, ignore_errors=True)
     ideal_ns = ideal_times_ns(testbed, schedule, trial)

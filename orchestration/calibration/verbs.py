@@ -49,8 +49,7 @@ def calibrate(
     With --write, the testbed file is written again with the framing and the propagation delays
     that make this backend do what --like measured; without --like, what it does itself.
     """
-    from inventory.amend import amended, check_new, write_new
-    from inventory.files import load_testbed
+    from inventory.files import amended, check_new, load_testbed, write_new
     from orchestration.calibration.measure import correction, read_calibration, to_json
     from orchestration.cli.run import backend_named
     from orchestration.core.capabilities import capabilities

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from inventory.flows import flow_controls, ignores_marks
+from inventory.routing import flow_controls, ignores_marks
 from orchestration.core.condition import factors_of, in_words, settings, tuner_called
 from orchestration.core.errors import Problem, raise_any
 from orchestration.core.knobs import ECN

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.flows import roce_flows
-from inventory.routing import PathTable
+from inventory.routing import PathTable, roce_flows
 from orchestration.campaign.arriving import Arriving, arriving
 from orchestration.campaign.expand import Campaign
 from orchestration.core.capabilities import Pace, mode_of

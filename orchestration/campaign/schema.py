@@ -7,7 +7,7 @@ references before a file comes here. Every field is described in docs/campaign.m
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -31,6 +31,7 @@ from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.repeats import Repeats
 from orchestration.campaign.streams import check_protocol
 from orchestration.core import plugins
+from orchestration.core.capabilities import GROUP, backends, capabilities
 from orchestration.core.trial import (
     FORMER_BACKENDS,
     STRATA,
@@ -40,9 +41,6 @@ from orchestration.core.trial import (
     Scalar,
 )
 from traffic.drivers.programs import DRIVERS, known, option_units
-
-# The backends that can run a campaign, among those that a trial can name.
-ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fluid", "simulated", "hardware")
 
 # ACC (SIGCOMM 2021), figure 7: messages of 1 KB to 10 MB.
 ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -57,16 +55,17 @@ def check_backend(name: str) -> BackendName:
         now = FORMER_BACKENDS[name]
         warnings.warn(f"backend {name!r} is called {now!r} now", FutureWarning, stacklevel=2)
         name = now
-    for accepted in ACCEPTED_BACKENDS:
-        if name == accepted:
-            return accepted
-    usable = f"{', '.join(ACCEPTED_BACKENDS[:-1])} or {ACCEPTED_BACKENDS[-1]}"
-    if name in get_args(BackendName):
+    offered = name in plugins.offered(GROUP)
+    if offered and capabilities(name).runs:
+        return name
+    *others, last = accepted = [one.name for one in backends()]
+    usable = f"{', '.join(others)} or {last}"
+    if offered:
         raise ValueError(
             f"nothing runs on backend {name!r}, which has results of other programs only: "
             f"use {usable}"
         )
-    raise ValueError(f"unknown backend {name!r}: {suggest(name, ACCEPTED_BACKENDS)}use {usable}")
+    raise ValueError(f"unknown backend {name!r}: {suggest(name, accepted)}use {usable}")
 
 
 def _driver(name: str) -> str:

@@ -45,13 +45,12 @@ def compare(
     Exit code: 0 all equivalent, 1 something is not, or not enough data, 2 bad input.
     """
     from orchestration.analysis.comparison.blocks import comparison_blocks, comparison_page
-    from orchestration.analysis.comparison.equivalence import EQUIVALENT
-    from orchestration.analysis.comparison.margins import parse_margins
+    from orchestration.analysis.comparison.equivalence import EQUIVALENT, parse_margins
     from orchestration.analysis.comparison.result import compare_runs
     from orchestration.core.outputs import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.terminal import show
-    from orchestration.results.found import recorded_files
+    from orchestration.results.reader import recorded_files
 
     margins = parse_margins(margin or [])
     if html:
@@ -60,7 +59,7 @@ def compare(
         phases.phase("Reading pairs of trials")
         comparisons = compare_runs(runs, margins, phases.step)
     if as_json:
-        from orchestration.analysis.comparison.to_json import comparisons_to_json
+        from orchestration.analysis.comparison.blocks import comparisons_to_json
 
         print_json(comparisons_to_json(comparisons))
     else:

@@ -209,7 +209,7 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
     What is the same in several trials is said once. Without `warnings`, a report follows that says
     them.
     """
-    from orchestration.results import findings
+    from orchestration.results import stamp as findings
 
     good = summary.finished + summary.skipped - len(summary.invalid)
     rows: list[list[Value]] = [["valid", f"{good} of {summary.trials} trials"]]

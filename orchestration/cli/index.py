@@ -13,7 +13,7 @@ from orchestration.cli.terminal import Phases, print_json
 from orchestration.core.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestration.analysis.index.entries import Entry
+    from orchestration.analysis.index import Entry
 
 REPORT_FILE, INDEX_FILE = "report.html", "index.html"
 
@@ -23,7 +23,7 @@ def chosen_runs(paths: Sequence[Path]) -> list[Path]:
 
     Raises InputError for one of several paths that does not exist.
     """
-    from orchestration.results.found import trial_folders
+    from orchestration.results.reader import trial_folders
     from orchestration.run.journal import run_folders
 
     found: dict[Path, Path] = {}
@@ -50,13 +50,12 @@ def report_index(
     html: bool,
 ) -> None:
     """Print an index of runs and, with `html`, write it and the reports that it lacks."""
-    from orchestration.analysis.index.entries import index_to_json
-    from orchestration.analysis.index.page import index_blocks, index_page
+    from orchestration.analysis.index import index_blocks, index_page, index_to_json
     from orchestration.core.outputs import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.json import json_text
     from orchestration.render.terminal import show
-    from orchestration.results.found import recorded_files
+    from orchestration.results.reader import recorded_files
 
     page = _page(paths, output, INDEX_FILE)
     data = page.with_suffix(".json")
@@ -93,7 +92,7 @@ def _read(run: Path, home: Path, baseline: str, *, html: bool) -> tuple[Entry, s
 
     With `html` a report that is missing, or older than a trial, is made.
     """
-    from orchestration.analysis.index.entries import entry_of, unread_entry
+    from orchestration.analysis.index import entry_of, unread_entry
     from orchestration.analysis.report.report_page import build_page
     from orchestration.analysis.summary import summarise
     from orchestration.render.html import replace_file

@@ -131,7 +131,7 @@ def check_inventory(
 def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
     import shutil
 
-    from inventory.draw import picture
+    from inventory.summary import picture
     from orchestration.core.units import format_duration, format_rate, format_size
 
     width = shutil.get_terminal_size().columns

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from inventory.cabling import CHECKS, Finding, Survey
-from inventory.reachability import is_provisioned
+from inventory.cabling import CHECKS, Finding, Survey, is_provisioned
 from orchestration.core.errors import ClosloopError, NotReadyError, needs
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.render.terminal import show

@@ -85,8 +85,8 @@ def check(as_json: Json = False) -> None:
     """Boot the kernel and see that its clock stands still under load."""
     from dataclasses import asdict
 
+    from orchestration.kernel.boot import check_kernel
     from orchestration.kernel.cache import require_kernel
-    from orchestration.kernel.check import check_kernel
 
     report = check_kernel(require_kernel().path)
     if as_json:

@@ -17,10 +17,9 @@ from orchestration.backends.simulated.program import COMPILER, find_program, fin
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.memory import available_memory_bytes
 from orchestration.core.problems import Code, Problem, told
-from orchestration.kernel.boot import memory_dir
+from orchestration.kernel.boot import check_kernel, memory_dir
 from orchestration.kernel.build import missing_tools
 from orchestration.kernel.cache import find_kernel, kernel_folder
-from orchestration.kernel.check import check_kernel
 
 State = Literal["ok", "missing", "note"]
 _GUEST_BYTES = 1_500_000_000

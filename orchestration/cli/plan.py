@@ -132,7 +132,7 @@ def show_plan(
 
 
 def _cautions(campaign: Campaign) -> list[str]:
-    from orchestration.analysis.networks import cautions
+    from orchestration.analysis.stamp import cautions
     from orchestration.core.trial import checkpoint_in
 
     return cautions(name for trial in campaign.trials if (name := checkpoint_in(trial)))

@@ -79,18 +79,18 @@ def report_one(
     from orchestration.analysis.summary import summarise
 
     if pdf:
-        from orchestration.analysis.report.pdf import find_browser
+        from orchestration.analysis.report.output import find_browser
 
         find_browser()  # fail before the work, not after it
     with Phases() as phases:
         phases.phase("reading trials")
         summary = summarise(run_folder, baseline, phases.step)
     if as_json:
-        from orchestration.analysis.tables import summary_to_json
+        from orchestration.analysis.report.output import summary_to_json
 
         print_json(summary_to_json(summary))
     else:
-        from orchestration.analysis.tables import report_blocks
+        from orchestration.analysis.report.output import report_blocks
         from orchestration.render.terminal import show
 
         show(*report_blocks(summary))
@@ -106,11 +106,11 @@ def report_one(
         replace_file(run_folder / REPORT_FILE, made.html)
         typer.echo(f"page: {run_folder / REPORT_FILE}", err=True)
     if csv:
-        from orchestration.analysis.report.csv_files import write_csv
+        from orchestration.analysis.report.output import write_csv
 
         typer.echo(f"csv: {len(write_csv(csv, summary, made.csv))} files in {csv}", err=True)
     if pdf:
-        from orchestration.analysis.report.pdf import print_page
+        from orchestration.analysis.report.output import print_page
 
         with Phases() as phases:
             phases.phase("printing")

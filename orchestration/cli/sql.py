@@ -47,7 +47,7 @@ def sql(
     join trials, where valid. Nothing is written but what -o names.
     """
     from orchestration.core.outputs import check_outputs
-    from orchestration.results.found import recorded_files
+    from orchestration.results.reader import recorded_files
     from orchestration.results.sql import Runs
     from orchestration.results.sql.database import interruptible
     from orchestration.results.sql.output import FORMATS, check_place, first_rows, write_result

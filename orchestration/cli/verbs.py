@@ -8,6 +8,7 @@ their options, took a third of the time of `closloop --help`.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any
@@ -58,12 +59,18 @@ class Verbs(TyperGroup):
 def load(name: str) -> Any:
     """Import a verb, and return its typer command."""
     found = resolve_name(verbs()[name].target)
+    if not isinstance(found, typer.Typer):
+        return command_of(name, found)
     alone = typer.Typer(add_completion=False)
-    if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
-        group: Any = typer.main.get_command(alone)
-        return group.commands[name]
-    alone.command(name, epilog=getattr(found, "epilog", None))(found)
+    alone.add_typer(found, name=name)
+    group: Any = typer.main.get_command(alone)
+    return group.commands[name]
+
+
+def command_of(name: str, function: Callable[..., Any]) -> Any:
+    """Return a function as a typer command."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, epilog=getattr(function, "epilog", None))(function)
     return typer.main.get_command(alone)
 
 

@@ -88,9 +88,8 @@ def admitted(address: str, say: Callable[[str], None]) -> Iterator[None]:
     else:
         source = _source(address)
         if not _answers(address, "token"):
-            raise NotReadyError(
-                f"the Ray cluster at {address} refuses the token of {source}", _REMEDY
-            )
+            what = f"the Ray cluster at {address} refuses the token of {source}"
+            raise NotReadyError(what, _REMEDY)
         mode = "token"
     with environment({_MODE: mode}):
         yield
@@ -146,9 +145,8 @@ def _source(address: str) -> str:
         problem = "is empty"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-    raise NotReadyError(
-        f"the Ray cluster at {address} wants a token, and {file} {problem}", _REMEDY
-    )
+    what = f"the Ray cluster at {address} wants a token, and {file} {problem}"
+    raise NotReadyError(what, _REMEDY)
 
 
 def _set(variables: Mapping[str, str | None]) -> None:

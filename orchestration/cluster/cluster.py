@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from orchestration.cluster.authentication import no_cluster
+from inventory.ansible import load_machines
+from orchestration.cluster.authentication import admitted, no_cluster
+from orchestration.cluster.started import joined, started
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, NotReadyError, not_installed
 from orchestration.core.ports import Backend
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.device.ssh import Secrets
 from orchestration.run.own_process import noted_signals
+from orchestration.run.place import Place
 from orchestration.run.pool import Work
 
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
@@ -25,14 +33,10 @@ _ANSWER_S = 300.0
 # not wait for this machine, which takes results in one at a time.
 _HANDED_OUT = 2
 
+_ADDRESS = re.compile(r"(?!-)[\w.-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+
 # Of the cluster that this process is connected to.
 _objects: list[Objects] = []
-
-
-def require_ray() -> None:
-    """Raise NotReadyError without Ray, which is an extra."""
-    if find_spec("ray") is None:
-        raise not_installed("a cluster", "Ray", "cluster")
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,9 @@ class Cluster:
 
 def disconnect() -> None:
     """Leave the cluster, if this process is connected to one."""
-    if find_spec("ray") is not None:
-        import ray
+    import ray
 
-        ray.shutdown()
+    ray.shutdown()
     _objects.clear()
 
 
@@ -134,3 +137,35 @@ def _name(node: dict[str, Any]) -> str:
 
 def _nothing(job: Any, backend: Backend, pipe: Any, parent: int) -> None:
     """Do nothing: the question whether a node is ready has no job."""
+
+
+@contextmanager
+def executor(cluster: str) -> Iterator[Place]:
+    """Yield the cluster that an option names; leave or stop it at the end.
+
+    Raises InputError for what names none, NotReadyError for one that is not ready.
+    """
+    if find_spec("ray") is None:
+        raise not_installed("a cluster", "Ray", "cluster")
+    with ExitStack() as ends:
+        address = cluster
+        if cluster.endswith((".yml", ".yaml")):
+            machines = load_machines(Path(cluster))
+            address = ends.enter_context(started(machines, Secrets.of_environment(), _say))
+        elif _ADDRESS.fullmatch(cluster):
+            ends.enter_context(joined(cluster, _say))
+        elif cluster == "auto":
+            ends.enter_context(admitted(cluster, _say))
+        else:
+            remedy = (
+                "use HOST:PORT of a Ray cluster, auto for this machine's, or an inventory's .yml"
+            )
+            raise InputError.single("--cluster", f"{cluster!r} is no cluster", remedy)
+        ends.callback(disconnect)
+        place = Cluster(address)
+        _say(place.in_words())
+        yield place
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

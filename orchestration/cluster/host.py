@@ -1,10 +1,12 @@
-"""The host process: runs a node's trials, one at a time, each in a process forked from it.
+"""A node's part: the process that runs its trials, and what gives it orders in a Ray worker.
 
     python -m orchestration.cluster.host FD      FD is a socket to the process that gives orders
 
-It has no threads and does not import Ray, so that a trial is forked, watched and stopped by the
-same code as on one machine. It ends when the other end of the socket is closed, for whatever
-reason, and then leaves nothing behind.
+The host process runs trials one at a time, each in a process forked from it. It has no threads and
+does not import Ray, so that a trial is forked, watched and stopped by the same code as on one
+machine. A Ray worker has threads, and lives as long as Ray likes: it starts the host process with
+its first trial. That ends when the other end of the socket is closed, for whatever reason, and then
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -13,18 +15,22 @@ import fcntl
 import os
 import pickle
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
-from orchestration.cluster.orders import Order, packed
+from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, packed, put
 from orchestration.core.brought import BROUGHT
-from orchestration.core.errors import ClosloopError
+from orchestration.core.errors import ClosloopError, NotReadyError
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.pool import Pool
+from orchestration.run.pool import STOP_GRACE_S, Pool
 from orchestration.run.worker import Failed, Finished, Job, Message, Progressed
 
 # (message, the files that the job leaves, if it is done)
@@ -140,6 +146,102 @@ def _remove_unless_held(folder: Path) -> None:
         shutil.rmtree(folder)
     finally:
         os.close(lock)
+
+
+_ROOT = Path(__file__).resolve().parents[2]
+_POLL_S = 0.2
+
+
+class Host:
+    """The host process of this Ray worker."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair()
+        self._connection = Connection(os.dup(self._socket.fileno()))
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        python = [sys.executable, "-P", "-m", "orchestration.cluster.host", str(other.fileno())]
+        # It is no child of this process: Ray kills those of a worker that ends, at once.
+        subprocess.run(
+            ["setsid", "--fork", *python],
+            pass_fds=[other.fileno()],
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+        other.close()
+
+    def said(self, order: Order) -> Iterator[Said]:
+        """Give an order, and yield what the process says until it is carried out.
+
+        Raises ChildProcessError if the process ends before.
+        """
+        message: Any = None
+        try:
+            self._connection.send(order)
+            while message is None or isinstance(message, Progressed):
+                while not self._connection.poll(_POLL_S):
+                    pass  # Ray interrupts a task that is cancelled between two polls
+                message, files = self._connection.recv()
+                yield message, files
+        except (EOFError, OSError) as error:
+            raise ChildProcessError("the node's host process ended") from error
+
+    def end(self) -> None:
+        """Have it stop what it does, and wait until it has cleaned up."""
+        self._socket.shutdown(socket.SHUT_WR)
+        with suppress(EOFError, OSError):
+            while self._connection.poll(2 * STOP_GRACE_S):
+                self._connection.recv()
+        self._connection.close()
+        self._socket.close()
+
+
+_host: list[Host] = []
+
+
+def carry_out(
+    duty: Duty,
+    testbed: Testbed,
+    trial: TrialSpec | None,
+    refs: Mapping[str, Any],
+    luggage: Mapping[str, Any],
+) -> Iterator[Said]:
+    """Run a trial on this node, as a generator task of Ray, or without one ask whether it could.
+
+    Ray puts objects in place of the first two. `refs` are the objects with the contents of the
+    trial's files, `luggage` those of the cache.
+    """
+    if problem := difference(duty):
+        yield problem, {}
+        return
+    import ray
+
+    try:
+        cache = node_cache(duty)
+        for name in missing_in(cache, luggage):
+            put(cache / name, ray.get(luggage[name]))
+        files = dict(zip(refs, ray.get(list(refs.values())), strict=True))
+        if not _host:
+            _host.append(Host())
+        yield from _host[0].said(Order(duty, testbed, trial, files, str(cache)))
+    except BaseException:
+        # also if it is cancelled: the next order gets a new process, which knows nothing of it
+        while _host:
+            with suppress(OSError):
+                _host.pop().end()
+        raise
+
+
+def difference(duty: Duty) -> Failed | None:
+    """Return what is wrong if this node would not compute the same as the machine that plans."""
+    ours, theirs = described(), duty.versions
+    for name in sorted({*ours, *theirs}):
+        here, there = ours.get(name, "none"), theirs.get(name, "none")
+        if here != there:
+            what = f"it has {name} {here}, and the machine that plans {there}"
+            remedy = "install the same there: pip install 'closloop[cluster]', of the same commit"
+            return Failed.of(NotReadyError(what, remedy))
+    return None
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from orchestration.core.files import sha256_of, whole_folder
-from orchestration.core.ports import Luggage
+from orchestration.core.files import whole_folder
 from orchestration.core.provenance import versions
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import ACTIONS, CHECKPOINT, TrialSpec, of_repeat
@@ -87,14 +86,9 @@ def own_files(trial: TrialSpec) -> list[Path]:
 
 
 def cache_name(digests: Mapping[str, str]) -> str:
-    """Return the name of the folder for files with these digests, of any cache."""
+    """Return the name of the folder for files with these SHA-256 digests, of any cache."""
     text = "\n".join(f"{name} {digest}" for name, digest in sorted(digests.items()))
     return os.path.join("closloop", "cluster", hashlib.sha256(text.encode()).hexdigest()[:12])
-
-
-def digests_of(luggage: Luggage) -> dict[str, str]:
-    """Return the SHA-256 of each file of a backend's luggage, by its name."""
-    return {name: sha256_of(str(path)) for name, path in luggage.files.items()}
 
 
 def node_cache(duty: Duty) -> Path:

@@ -79,10 +79,8 @@ def started(machines: Machines, secrets: Secrets, say: Callable[[str], None]) ->
     `say` is told of each node. Raises NotReadyError with all machines that cannot be one.
     """
     with ExitStack() as ends:
-        logins = side_by_side(
-            machines.access,
-            lambda access: connect(access, machines.known_hosts_file, secrets),
-        )
+        known = machines.known_hosts_file
+        logins = side_by_side(machines.access, lambda access: connect(access, known, secrets))
         for login in logins.values():
             if not isinstance(login, DeviceError):
                 ends.callback(disconnect, login)
@@ -91,8 +89,7 @@ def started(machines: Machines, secrets: Secrets, say: Callable[[str], None]) ->
         address = ends.enter_context(head(_own_address(list(logins.values())), token))
         say(f"head of a cluster at {address}, on this machine")
         channels = side_by_side(
-            machines.access,
-            lambda access: _node(access, logins[access.device], address, token),
+            machines.access, lambda access: _node(access, logins[access.device], address, token)
         )
         for channel in channels.values():
             if not isinstance(channel, DeviceError):
@@ -135,12 +132,10 @@ def joined(address: str, say: Callable[[str], None]) -> Iterator[None]:
             f"nothing answers at {address}: {error}",
             "see whether the cluster's head runs there (ray start --head), and its port",
         ) from error
-    with admitted(address, say):
-        if _is_node(address):
-            yield
-            return
-        with _here([f"--address={address}", "--num-cpus=0"]):
-            yield
+    with admitted(address, say), ExitStack() as ends:
+        if not _is_node(address):
+            ends.enter_context(_here([f"--address={address}", "--num-cpus=0"]))
+        yield
 
 
 def _is_node(address: str) -> bool:
@@ -278,9 +273,9 @@ def _own_address(logins: Sequence[Any]) -> str:
 
 
 def _raise_any(found: dict[str, Any]) -> None:
-    problems = [item for item in found.values() if isinstance(item, DeviceError)]
-    if problems:
-        raise NotReadyError(one for error in problems for one in error.problems)
+    errors = [item for item in found.values() if isinstance(item, DeviceError)]
+    if errors:
+        raise NotReadyError(one for error in errors for one in error.problems)
 
 
 def _end_of(said: bytes) -> str:

@@ -14,20 +14,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from orchestration.backends.emulated.launcher import OTHER_CPU
+from orchestration.cluster.host import carry_out
 from orchestration.cluster.orders import (
     Duty,
     cache_name,
     described,
-    digests_of,
     own_files,
     unpack,
 )
-from orchestration.cluster.task import carry_out
 from orchestration.core.errors import TrialError
+from orchestration.core.files import sha256_of
 from orchestration.core.ports import Backend, Luggage, Travels
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -93,7 +92,7 @@ class Offers:
         self._objects = objects
         travels = backend if isinstance(backend, Travels) else None
         luggage = travels.luggage() if travels else Luggage()
-        cache = cache_name(digests_of(luggage))
+        cache = cache_name({name: sha256_of(str(p)) for name, p in luggage.files.items()})
         variables = {name: os.environ[name] for name in OTHER_CPU if name in os.environ}
         pickled = pickle.dumps((backend, do))
         named = dict(luggage.variables)
@@ -108,7 +107,7 @@ class Offers:
     def arguments(self, trial: TrialSpec | None, testbed: Testbed) -> tuple[Any, ...]:
         """Return the arguments of the task that runs a trial, or asks a node whether it could."""
         paths = own_files(trial) if trial else []
-        refs = {_absolute(path): self._objects.of_bytes(path.read_bytes()) for path in paths}
+        refs = {os.path.abspath(path): self._objects.of_bytes(path.read_bytes()) for path in paths}
         if id(testbed) not in self._testbeds:  # it is kept, so that nothing else gets its id
             self._testbeds[id(testbed)] = (testbed, self._objects.of_value(testbed))
         _, bed = self._testbeds[id(testbed)]
@@ -148,11 +147,9 @@ class ClusterWorkers:
         memory_bytes = self._offers.memory_bytes(job.trial, job.testbed)
         if memory_bytes > self._largest_bytes:
             needed, most = memory_bytes >> 20, self._largest_bytes >> 20
-            error = TrialError(
-                f"it is planned to take {needed} MiB, and no node has more than {most} MiB",
-                "add a larger node; or a longer sample_period, which needs less",
-            )
-            self._at_once.append((job, Failed.of(error)))
+            what = f"it is planned to take {needed} MiB, and no node has more than {most} MiB"
+            remedy = "add a larger node; or a longer sample_period, which needs less"
+            self._at_once.append((job, Failed.of(TrialError(what, remedy))))
             return
         task = _Task(job, time.monotonic())
         self._hand_out(task)
@@ -292,7 +289,3 @@ def ask_nodes(
             install = "install it there: pip install 'closloop[cluster]'"
             message = Failed.of(TrialError(said, install if "No module named" in said else ""))
         yield nodes[node], message if isinstance(message, Failed) else None
-
-
-def _absolute(path: Path) -> str:
-    return os.path.normpath(path.absolute())

@@ -1,7 +1,8 @@
 """Capabilities: what a backend can measure, set, send and break, and on which clock.
 
-A backend's package says it in its module `capabilities`, as data. All others ask here: nobody
-outside the package compares the backend's name.
+A backend's package says it as data, which an entry point of the group `closloop.backends` names:
+ours and a user's are found by the same path. All others ask here: nobody outside the package
+compares the backend's name.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
-from typing import Literal, get_args
+from typing import Literal
 
+from orchestration.core import plugins
 from orchestration.core.congestion import MARK_ANSWERS
 from orchestration.core.ports import Offer
 from orchestration.core.signals import DERIVED, FLOW_TABLE
-from orchestration.core.trial import REAL, ROCE_CONTROLS, BackendName, ClockName, TrialSpec
+from orchestration.core.trial import REAL, ROCE_CONTROLS, ClockName, TrialSpec
+
+GROUP = "closloop.backends"
 
 # What tuners can observe on every backend that runs trials.
 EVERYWHERE = (
@@ -104,12 +107,13 @@ class Mode(Offer):
 class Capabilities:
     """A backend's modes; where a fabric is not asked for, the first that has the hosts' control.
 
-    `implementation` is its class, as `module:name`; "" for results of other programs, which
-    nothing runs. Its libraries are those of the `extra`. With `on_rack` it needs an inventory.
-    `former_hop` is what trials of 0.1 counted as a packet-hop, without saying so.
+    `name` is also that of its entry point. `implementation` is its class, as `module:name`; "" for
+    results of other programs, which nothing runs. Its libraries are those of the `extra`. With
+    `on_rack` it needs an inventory. `former_hop` is what trials of 0.1 counted as a packet-hop,
+    without saying so.
     """
 
-    name: BackendName
+    name: str
     modes: tuple[Mode, ...]
     implementation: str = ""
     extra: str = ""
@@ -155,10 +159,12 @@ class Capabilities:
 
 @cache
 def capabilities(backend: str) -> Capabilities:
-    """Return the capabilities of a backend, which its package says."""
-    found = import_module(f"orchestration.backends.{backend}.capabilities").CAPABILITIES
-    assert isinstance(found, Capabilities)
-    return found
+    """Return the capabilities of a backend. Raises PluginError if its package has none to load."""
+    own = plugins.load(backend, GROUP)
+    if not isinstance(own, Capabilities) or own.name != backend:
+        what = f"{backend!r} of {GROUP} names no Capabilities with that name"
+        raise plugins.PluginError(what, "correct its package")
+    return own
 
 
 def mode_of(trial: TrialSpec) -> Mode:
@@ -167,6 +173,11 @@ def mode_of(trial: TrialSpec) -> Mode:
 
 
 def backends(has: Callable[[Mode], bool] = lambda mode: True) -> list[Capabilities]:
-    """Return the backends that run trials, and can do what is asked for in some mode."""
-    known = map(capabilities, get_args(BackendName))
+    """Return the backends that run trials, and can do what is asked for in some mode.
+
+    Those that need a rack come last.
+    """
+    known = sorted(
+        map(capabilities, plugins.offered(GROUP)), key=lambda one: (one.on_rack, one.name)
+    )
     return [one for one in known if one.runs and any(map(has, one.modes))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Kind = Literal["ecmp", "spray", "flowlets"]
 RouteBy = Literal["random", "round-robin", "drill", "conga"]
@@ -72,17 +72,16 @@ def stream_of(seed: int, switch: int) -> int:
     return mixed((mixed(seed & _MASK) + switch) & _MASK)
 
 
-def overflow_findings(overflows: Mapping[str, int]) -> list[dict[str, str]]:
-    """Return the findings for a trial's stamp; `overflows` are packets by switch."""
-    total = sum(overflows.values())
-    if not total:
-        return []
-    most = max(overflows, key=lambda name: overflows[name])
-    return [
-        {
-            "code": "flowlet-overflows",
-            "severity": "warning",
-            "text": f"{total} packets found the flowlet table full and took their ECMP path, "
-            f"{overflows[most]} of them at {most}: give it more 'entries'",
-        }
-    ]
+def balancing_facts(flowlets: int, reroutes: int, overflows: Mapping[str, int]) -> dict[str, Any]:
+    """Return facts and findings for a trial's record; `overflows` are packets by switch."""
+    lost = {name: count for name, count in overflows.items() if count}
+    facts = {"flowlets": flowlets, "reroutes": reroutes, "overflows": lost}
+    findings = []
+    if lost:
+        most = max(lost, key=lambda name: lost[name])
+        text = (
+            f"{sum(lost.values())} packets found the flowlet table full and took their ECMP path, "
+            f"{lost[most]} of them at {most}: give it more 'entries'"
+        )
+        findings.append({"code": "flowlet-overflows", "severity": "warning", "text": text})
+    return {"load_balancing": facts, "findings": findings}

@@ -161,6 +161,25 @@ class Offer:
         return [(kind, name) for kind, want, have in needs for name in want if name not in have]
 
 
+def _nobody(t_ns: int, end_ns: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """A trial to run, with its flows. `folder` is for temporary files.
+
+    If a `tuner` is given, it decides, in this process, instead of the tuner of the trial's spec.
+    """
+
+    trial: TrialSpec
+    testbed: Testbed
+    schedule: Schedule
+    folder: Path
+    progress: Progress = _nobody
+    tuner: Tuner | None = None
+
+
 class Backend(Protocol):
     """Where a trial runs."""
 
@@ -169,19 +188,8 @@ class Backend(Protocol):
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError if `jobs` of these trials cannot run here side by side."""
 
-    def run(
-        self,
-        trial: TrialSpec,
-        testbed: Testbed,
-        schedule: Schedule,
-        folder: Path,
-        progress: Progress,
-        tuner: Tuner | None = None,
-    ) -> TrialRecord:
-        """Run one trial, with `folder` for temporary files; raise TrialError if it fails.
-
-        If `tuner` is given, it decides, in this process, instead of the tuner of the trial's spec.
-        """
+    def run(self, run: TrialRun) -> TrialRecord:
+        """Run one trial; raise TrialError if it fails."""
 
 
 @dataclass(frozen=True)

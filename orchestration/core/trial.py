@@ -19,8 +19,9 @@ CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 CHECKPOINT_PARAM = "checkpoint"
 # Placeholder for the number of the repeat in the names of recorded flows and actions.
 REPEAT = "{repeat}"
-# "imported" stands for results from elsewhere: nothing runs on it.
-BackendName = Literal["emulated", "fluid", "hardware", "imported", "simulated"]
+# The name of an entry point of `closloop.backends`. "imported" stands for results from elsewhere:
+# nothing runs on it.
+BackendName = str
 # Names of backends in 0.1. They are accepted in campaign files and on the command line, and read in
 # run folders. Ids are still made from them, so that a trial keeps its id.
 FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
@@ -324,6 +325,11 @@ class TrialSpec:
     scale: int = 1
     warm_up_ns: int = 0
     allow_starvation: bool = False
+
+    @property
+    def samples_per_action(self) -> int:
+        """How many readings there are from one decision to the next."""
+        return max(1, self.action_period_ns // self.sample_period_ns)
 
     @property
     def measured_ns(self) -> tuple[int, int]:

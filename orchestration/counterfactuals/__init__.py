@@ -6,13 +6,13 @@ VERBS = (
     Verb(
         "whatif",
         "Replay a trial to the bit with one decision changed: what did it do to every flow?",
-        "orchestration.counterfactuals.verb_whatif:whatif",
+        "orchestration.counterfactuals.verbs:whatif",
         EXPERIMENTS,
     ),
     Verb(
         "credit",
         "Does a tuner's reward rank its decisions as flows' completion does?",
-        "orchestration.counterfactuals.verb_credit:credit",
+        "orchestration.counterfactuals.verbs:credit",
         TUNERS,
     ),
 )

@@ -15,8 +15,7 @@ from orchestration.render.figure_style import FAINT, base_figure
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
 from orchestration.render.numbers import NOTHING, Estimate, signed
-from orchestration.render.page import Block, Items, Page, Pictures
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Block, Items, Page, Picture, Pictures, rows_of
 from orchestration.render.table import Table, table
 
 _COLOURS = {True: "#D55E00", False: "#0072B2"}

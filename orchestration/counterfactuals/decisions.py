@@ -44,12 +44,15 @@ class Target:
     label: str
     names: tuple[str | int, ...]
 
+    @property
+    def columns(self) -> dict[str, str | int]:
+        """What a row of a table of actions has that is this target's."""
+        return dict(zip(TARGET_COLUMNS[self.knob.scope], self.names, strict=True))
+
     def rows(self, table: Columns) -> Ints:
         """Return the rows of a table of actions that are this target's."""
-        own = np.ones(len(table["t_ns"]), dtype=bool)
-        for column, name in zip(TARGET_COLUMNS[self.knob.scope], self.names, strict=True):
-            own &= table[column] == name
-        return np.flatnonzero(own)
+        own = (table[column] == name for column, name in self.columns.items())
+        return np.flatnonzero(np.logical_and.reduce(list(own)))
 
 
 @dataclass(frozen=True)
@@ -143,21 +146,17 @@ def target_of(testbed: Testbed, knob: Knob, name: str) -> Target:
     plain = name.removesuffix("/0")
     found = next((known[each] for each in (name, plain, f"{name}/0") if each in known), None)
     if found is None and knob.scope == "queue":
-        numbered = {
-            f"{queue.device}:{queue.name}/{queue.klass}": place
-            for place, queue in enumerate(testbed.queues)
-        }
+        numbered = [f"{queue.device}:{queue.name}/{queue.klass}" for queue in testbed.queues]
         several = [label for label in numbered if label.startswith(f"{name}/")]
-        found = numbered.get(name)
-        if found is None and len(several) > 1:
+        if name in numbered:
+            found = numbered.index(name)
+        elif len(several) > 1:
             what = f"{name} has {len(several)} queues"
             raise InputError.single("--queue", what, f"name one of them: {', '.join(several)}")
     if found is None:
-        raise InputError.single(
-            "--queue",
-            f"testbed {testbed.name} has no {knob.scope} {name!r}",
-            f"{suggest(name, labels)}they are {labels[0]} to {labels[-1]}",
-        )
+        what = f"testbed {testbed.name} has no {knob.scope} {name!r}"
+        remedy = f"{suggest(name, labels)}they are {labels[0]} to {labels[-1]}"
+        raise InputError.single("--queue", what, remedy)
     return Target(knob, found, labels[found], target_names(testbed, knob.scope)[found])
 
 
@@ -177,15 +176,12 @@ def parse_settings(texts: list[str] | tuple[str, ...]) -> tuple[Knob, Setting]:
     chosen: dict[str, Knob] = {}
     setting: Setting = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name or not value:
+        name, _, value = text.partition("=")
+        if not name or not value:
             raise InputError.single("--set", f"{text!r} is no setting", "write it like kmin=20KB")
         if name not in columns:
-            raise InputError.single(
-                "--set",
-                f"no knob has {name!r}",
-                f"{suggest(name, columns)}there are {', '.join(shorts)}",
-            )
+            remedy = f"{suggest(name, columns)}there are {', '.join(shorts)}"
+            raise InputError.single("--set", f"no knob has {name!r}", remedy)
         knob, column = columns[name]
         chosen[knob.name] = knob
         setting[column.name] = _number(text, value, column.unit, whole=column.dtype == "int64")
@@ -215,9 +211,8 @@ def changed(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
     target = decision.target
     unknown = [name for name in setting if name not in decision.setting]
     if unknown:
-        raise InputError.single(
-            "--set", f"the trial did not turn {', '.join(unknown)}", "set what its tuner turned"
-        )
+        what = f"the trial did not turn {', '.join(unknown)}"
+        raise InputError.single("--set", what, "set what its tuner turned")
     # what a device rounds, such as 0.25 read back as 0.2500000001, is no change
     own = {
         name: decision.setting[name] if abs(decision.setting[name] - value) < _ROUNDED else value
@@ -234,9 +229,8 @@ def changed(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
             raise ImpossibleSetting(f"the device would have {kept}")
     except ImpossibleSetting as error:
         now = ", ".join(f"{name}={value}" for name, value in decision.setting.items())
-        raise InputError.single(
-            "--set", error.what, f"correct it; {target.label} had {now}"
-        ) from error
+        remedy = f"correct it; {target.label} had {now}"
+        raise InputError.single("--set", error.what, remedy) from error
     return whole
 
 
@@ -246,12 +240,11 @@ def check_repeatable(trial: TrialResult) -> None:
     mode = mode_of(spec)
     if not mode.deterministic:
         why = "it ran in real time" if mode.real_time else "it was imported"
-        raise InputError.single(
-            where,
-            f"{why}, so no trial repeats it to the bit",
+        remedy = (
             "replay it in virtual time, and ask about the replay (it may want more options, and "
-            f"says which): closloop replay {trial.folder} --on emulated",
+            f"says which): closloop replay {trial.folder} --on emulated"
         )
+        raise InputError.single(where, f"{why}, so no trial repeats it to the bit", remedy)
     if not trial.stamp.valid:
         reasons = "; ".join(reason.text for reason in trial.stamp.reasons)
         raise InputError.single(where, f"the trial is invalid: {reasons}", "choose a valid trial")

@@ -94,18 +94,10 @@ def flow_changes(parent: TrialResult, other: TrialResult) -> FlowChanges:
     schedule, before, after = parent.table("schedule"), parent.table("flows"), other.table("flows")
     first, then = _fct(before), _fct(after)
     ideal = before["ideal_ns"].astype(np.float64)
-    return FlowChanges(
-        schedule["flow_id"],
-        schedule["start_ns"],
-        schedule["src"],
-        schedule["dst"],
-        schedule["class"],
-        schedule["bytes"],
-        first,
-        then,
-        first / ideal,
-        then / ideal,
-    )
+    names = ("flow_id", "start_ns", "src", "dst", "class", "bytes")
+    flow, start_ns, src, dst, klass, size = (schedule[name] for name in names)
+    both = (first, then, first / ideal, then / ideal)
+    return FlowChanges(flow, start_ns, src, dst, klass, size, *both)
 
 
 def _fct(flows: Mapping[str, NDArray[np.int64]]) -> Floats:
@@ -160,12 +152,9 @@ def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> Q
             return MISSING
         return int(column[last] - (column[first] if first >= 0 else 0))
 
+    lengths = (float(length.mean()), float(length.max())) if len(length) else (math.nan, math.nan)
     return QueueFigures(
-        counted("marked_packets"),
-        counted("dropped_packets"),
-        counted("tx_bytes"),
-        float(length.mean()) if len(length) else math.nan,
-        float(length.max()) if len(length) else math.nan,
+        counted("marked_packets"), counted("dropped_packets"), counted("tx_bytes"), *lengths
     )
 
 
@@ -193,16 +182,10 @@ class Paths:
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
         self._hops = next_hops(testbed)
-        self._known: dict[tuple[int, str, str], Passes] = {}
 
     def passes(self, queue: int, src: str, dst: str) -> Passes:
         """Return whether flows from one host to another go through a queue."""
-        key = (queue, src, dst)
-        if key not in self._known:
-            self._known[key] = self._passes(self._testbed.queues[queue].port.index, src, dst)
-        return self._known[key]
-
-    def _passes(self, port: int, src: str, dst: str) -> Passes:
+        port = self._testbed.queues[queue].port.index
         last = {self._testbed.ports[own.peer].index: own for own in self._testbed.ports_of[dst]}
         if port in last:
             return "yes" if len(last) == 1 else "maybe"

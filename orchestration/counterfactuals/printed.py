@@ -1,17 +1,24 @@
-"""The answer to a counterfactual, as blocks for a terminal and as JSON."""
+"""What `closloop whatif` and `closloop credit` found: blocks for a terminal, a page, JSON, CSV."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 from orchestration.core.units import format_duration, format_size
 from orchestration.counterfactuals.ask import Answer
+from orchestration.counterfactuals.credit import Credit
 from orchestration.counterfactuals.decisions import Setting
 from orchestration.counterfactuals.effects import FlowTotals, Paths, totals
+from orchestration.counterfactuals.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
+from orchestration.render.csv import Data, csv_text
+from orchestration.render.figure import Figure, scatter
+from orchestration.render.figure_style import FAINT, base_figure
+from orchestration.render.html import page_html
 from orchestration.render.json import plain
-from orchestration.render.numbers import NOTHING, quantity, signed
-from orchestration.render.page import Block, Items, Paragraph
+from orchestration.render.numbers import NOTHING, Estimate, quantity, signed
+from orchestration.render.page import Block, Items, Page, Paragraph, Picture, Pictures, rows_of
 from orchestration.render.table import Table, Value, table
 
 
@@ -29,8 +36,13 @@ def answer_blocks(answer: Answer, most: int) -> list[Block]:
         parts.append(_queue(answer))
     if len(answer.flows.most_changed(most)):
         parts.append(_flows(answer, most))
-    if answer.verified is not None:
-        parts.append(Paragraph(_verdict(answer.verified)))
+    if answer.verified:
+        differing = ", ".join(answer.verified)
+        text = f"NOT THE SAME: with the decision unchanged, these differ: {differing}"
+        parts.append(Paragraph(text))
+    elif answer.verified is not None:
+        text = "verified: with the decision unchanged, all tables are the parent's to the bit"
+        parts.append(Paragraph(text))
     if (ratio := _ratio(answer)) is not None:
         parts.append(Paragraph(f"it took {ratio:.2f} times as long as its parent"))
     return parts
@@ -83,14 +95,11 @@ def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> str:
+    shown = {"bytes": format_size, "ns": format_duration}
     words = []
     for name, value in setting.items():
-        if name.endswith("_bytes"):
-            words.append(f"{name.removesuffix('_bytes')} {format_size(value)}")
-        elif name.endswith("_ns"):
-            words.append(f"{name.removesuffix('_ns')} {format_duration(value)}")
-        else:
-            words.append(f"{name} {value:g}")
+        stem, _, unit = name.rpartition("_")
+        words.append(f"{stem} {shown[unit](value)}" if unit in shown else f"{name} {value:g}")
     return ", ".join(words)
 
 
@@ -161,13 +170,225 @@ def _passes(answer: Answer, paths: Paths, row: int) -> str | None:
     return paths.passes(target.index, answer.flows.src[row], answer.flows.dst[row])
 
 
-def _verdict(differing: tuple[str, ...]) -> str:
-    if not differing:
-        return "verified: with the decision unchanged, all tables are the parent's to the bit"
-    return f"NOT THE SAME: with the decision unchanged, these differ: {', '.join(differing)}"
-
-
 def _ratio(answer: Answer) -> float | None:
-    walls = [t.facts.get("wall_s") for t in (answer.asked.decisions.trial, answer.trial)]
-    before, after = walls
+    trials = (answer.asked.decisions.trial, answer.trial)
+    before, after = (trial.facts.get("wall_s") for trial in trials)
     return after / before if before and after else None
+
+
+_COLOURS = {True: "#D55E00", False: "#0072B2"}
+_SHORT = {"reward": "next interval", "returned": "discounted", "fabric": "all queues"}
+_HEADINGS = {
+    "returned": "return",
+    "slowdown": "slowdown",
+    "slowdown_near": "under way",
+    "fct_small_ns": "small FCT",
+    "fct_rest_ns": "other FCT",
+}
+_SYMBOLS = {True: "triangle-up", False: "triangle-down"}
+
+
+def credit_blocks(credit: Credit, most: int) -> list[Block]:
+    """Return the rankings, and the `most` misleading cases."""
+    return [Items(_lines(credit)), _rankings(credit), _changes(credit), _misleading(credit, most)]
+
+
+def credit_page(credit: Credit, most: int) -> str:
+    """Return the same as a page, with each reward's change against that of mean slowdown."""
+    tuner = credit.plan.decisions.trial.spec.tuner.name
+    lines, *tables = credit_blocks(credit, most)
+    drawn = Pictures([_picture(credit, name) for name in ("returned", "fabric")])
+    title = f"Does {tuner}'s reward rank decisions as flows' completion does?"
+    return page_html(Page(title, "closloop credit", [lines], [drawn, *tables]))
+
+
+def _lines(credit: Credit) -> list[str]:
+    spec = credit.plan.decisions.trial.spec
+    count = len({one.case.number for one in credit.measured})
+    moved = sum(one.changed > 0 for one in credit.measured)
+    lines = [
+        f"{spec.tuner.name}: {len(credit.measured)} alternatives to {count} decisions, "
+        f"one at a time, then {credit.plan.then}",
+        f"{moved} of them changed the completion of some flow",
+        f"NOT THE SAME: unchanged, these differ: {', '.join(credit.differing)}"
+        if credit.differing
+        else "unchanged, all tables are the parent's to the bit",
+    ]
+    for name in ("returned", "slowdown"):
+        alike = ":".join(map(str, consistency(credit.measured, name)))
+        what = (REWARDS | OUTCOMES)[name]
+        lines.append(f"like alternatives to one decision move {what} the same:opposite way {alike}")
+    if credit.invalid:
+        lines.append(f"{credit.invalid} more are invalid or failed, and count nowhere")
+    if not math.isnan(credit.wall_ratio):
+        lines.append(f"a counterfactual took {credit.wall_ratio:.2f} times as long as its parent")
+    return lines
+
+
+def _rankings(credit: Credit) -> Table:
+    rows = []
+    for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
+        own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
+        cases = own[0].correlation.cases
+        rows.append([f"{group} ({cases})", _SHORT[reward], *map(_rank_text, own)])
+    return table(
+        ("cases", "reward"),
+        [_HEADINGS[name] for name in OUTCOMES],
+        rows,
+        "Does the reward rank decisions as flows' completion does?",
+        "Kendall's tau-b, its 95 % interval over decisions, and in how many cases reward and "
+        "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
+    )
+
+
+def _rank_text(one: Ranking) -> str:
+    """Return tau-b, its interval, and the counts of signs."""
+    found = one.correlation
+    span = NOTHING if math.isnan(found.low) else f"{found.low:.2f}..{found.high:.2f}"
+    return f"{signed(found.tau, 'ratio')}\n{span}\n{one.agree}:{one.oppose}"
+
+
+def _changes(credit: Credit) -> Table:
+    names = ("returned", *OUTCOMES)
+    rows = []
+    for group in dict.fromkeys(one.group for one in credit.changes):
+        found = {one.figure: one.estimate for one in credit.changes if one.group == group}
+        rows.append([group, *(_estimate(name, found[name]) for name in names)])
+    heads = [_HEADINGS[name] for name in names]
+    caption = "means over decisions with 95 % intervals"
+    return table(("cases",), heads, rows, "What the alternatives did, on average", caption)
+
+
+def _estimate(name: str, found: Estimate) -> str:
+    if math.isnan(found.mean):
+        return NOTHING
+    unit, digits, scale = ("us", 2, 1e-3) if name.endswith("_ns") else ("", 4, 1.0)
+    half = "" if math.isnan(found.low) else f"\n±{scale * (found.high - found.mean):.{digits}f}"
+    return f"{scale * found.mean:+.{digits}f}{unit}{half}"
+
+
+def _misleading(credit: Credit, most: int) -> Table:
+    found = credit.misleading
+    harm = sum(one.slowdown > 0 for one in found)
+    rows = [
+        [
+            one.case.decision.target.label,
+            _short(one.case.decision.setting),
+            _short(one.case.setting),
+            format_duration(one.case.decision.at_ns, 6),
+            format_size(one.case.queue_bytes, 1),
+            signed(one.returned, "ratio", 3),
+            signed(one.slowdown, "ratio", 4),
+            signed(one.fct_small_ns, "ns", 1),
+            signed(one.fct_rest_ns, "ns", 1),
+        ]
+        for one in found[:most]
+    ]
+    title = f"Where the return misleads: {len(found)} cases, {harm} in which it rises with slowdown"
+    figures = ("at", "held", "return", "slowdown", "FCT small", "rest")
+    return table(("queue", "was", "is"), figures, rows, title)
+
+
+def _short(setting: Setting) -> str:
+    low, high = (format_size(setting[name], 1) for name in ("kmin_bytes", "kmax_bytes"))
+    return f"{low}-{high} {setting['pmax']:.2g}"
+
+
+def credit_to_json(credit: Credit) -> dict[str, Any]:
+    """Return all that was found as JSON-ready data; what is not known is null."""
+    plan = credit.plan
+    data = {
+        "parent": str(plan.decisions.trial.folder),
+        "tuner": plan.decisions.trial.spec.tuner.name,
+        "then": plan.then,
+        "seed": plan.seed,
+        "discount": plan.tuner.discount,
+        "decisions": len({one.case.number for one in credit.measured}),
+        "counterfactuals": len(credit.measured),
+        "invalid": credit.invalid,
+        "same_as_parent": not credit.differing,
+        "wall_ratio": credit.wall_ratio,
+        "rankings": [
+            {
+                "cases": one.group,
+                "reward": one.reward,
+                "judged_by": one.outcome,
+                **vars(one.correlation),
+                "agree": one.agree,
+                "oppose": one.oppose,
+            }
+            for one in credit.rankings
+        ],
+        "consistency": {
+            name: dict(zip(("same", "opposite"), consistency(credit.measured, name), strict=True))
+            for name in ("returned", *OUTCOMES)
+        },
+        "mean_changes": [
+            {"cases": one.group, "of": one.figure, **vars(one.estimate)} for one in credit.changes
+        ],
+        "measured": [_row(one) for one in credit.measured],
+    }
+    return dict(plain(data))
+
+
+def _row(one: Measured) -> dict[str, Any]:
+    decision, case = one.case.decision, one.case
+    return {
+        "label": case.label,
+        "decision": case.number,
+        "at_ns": decision.at_ns,
+        "queue": decision.target.label,
+        "queue_bytes": case.queue_bytes,
+        **{f"was_{name}": value for name, value in decision.setting.items()},
+        **{f"is_{name}": value for name, value in case.setting.items()},
+        "deeper": case.deeper,
+        **{name: getattr(one, name) for name in (*REWARDS, *OUTCOMES)},
+        "changed": one.changed,
+        "unfinished": one.unfinished,
+    }
+
+
+def credit_csv(credit: Credit) -> str:
+    """Return a row for each counterfactual as CSV."""
+    return csv_text(_data(credit))
+
+
+def _data(credit: Credit) -> Data:
+    return rows_of(_row(one) for one in credit.measured)
+
+
+def _picture(credit: Credit, reward: str) -> Picture:
+    (ranking,) = (
+        one
+        for one in credit.rankings
+        if (one.group, one.reward, one.outcome) == ("all", reward, "slowdown")
+    )
+    figure = Figure()
+    base_figure(height=420, figure=figure)
+    look = {"size": 8, "opacity": 0.75}
+    for standing in (False, True):
+        for deeper in (False, True):
+            kind = (standing, deeper)
+            own = [m for m in credit.measured if (m.case.standing, m.case.deeper) == kind]
+            at = [(m.case.decision.target.label, m.case.decision.at_ns) for m in own]
+            figure.add_trace(
+                scatter(
+                    x=[getattr(one, reward) for one in own],
+                    y=[one.slowdown for one in own],
+                    mode="markers",
+                    marker={**look, "color": _COLOURS[standing], "symbol": _SYMBOLS[deeper]},
+                    text=[f"{label} at {format_duration(at_ns, 6)}" for label, at_ns in at],
+                    hovertemplate="%{text}<br>%{x:.3f}, slowdown %{y:+.4f}<extra></extra>",
+                )
+            )
+    figure.add_hline(0.0, {"color": FAINT, "width": 1})
+    figure.add_vline(0.0, {"color": FAINT, "width": 1})
+    figure.update_xaxes(title={"text": f"change of {REWARDS[reward]}"})
+    figure.update_yaxes(title={"text": "change of mean slowdown"})
+    tau = ranking.correlation.tau
+    title = f"{REWARDS[reward].capitalize()}: tau-b {tau:+.2f}"
+    caption = (
+        "A reward that ranks as flows do falls from top left to bottom right. Orange: packets "
+        "stood in the queue; blue: it was empty. Triangles up: deeper thresholds; down: shallower."
+    )
+    return Picture(title, caption, figure, f"credit-{reward}", _data(credit))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.core.records import Floats, Ints
-from orchestration.counterfactuals.sample import Case
+from orchestration.counterfactuals.decisions import Decision, Setting
 
 # A bootstrap over fewer decisions that changed anything draws the same few again and again, and
 # its interval would be too narrow.
@@ -42,6 +42,33 @@ OUTCOMES = {
     "fct_small_ns": "mean FCT, up to 100KB",
     "fct_rest_ns": "mean FCT, above 100KB",
 }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One alternative to one decision. `number` is the decision's, `queue_bytes` the queue then."""
+
+    label: str
+    number: int
+    decision: Decision
+    setting: Setting
+    queue_bytes: int
+
+    @property
+    def standing(self) -> bool:
+        """Whether packets stood in the queue when it was decided on."""
+        return self.queue_bytes > 0
+
+    @property
+    def deeper(self) -> bool:
+        """Whether the alternative lets the queue grow longer than the decision did."""
+        return half_marked_bytes(self.setting) > half_marked_bytes(self.decision.setting)
+
+
+def half_marked_bytes(setting: Setting) -> float:
+    """Return the queue length at which RED marks half of the packets: one measure of its depth."""
+    low, high, most = (float(setting[name]) for name in ("kmin_bytes", "kmax_bytes", "pmax"))
+    return high if most <= 0.5 else low + (high - low) * 0.5 / most
 
 
 @dataclass(frozen=True)

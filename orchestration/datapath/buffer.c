@@ -18,7 +18,7 @@
 #include <linux/uaccess.h>
 #include <net/dsfield.h>
 #include <net/netns/generic.h>
-#include "pfc.h"
+#include "buffer.h"
 
 #define ALPHA_UNIT_BITS 16
 #define MOST_IFINDEX 65536
@@ -30,15 +30,15 @@ static u32 switches;
  * place in its switch.
  */
 static u16 place_of[MOST_IFINDEX];
-/* Of all switches: how many classes there are, and their priorities. */
-static u32 classes;
-static u8 priorities[CL_MOST_CLASSES];
 
-u32 cl_priority_of(u8 tos)
+struct cl_share *cl_buffer_share(struct net_device *dev)
 {
-	u32 klass = tos >> 3; /* as class_of in port.c */
+	struct cl_buffer *buffer = *(struct cl_buffer **)net_generic(dev_net(dev), buffers_id);
+	u32 place = dev->ifindex < MOST_IFINDEX ? place_of[dev->ifindex] : 0;
+	struct cl_share *share = buffer && place ? buffer->share[place - 1] : NULL;
+	const struct Qdisc *now = rcu_dereference_bh(netdev_get_tx_queue(dev, 0)->qdisc);
 
-	return priorities[klass < classes ? klass : 0];
+	return share && share->port == now ? share : NULL;
 }
 
 static bool lossless(const struct cl_buffer *buffer, u32 klass)
@@ -63,11 +63,14 @@ static bool fits(const struct cl_buffer *buffer, u32 klass, u32 held_bytes, u32 
 	return bytes <= free_bytes(buffer) && held_bytes + bytes <= threshold(buffer, klass);
 }
 
-static void settle_all(struct cl_buffer *buffer)
+static void settle_all(struct cl_buffer *buffer, u64 now_ns)
 {
-	for (u32 i = 0; i < buffer->ports; i++)
-		if (buffer->share[i])
-			cl_port_settle(buffer->share[i]->port);
+	for (u32 i = 0; i < buffer->ports; i++) {
+		struct cl_share *share = buffer->share[i];
+
+		if (share)
+			share->pause.settle(&share->pause, now_ns);
+	}
 }
 
 static void tell(struct cl_share *share, u8 vector, u16 quanta, u64 now_ns)
@@ -75,7 +78,7 @@ static void tell(struct cl_share *share, u8 vector, u16 quanta, u64 now_ns)
 	struct sk_buff *skb = cl_pause_frame(share->dev, vector, quanta);
 
 	if (skb)
-		cl_port_control(share->port, skb, now_ns);
+		share->ops->control(share, skb, now_ns);
 }
 
 static u8 stopping_vector(const struct cl_share *share)
@@ -104,7 +107,7 @@ static void stop(struct cl_share *share, u32 klass, u64 now_ns)
 		return;
 	for (u32 i = 0; i < buffer->ports; i++)
 		if (buffer->share[i])
-			cl_port_expect(buffer->share[i]->port);
+			buffer->share[i]->ops->expect(buffer->share[i]);
 }
 
 static void let_go(struct cl_share *share, u32 klass, u64 now_ns)
@@ -160,7 +163,7 @@ bool cl_buffer_admit(struct cl_share *out, struct sk_buff *skb, u32 klass, u32 b
 
 	cl_on_wire(skb)->from = counted_in ? place : 0;
 	if (unlikely(!fits(buffer, klass, held_bytes, bytes))) {
-		settle_all(buffer);
+		settle_all(buffer, now_ns);
 		if (counted_in)
 			held_bytes = in->shared_bytes[klass];
 		if (!fits(buffer, klass, held_bytes, bytes)) {
@@ -217,8 +220,7 @@ int cl_buffer_join(struct cl_share *share, const struct cl_buffer_options *optio
 		buffer->options = *options;
 		buffers[options->number] = *of_net = buffer;
 		switches = max(switches, options->number + 1);
-		classes = share->classes;
-		memcpy(priorities, options->priority, sizeof(priorities));
+		cl_priorities_set(share->classes, options->priority);
 	}
 	if (buffer->ports == CL_MOST_PORTS || ifindex >= MOST_IFINDEX || place_of[ifindex]) {
 		NL_SET_ERR_MSG(extack, "too many ports, or two of one index, in the shared buffers");
@@ -231,7 +233,6 @@ int cl_buffer_join(struct cl_share *share, const struct cl_buffer_options *optio
 	share->headroom_bytes = options->headroom_bytes;
 	share->refresh.happen = refresh;
 	share->refresh_ns = max(1ULL, cl_quanta_ns(options->quanta, rate_bps) / 2);
-	cl_watch_init(share);
 	return 0;
 }
 
@@ -273,7 +274,7 @@ void cl_pauses_states(struct cl_pause_state *states, u32 count)
 	for (u32 i = 0; i < switches; i++) {
 		if (!buffers[i])
 			continue;
-		settle_all(buffers[i]);
+		settle_all(buffers[i], now_ns);
 		for (u32 j = 0; j < buffers[i]->ports; j++) {
 			const struct cl_share *share = buffers[i]->share[j];
 
@@ -285,10 +286,12 @@ void cl_pauses_states(struct cl_pause_state *states, u32 count)
 
 void cl_buffers_states(struct cl_buffer_state *states, u32 count)
 {
+	u64 now_ns = cl_now_ns();
+
 	for (u32 i = 0; i < min(count, switches); i++) {
 		if (!buffers[i])
 			continue;
-		settle_all(buffers[i]);
+		settle_all(buffers[i], now_ns);
 		states[i] = (struct cl_buffer_state){
 			.lossless_drops = buffers[i]->lossless_drops,
 			.used_bytes = buffers[i]->used_bytes + buffers[i]->headroom_used,

@@ -7,8 +7,7 @@
  */
 #include <linux/ip.h>
 #include <linux/skbuff.h>
-#include "data_path.h"
-#include "paths.h"
+#include "conga.h"
 
 #define NO_TAG (CL_TAGS - 1)
 #define LEVELS 2 /* tiers that have partners: edges, and aggregation switches */

@@ -4,14 +4,8 @@
  * or of all flows of the NIC (serial) are ignored. What a flow starts with it has at once.
  */
 #include <linux/slab.h>
-#include "roce.h"
-
-struct decision {
-	struct decision *next;
-	struct flow *flow;
-	u64 at_ns, rate_bps;
-	u32 window_bytes;
-};
+#include "decisions.h"
+#include "nic_queues.h"
 
 static void put_into_effect(struct flow *flow, u64 rate_bps, u32 window_bytes)
 {
@@ -24,14 +18,12 @@ static u64 *busy_until_ns(struct flow *flow)
 	return cl_roce.decisions == SERIAL ? &flow->nic->busy_until_ns : &flow->busy_until_ns;
 }
 
-/* Whether the policy hears of an event, or is busy with another one. */
 bool cl_decisions_hear(struct flow *flow, u32 event, u64 now_ns)
 {
 	return !cl_roce.decision_latency_ns || cl_roce.decisions == PIPELINED || event == CL_START ||
 	       event == CL_SETTLE || event == CL_CHANGED || now_ns >= *busy_until_ns(flow);
 }
 
-/* Take what the policy has answered to an event; before, it was at `rate_bps` and `window_bytes`. */
 void cl_decisions_take(struct flow *flow, u64 rate_bps, u32 window_bytes)
 {
 	const struct cl_flow_state *state = &flow->state;
@@ -64,7 +56,6 @@ void cl_decisions_take(struct flow *flow, u64 rate_bps, u32 window_bytes)
 	nic->last_decision = made;
 }
 
-/* Let the first decision take effect if its time is not after `at_ps`; return whether it did. */
 bool cl_decision_takes_effect(struct nic *nic, u64 at_ps)
 {
 	struct decision *made = nic->first_decision;
@@ -78,25 +69,6 @@ bool cl_decision_takes_effect(struct nic *nic, u64 at_ps)
 	cl_nic_wait(nic, made->flow, made->at_ns * CL_PS_PER_NS);
 	kfree(made);
 	return true;
-}
-
-static void decided(struct cl_event *event)
-{
-	struct nic *nic = container_of(event, struct nic, decided);
-	u64 now_ns = cl_now_ns();
-
-	cl_nic_settle(nic);
-	while (cl_decision_takes_effect(nic, now_ns * CL_PS_PER_NS))
-		;
-	cl_nic_settle(nic);
-	if (nic->first_decision)
-		cl_schedule(&nic->decided, max(nic->first_decision->at_ns, now_ns));
-	cl_nic_expect(nic);
-}
-
-void cl_decisions_begin(struct nic *nic)
-{
-	nic->decided.happen = decided;
 }
 
 void cl_decisions_end(struct nic *nic)

@@ -23,7 +23,7 @@
 #include <linux/hrtimer_bases.h>
 #include <linux/interrupt.h>
 #include <linux/time-internal.h>
-#include "data_path.h"
+#include "engine.h"
 
 #define MOST_EVENTS 65536
 /* Of the wheel, a nanosecond each: what a packet takes to the next port, and some more. */

@@ -17,7 +17,6 @@
 #include <linux/uaccess.h>
 #include <linux/udp.h>
 #include <linux/vmalloc.h>
-#include "data_path.h"
 #include "flow_table.h"
 
 #define WAYS 4 /* places that a flow may have */
@@ -25,7 +24,7 @@
 #define MOST_BITS 16
 #define MOST_SWITCHES 1024
 #define CLASSES 4
-#define TOS_CLASS 0x18 /* orchestration/device/qdiscs.py, CLASS_TOS */
+#define TOS_CLASS 0x18 /* orchestration/agent/linux/qdiscs.py, CLASS_TOS */
 #define ETH_IP_BYTES (ETH_HLEN + sizeof(struct iphdr))
 /* A segment without payload: Linux sends time stamps, which take 12 bytes. */
 #define PURE_ACK (ETH_IP_BYTES + sizeof(struct tcphdr) + 12)

@@ -1,6 +1,6 @@
 """Posts a schedule's flows to the guest's RoCE NICs, and reads their results.
 
-The structs are those of `nic.c`.
+The structs are those of `roce.h`, `roce_flows.c` and `nic.c`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from numpy.typing import NDArray
 
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
-from orchestration.core.congestion import (
-    HEARS_MARKS,
-    PROGRAM,
-    TIMES_ROUND_TRIPS,
-    with_base_rtt,
-)
+from orchestration.core.congestion import HEARS_MARKS, PROGRAM, TIMES_ROUND_TRIPS, with_base_rtt
 from orchestration.core.records import FlowRecords, Ints, Schedule
 from orchestration.core.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
 from orchestration.core.status import DONE, LASTING, UNFINISHED
@@ -30,7 +25,7 @@ FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
 KIND = "closloop_nic"
 # DSCP 26 and ECT(0), the traffic class that RoCE has by default on mlx5 NICs.
 ROCE_TOS = 106
-_NOT_ECT = 0xFC
+_NOT_ECT, ECT0 = 0xFC, 2
 # By their numbers in roce_flows.c.
 POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
@@ -45,7 +40,6 @@ SIGNALS = {
     "rtt_sum_ns": "rtt_sum_ns",
     "rate_bps": "rate_bps",
 }
-_ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
 _SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MOST_PARAMETERS}I")
 _POSTED = np.dtype(
@@ -72,22 +66,8 @@ RESULT = np.dtype(
 def nic(ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int) -> bytes:
     """Return the request that makes a host's interface a RoCE NIC; `delay_ns` is its cable's."""
     options = _NIC.pack(rate_bps, delay_ns, framing_bytes, socket.inet_aton(address))
-    return qdiscs.qdisc(
-        ifindex,
-        qdiscs.LEAF_HANDLE,
-        qdiscs.TC_H_ROOT,
-        KIND,
-        attribute(1, options),
-        nested=True,
-    )
-
-
-def _numbers(spec: RoceSpec, base_rtt_ns: int) -> list[int]:
-    """Return the numbers of the congestion control, in the order of its C source."""
-    if spec.control == "dcqcn":
-        parameters = spec.parameters
-        return [parameters[name] for name in PARAMETER_ORDER]
-    return with_base_rtt(spec.control, spec.control_values, base_rtt_ns)
+    root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
+    return qdiscs.qdisc(ifindex, handle, root, KIND, attribute(1, options), nested=True)
 
 
 class RoceFlows:
@@ -116,7 +96,10 @@ class RoceFlows:
         capture, packets have their CRC; else its four bytes are 0.
         """
         parameters = spec.parameters
-        numbers = _numbers(spec, base_rtt_ns)
+        # of the congestion control, in the order of its C source
+        numbers = [parameters[name] for name in PARAMETER_ORDER]
+        if spec.control != "dcqcn":
+            numbers = with_base_rtt(spec.control, spec.control_values, base_rtt_ns)
         self._settings = _SETTINGS.pack(
             parameters[CNP_INTERVAL] * 1000,
             spec.timeout_ns,
@@ -146,11 +129,6 @@ class RoceFlows:
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0
         self._count = os.open(RECEIVED, os.O_RDONLY)
-
-    @staticmethod
-    def tos_of(tos: int) -> int:
-        """Return a class's type of service for packets that may be marked."""
-        return tos | _ECT0
 
     def post(self, t0_ns: int) -> None:
         """Give all flows to the NICs; time 0 is `t0_ns` of CLOCK_MONOTONIC."""
@@ -213,15 +191,12 @@ class RoceFlows:
     def records(self) -> FlowRecords:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""
         found = self.results()
-
-        done = found["done_ns"] > 0
+        done, left = found["done_ns"] > 0, np.where(self._lasting, LASTING, UNFINISHED)
         return FlowRecords(
             # The NIC has a flow from its start on, as TCP has it when the bytes are handed over.
             # What it waits there for its turn is part of its time.
             sent_ns=np.where(found["sent_ns"] > 0, self._schedule.start_ns, -1),
             end_ns=np.where(done, found["done_ns"].astype(np.int64) - self._t0_ns, -1),
             retransmits=found["resent"].astype(np.int64),
-            status=np.where(done, DONE, np.where(self._lasting, LASTING, UNFINISHED)).astype(
-                np.int64
-            ),
+            status=np.where(done, DONE, left).astype(np.int64),
         )

@@ -14,11 +14,13 @@
 #include <net/ip.h>
 #include <net/netns/generic.h>
 #include <net/route.h>
-#include "data_path.h"
+#include "buffer.h"
 #include "flow_table.h"
+#include "forward.h"
 #include "pairs.h"
 #include "paths.h"
-#include "pfc.h"
+#include "port.h"
+#include "port_qdisc.h"
 #include "wire.h"
 
 #define FIRST_BITS 6 /* of a switch's table of flows, which grows with them */
@@ -38,7 +40,6 @@ struct flow {
 	struct cl_path_flow paths; /* of a switch that balances its load */
 };
 
-struct cl_known cl_known;
 /* Once a switch has gone, what others know of its flows leads nowhere. */
 static bool forgotten;
 
@@ -198,8 +199,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 
 	cl_known = (struct cl_known){};
 	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
-		struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(skb->dev, 0)->qdisc);
-		struct cl_share *share = cl_port_share(sch);
+		struct cl_share *share = cl_buffer_share(skb->dev);
 
 		/* without flow control, a control frame of the MAC says nothing to a port */
 		if (share)
@@ -241,7 +241,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	return RX_HANDLER_CONSUMED;
 }
 
-void cl_warm_way(const void *known)
+static void prefetch_next_hop(const void *known)
 {
 	const struct flow *flow = known;
 
@@ -251,7 +251,7 @@ void cl_warm_way(const void *known)
 	}
 }
 
-int cl_forward_begin(struct net_device *dev)
+static int begin_forwarding(struct net_device *dev)
 {
 	struct switch_flows *flows = net_generic(dev_net(dev), flows_id);
 
@@ -282,12 +282,7 @@ int cl_forward_balance(struct net *net, struct cl_paths *paths)
 	return 0;
 }
 
-bool cl_forwards(const struct net_device *dev)
-{
-	return rcu_access_pointer(dev->rx_handler) == forward;
-}
-
-void cl_forward_end(struct net_device *dev)
+static void end_forwarding(struct net_device *dev)
 {
 	netdev_rx_handler_unregister(dev);
 }
@@ -316,6 +311,12 @@ static struct pernet_operations switches = {
 
 static int __init begin(void)
 {
+	cl_forwarding = (struct cl_forwarding){
+		.receive = forward,
+		.begin = begin_forwarding,
+		.end = end_forwarding,
+		.prefetch_next_hop = prefetch_next_hop,
+	};
 	flow_cache = KMEM_CACHE(flow, SLAB_HWCACHE_ALIGN);
 	return flow_cache ? register_pernet_subsys(&switches) : -ENOMEM;
 }

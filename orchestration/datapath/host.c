@@ -13,7 +13,6 @@
 #include <net/pkt_sched.h>
 #include <net/sock.h>
 #include <net/tcp.h>
-#include "data_path.h"
 #include "wire.h"
 
 /* Of fq (net/sched/sch_fq.c): in full packets, what a flow sends in its turn, and at its first. */
@@ -23,6 +22,15 @@
 /* An idle NIC takes so many packets without asking whose they are. */
 #define MOST_AT_ONCE 8
 #define TABLE_BITS 8
+
+/* The whole of the options of a TCP host's NIC, and their attribute. */
+#define CL_HOST_OPTIONS 1
+
+struct cl_host_options {
+	u64 rate_bps;
+	u32 framing_bytes;
+	u32 unused;
+};
 
 struct flow {
 	struct flow *next; /* with the same hash */

@@ -14,7 +14,7 @@
 #include <net/net_namespace.h>
 #include <net/netns/generic.h>
 #include <net/tcp.h>
-#include "data_path.h"
+#include "hosts.h"
 
 #define MOST_HOSTS 4096
 

@@ -1,6 +1,6 @@
 """Reads the hosts, which are network namespaces: TCP's counters, and RoCE NICs.
 
-NICs' state and DCQCN's parameters, which are set at run time, are structs of `roce.h` and
+NICs' state and DCQCN's parameters, which are set at run time, are structs of `roce_flows.h` and
 `parameters.c`. `pairs.c` has the traffic matrix of edge switches, which they count themselves.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from orchestration.core.records import MISSING, HostReading, Ints, Samples
+from orchestration.core.records import MISSING, Ints
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
 from orchestration.datapath.flows import MOST_PARAMETERS, PARAMETER_ORDER
+from orchestration.datapath.ports import read_states
 
 HOSTS = "/proc/closloop/hosts"
 # struct cl_host_state; the names are those of signals
@@ -29,38 +29,11 @@ HOST_STATE = np.dtype(
 )
 
 
-class KeptHosts(ABC):
-    """The readings of all hosts, in the order of `Testbed.hosts`, that are kept for the record."""
-
-    def __init__(self) -> None:
-        self._t_ns: list[int] = []
-        self._rows: list[dict[str, Ints]] = []
-
-    @abstractmethod
-    def read(self) -> dict[str, Ints]:
-        """Return the signals by name, arrays (hosts,), now."""
-
-    def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
-        """Keep the signals of one moment for the trial's record."""
-        self._t_ns.append(t_ns)
-        self._rows.append(values)
-
-    def last(self) -> HostReading | None:
-        """Return the signals that were kept last; None if none were."""
-        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
-
-    def samples(self) -> Samples:
-        """Return what was kept."""
-        columns = [np.array([row[name] for row in self._rows]) for name in names("host")]
-        return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)
-
-
-class Hosts(KeptHosts):
+class Hosts:
     """The hosts of a guest, which its kernel reads at once."""
 
     def __init__(self, namespaces: Sequence[int], nics: NicFile | None) -> None:
         """`namespaces` are file descriptors of the hosts' network namespaces."""
-        super().__init__()
         self._fd = os.open(HOSTS, os.O_RDWR)
         os.write(self._fd, np.array(namespaces, dtype=np.int32).tobytes())
         self.count = len(namespaces)
@@ -68,9 +41,8 @@ class Hosts(KeptHosts):
 
     def read(self) -> dict[str, Ints]:
         """Return the signals by name, arrays (hosts,), now."""
-        data = os.pread(self._fd, self.count * HOST_STATE.itemsize, 0)
         own = self.nics.read() if self.nics else {}
-        return self._signals(np.frombuffer(data, dtype=HOST_STATE), own)
+        return self._signals(read_states(self._fd, self.count, HOST_STATE, HOSTS), own)
 
     def values(self, states: np.ndarray, of_nics: np.ndarray) -> dict[str, Ints]:
         """Return the signals by name, from the states of hosts and of their NICs."""
@@ -114,24 +86,14 @@ class NicFile:
         host_of = {
             socket.inet_aton(word): host for host, words in enumerate(addresses) for word in words
         }
-        found = self._states(len(host_of))
+        found = read_states(self._fd, len(host_of), NIC_STATE, NICS)
         self._host = np.array([host_of[bytes(item)] for item in found["address"]], dtype=np.int64)
 
-    def _states(self, count: int) -> np.ndarray:
-        size = count * NIC_STATE.itemsize
-        data = os.pread(self._fd, size, 0)
-        if len(data) != size:
-            raise OSError(f"{NICS} has {len(data)} bytes instead of {size}")
-        return np.frombuffer(data, dtype=NIC_STATE)
-
-    @property
-    def count(self) -> int:
-        """Return the number of NICs."""
-        return len(self._host)
+        self.count = len(self._host)
 
     def read(self) -> dict[str, Ints]:
         """Return the hosts' signals by name, now."""
-        return self.values(self._states(self.count))
+        return self.values(read_states(self._fd, self.count, NIC_STATE, NICS))
 
     def values(self, states: np.ndarray) -> dict[str, Ints]:
         """Return the hosts' signals by name, arrays (hosts,), from the NICs' states.
@@ -187,8 +149,7 @@ class ParameterFile:
         return self._read(hosts)
 
     def _read(self, hosts: Ints) -> Ints:
-        data = os.pread(self._fd, self._count * _NIC_PARAMETERS.itemsize, 0)
-        found = np.frombuffer(data, dtype=_NIC_PARAMETERS)
+        found = read_states(self._fd, self._count, _NIC_PARAMETERS, PARAMETERS)
         place = {bytes(address): number for number, address in enumerate(found["address"])}
         of_hosts = found[[place[self._addresses[host][0]] for host in hosts.tolist()]]
         interval_us = of_hosts["cnp_interval_ns"] // _NS_PER_US
@@ -212,14 +173,14 @@ class PairCounters:
         those of each host, one a NIC.
         """
         self._edges = len(testbed.edges)
+        # what the kernel keeps: a number for each edge switch and each
+        self.count = self._edges**2
         edge = {name: number for number, name in enumerate(testbed.edges)}
         known = sorted(
-            (
-                int.from_bytes(socket.inet_aton(address), "little"),
-                edge[testbed.peer_device(nic).name],
-            )
+            (int.from_bytes(socket.inet_aton(address), "little"), edge[peer.name])
             for host in testbed.hosts
             for nic, address in zip(testbed.ports_of[host], addresses[host], strict=True)
+            for peer in [testbed.peer_device(nic)]
         )
         fd = os.open(PAIRS, os.O_WRONLY)
         os.write(
@@ -229,11 +190,6 @@ class PairCounters:
             + np.array(known, np.uint32).tobytes(),
         )
         os.close(fd)
-
-    @property
-    def count(self) -> int:
-        """Return how many numbers the kernel keeps: one for each edge switch and each."""
-        return self._edges**2
 
     def values(self, numbers: np.ndarray) -> Ints:
         """Return the bytes by pair, from the numbers of a reading."""

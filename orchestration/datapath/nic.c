@@ -9,81 +9,35 @@
 #include <linux/rtnetlink.h>
 #include <net/gso.h>
 #include <net/pkt_sched.h>
-#include "roce.h"
+#include "decisions.h"
+#include "nic.h"
+#include "nic_queues.h"
+#include "queue_pair.h"
+#include "roce_packets.h"
+
+/* The whole of a NIC's options. */
+struct cl_nic_options {
+	u64 rate_bps;
+	u64 delay_ns; /* of the cable */
+	u32 framing_bytes;
+	__be32 address;
+};
 
 static void settle(struct nic *nic, u64 now_ns);
-
-static bool is_stopped(const struct nic *nic, u8 tos)
-{
-	return unlikely(cl_stopped(&nic->pause)) &&
-	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
-}
-
-static void add_control(struct nic *nic, struct sk_buff *skb)
-{
-	cl_append(is_stopped(nic, ip_hdr(skb)->tos) ? &nic->held : &nic->control, skb);
-}
-
-/* Queue an acknowledgement or a CNP. */
-void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns)
-{
-	cl_on_wire(skb)->at_ns = now_ns;
-	add_control(nic, skb);
-	qdisc_qlen_inc(nic->sch);
-}
-
-static bool later(struct rb_node *a, const struct rb_node *b)
-{
-	return rb_entry(a, struct flow, waiting)->next_ps < rb_entry(b, struct flow, waiting)->next_ps;
-}
-
-/* Let a flow that has something to send wait for its time. */
-void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps)
-{
-	if (flow->sending || !cl_flow_may_send(flow))
-		return;
-	flow->sending = true;
-	flow->next_ps = max(flow->next_ps, not_before_ps);
-	rb_add_cached(&flow->waiting, &nic->waiting, later);
-}
-
-void cl_nic_progress(struct nic *nic, struct flow *flow, u64 now_ns)
-{
-	flow->progress_ns = now_ns;
-	list_move_tail(&flow->unfinished, &nic->unfinished);
-}
-
-void cl_nic_look_ahead(struct nic *nic)
-{
-	nic->start_ps = nic->begun < nic->posts ?
-		cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
-}
 
 /* Whether a list's first packet may be sent. One that is stopped holds up those behind it. */
 static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
 {
 	return list->first && (list->first->protocol != htons(ETH_P_IP) ||
-			       !is_stopped(nic, ip_hdr(list->first)->tos));
+			       !cl_nic_stopped(nic, ip_hdr(list->first)->tos));
 }
 
-/* What the switch has told: move flows and acknowledgements between those in turn and those stopped,
- * and go on.
- */
+/* What the switch has told has changed. */
 static void obey(struct cl_pause *pause, u64 now_ns)
 {
 	struct nic *nic = container_of(pause, struct nic, pause);
-	struct cl_fifo control = nic->control, held = nic->held;
-	struct flow *flow, *next;
 
-	nic->control = nic->held = (struct cl_fifo){ };
-	while (control.first)
-		add_control(nic, cl_take(&control));
-	while (held.first)
-		add_control(nic, cl_take(&held));
-	list_splice_tail_init(&nic->stopped, &nic->turns);
-	list_for_each_entry_safe(flow, next, &nic->turns, turn)
-		if (is_stopped(nic, flow->posted.tos))
-			list_move_tail(&flow->turn, &nic->stopped);
+	cl_nic_sort(nic);
 	nic->line.free_ps = max(nic->line.free_ps, now_ns * CL_PS_PER_NS);
 	settle(nic, now_ns);
 	cl_nic_expect(nic);
@@ -133,8 +87,8 @@ static void begin_turns(struct nic *nic, u64 at_ps)
 		if (flow->next_ps > at_ps)
 			break;
 		rb_erase_cached(first, &nic->waiting);
-		list_add_tail(&flow->turn, is_stopped(nic, flow->posted.tos) ? &nic->stopped :
-									       &nic->turns);
+		list_add_tail(&flow->turn, cl_nic_stopped(nic, flow->posted.tos) ? &nic->stopped :
+										   &nic->turns);
 	}
 }
 
@@ -239,6 +193,21 @@ static void warm(const struct cl_event *event, u32 away)
 	const struct nic *nic = container_of(event, struct nic, event);
 
 	cl_warm_wire(&nic->wire, nic->dev, nic->peer, away);
+}
+
+/* The first decision is due. */
+static void decided(struct cl_event *event)
+{
+	struct nic *nic = container_of(event, struct nic, decided);
+	u64 now_ns = cl_now_ns();
+
+	settle(nic, now_ns);
+	while (cl_decision_takes_effect(nic, now_ns * CL_PS_PER_NS))
+		;
+	settle(nic, now_ns);
+	if (nic->first_decision)
+		cl_schedule(&nic->decided, max(nic->first_decision->at_ns, now_ns));
+	cl_nic_expect(nic);
 }
 
 static void be_patient(struct cl_event *event)
@@ -359,7 +328,7 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->event.warm = warm;
 	nic->patience.happen = be_patient;
 	nic->start_ps = U64_MAX;
-	cl_decisions_begin(nic);
+	nic->decided.happen = decided;
 	nic->address = options.address;
 	nic->waiting = RB_ROOT_CACHED;
 	INIT_LIST_HEAD(&nic->turns);

@@ -8,7 +8,8 @@
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
-#include "roce.h"
+#include "nic.h"
+#include "queue_pair.h"
 
 struct nic_parameters {
 	u64 cnp_interval_ns;

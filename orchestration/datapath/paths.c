@@ -4,50 +4,21 @@
  *
  * docs/load-balancing.md has the rules. The routes themselves stay the kernel's: a flow's first
  * packet, and the first after a change of routes, asks them for the ports.
- *
- * /proc/closloop/paths begins it, and then tells time 0. /proc/closloop/timeouts sets timeouts, and
- * gives them back. /proc/closloop/links_down says which ports have no link.
  */
 #include <linux/ip.h>
-#include <linux/proc_fs.h>
-#include <linux/uaccess.h>
-#include <linux/vmalloc.h>
+#include <linux/slab.h>
 #include <net/arp.h>
 #include <net/inet_dscp.h>
 #include <net/ip.h>
 #include <net/ip_fib.h>
 #include <net/nexthop.h>
 #include <net/route.h>
-#include "data_path.h"
+#include "conga.h"
 #include "paths.h"
+#include "port.h"
+#include "port_qdisc.h"
 
 #define PLACES 4 /* that an entry of a flow may have */
-#define MOST_SWITCHES 1024
-#define MOST_IFINDEX 65536
-
-/* What user space says of a switch, followed by its ports. */
-struct switch_settings {
-	u64 stream, timeout_ns;
-	s32 namespace;
-	u32 tier, partners, ports;
-	u16 partner_of[256];
-};
-
-struct port_settings {
-	u64 dre_unit_bytes;
-	u32 ifindex;
-	u8 fabric, up, tag, unused;
-};
-
-struct timeout {
-	u64 timeout_ns;
-	u32 number, unused;
-};
-
-struct cl_paths_settings cl_paths_all;
-u64 cl_paths_origin_ns;
-static struct cl_paths *switches[MOST_SWITCHES];
-static struct cl_exit *exits[MOST_IFINDEX];
 
 /* SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. */
 static u64 mix(u64 z)
@@ -68,11 +39,6 @@ static u32 choice(struct cl_paths *paths, u32 count)
 	draw = mix(paths->stream);
 	paths->stream += 0x9e3779b97f4a7c15ULL;
 	return (draw >> 32) * count >> 32;
-}
-
-struct cl_exit *cl_paths_exit(u32 ifindex)
-{
-	return ifindex < MOST_IFINDEX ? exits[ifindex] : NULL;
 }
 
 static u64 queued_bytes(const struct cl_exit *exit)
@@ -309,208 +275,3 @@ void cl_paths_route(struct cl_paths *paths, struct cl_path_flow *flow, const str
 	if (!fib_lookup(net, &wanted, &found, FIB_LOOKUP_NOREF) && found.type == RTN_UNICAST)
 		flow->group = group_of(paths, found.fi, generation);
 }
-
-u32 cl_paths_count(void)
-{
-	return cl_paths_all.switches;
-}
-
-void cl_paths_state(u32 number, struct cl_paths_state *state)
-{
-	const struct cl_paths *paths = switches[number];
-	u64 now_ns = cl_now_ns();
-
-	*state = (struct cl_paths_state){
-		.flowlets = paths->flowlets,
-		.reroutes = paths->reroutes,
-		.overflows = paths->overflows,
-	};
-	for (u32 i = 0; i < paths->used_count; i++)
-		state->entries +=
-			now_ns - paths->entry[paths->used[i]].last_ns <= paths->timeout_ns;
-}
-
-/* What begins happens once, and what fails ends the guest: nothing is freed. */
-static int add_ports(const struct port_settings *port, u32 count, struct net *net)
-{
-	for (u32 i = 0; i < count; i++, port++) {
-		struct net_device *dev = dev_get_by_index_rcu(net, port->ifindex);
-		struct cl_exit *exit = kzalloc(sizeof(*exit), GFP_ATOMIC);
-
-		if (!dev || !exit || port->ifindex >= MOST_IFINDEX || !port->dre_unit_bytes)
-			return -ENODEV;
-		exit->way.out = dev;
-		exit->way.queue = netdev_get_tx_queue(dev, 0);
-		exit->way.ifindex = port->ifindex;
-		exit->fabric = port->fabric;
-		exit->up = port->up;
-		exit->tag = port->tag;
-		exit->dre_unit_bytes = port->dre_unit_bytes;
-		exits[port->ifindex] = exit;
-	}
-	return 0;
-}
-
-static struct cl_paths *add_switch(const struct switch_settings *one)
-{
-	struct cl_paths *paths = kzalloc(sizeof(*paths), GFP_KERNEL);
-	u32 metrics = max(1U, one->partners) * CL_TAGS, entries = cl_paths_all.entries;
-
-	if (!paths)
-		return NULL;
-	paths->stream = one->stream;
-	paths->timeout_ns = one->timeout_ns;
-	paths->tier = one->tier;
-	paths->partners = one->partners;
-	memcpy(paths->partner_of, one->partner_of, sizeof(paths->partner_of));
-	if (entries) {
-		paths->entry = vzalloc(array_size(entries, sizeof(*paths->entry)));
-		paths->used = vzalloc(array_size(entries, sizeof(*paths->used)));
-		if (!paths->entry || !paths->used)
-			return NULL;
-	}
-	if (cl_paths_all.route_by == CL_CONGA) {
-		paths->to = vzalloc(array_size(metrics, sizeof(*paths->to)));
-		paths->from = vzalloc(array_size(metrics, sizeof(*paths->from)));
-		paths->cursor = vzalloc(max(1U, one->partners));
-		if (!paths->to || !paths->from || !paths->cursor)
-			return NULL;
-	}
-	return paths;
-}
-
-static int begin_switch(const void **at, const void *end, u32 number)
-{
-	const struct switch_settings *one = *at;
-	const struct port_settings *ports = (const void *)(one + 1);
-	struct net *net;
-	int error;
-
-	if ((void *)ports > end || one->ports > CL_MOST_PORTS || (void *)(ports + one->ports) > end)
-		return -EINVAL;
-	*at = ports + one->ports;
-	switches[number] = add_switch(one);
-	if (!switches[number])
-		return -ENOMEM;
-	net = get_net_ns_by_fd(one->namespace);
-	if (IS_ERR(net))
-		return PTR_ERR(net);
-	rcu_read_lock();
-	error = add_ports(ports, one->ports, net);
-	rcu_read_unlock();
-	return error ?: cl_forward_balance(net, switches[number]);
-}
-
-static ssize_t paths_write(struct file *file, const char __user *from, size_t size, loff_t *unused)
-{
-	const struct cl_paths_settings *settings;
-	const void *at, *end;
-	int error = 0;
-	void *said;
-
-	if (size == sizeof(cl_paths_origin_ns))
-		return copy_from_user(&cl_paths_origin_ns, from, size) ? -EFAULT : size;
-	if (cl_paths_all.switches || size < sizeof(*settings))
-		return -EINVAL;
-	said = vmemdup_user(from, size);
-	if (IS_ERR(said))
-		return PTR_ERR(said);
-	settings = said;
-	at = settings + 1;
-	end = said + size;
-	if (!settings->switches || settings->switches > MOST_SWITCHES || !settings->dre_period_ns ||
-	    settings->entries & (settings->entries - 1)) {
-		kvfree(said);
-		return -EINVAL;
-	}
-	cl_paths_all = *settings;
-	for (u32 i = 0; i < settings->switches && !error; i++)
-		error = begin_switch(&at, end, i);
-	kvfree(said);
-	return error ?: size;
-}
-
-static const struct proc_ops paths_ops = {
-	.proc_write = paths_write,
-	.proc_lseek = noop_llseek,
-};
-
-static ssize_t timeouts_write(struct file *file, const char __user *from, size_t size, loff_t *unused)
-{
-	size_t count = size / sizeof(struct timeout);
-	struct timeout *wanted;
-
-	if (!count || size % sizeof(*wanted) || count > MOST_SWITCHES)
-		return -EINVAL;
-	wanted = vmemdup_user(from, size);
-	if (IS_ERR(wanted))
-		return PTR_ERR(wanted);
-	for (size_t i = 0; i < count; i++)
-		if (wanted[i].number >= cl_paths_all.switches) {
-			kvfree(wanted);
-			return -EINVAL;
-		}
-	local_bh_disable();
-	for (size_t i = 0; i < count; i++)
-		switches[wanted[i].number]->timeout_ns = wanted[i].timeout_ns;
-	local_bh_enable();
-	kvfree(wanted);
-	return size;
-}
-
-/* One number of 64 bits a switch. */
-static ssize_t timeouts_read(struct file *file, char __user *to, size_t size, loff_t *unused)
-{
-	u32 count = cl_paths_all.switches;
-
-	if (size < count * sizeof(u64))
-		return -EINVAL;
-	for (u32 i = 0; i < count; i++)
-		if (copy_to_user(to + i * sizeof(u64), &switches[i]->timeout_ns, sizeof(u64)))
-			return -EFAULT;
-	return count * sizeof(u64);
-}
-
-static const struct proc_ops timeouts_ops = {
-	.proc_read = timeouts_read,
-	.proc_write = timeouts_write,
-	.proc_lseek = noop_llseek,
-};
-
-/* Writing 32 bits a port, which are down, and a 0 in front; all others are up. */
-static ssize_t links_write(struct file *file, const char __user *from, size_t size, loff_t *unused)
-{
-	size_t count = size / sizeof(u32);
-	u32 *down;
-
-	if (!count || size % sizeof(u32) || count > MOST_IFINDEX)
-		return -EINVAL;
-	down = vmemdup_user(from, size);
-	if (IS_ERR(down))
-		return PTR_ERR(down);
-	local_bh_disable();
-	for (u32 i = 0; i < MOST_IFINDEX; i++)
-		if (exits[i])
-			exits[i]->down = false;
-	for (size_t i = 1; i < count; i++)
-		if (cl_paths_exit(down[i]))
-			cl_paths_exit(down[i])->down = true;
-	local_bh_enable();
-	kvfree(down);
-	return size;
-}
-
-static const struct proc_ops links_ops = {
-	.proc_write = links_write,
-	.proc_lseek = noop_llseek,
-};
-
-static int __init begin(void)
-{
-	if (!proc_create("closloop/paths", 0600, NULL, &paths_ops) ||
-	    !proc_create("closloop/timeouts", 0600, NULL, &timeouts_ops) ||
-	    !proc_create("closloop/links_down", 0600, NULL, &links_ops))
-		return -ENOMEM;
-	return 0;
-}
-late_initcall(begin);

@@ -1,6 +1,6 @@
 """Lets switches choose paths: begins it, turns `flowlet_timeout`, and reads the switches' counts.
 
-The structs are those of `paths.h` and `paths.c`.
+The structs are those of `load_balancing.h`, `paths_proc.h` and `paths_proc.c`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import numpy as np
 
 from inventory.addressing import attachments
 from inventory.routing import next_hops
-from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import (
     DRE_SHIFT,
     ECMP,
     ROUTES,
     LoadBalancingSpec,
-    overflow_findings,
+    balancing_facts,
     stream_of,
 )
-from orchestration.core.records import Change, Ints
+from orchestration.core.records import Ints
 from orchestration.core.topology import Port, Testbed
 from orchestration.core.trial import TrialSpec
 
@@ -144,10 +143,7 @@ def _same_tier(testbed: Testbed, hops: Any, name: str, target: str) -> set[str]:
 
 
 class PathFile:
-    """The switches of this guest that choose paths, in the order of `Testbed.switches`.
-
-    `known` has their timeouts by column, arrays (switches,), which are never altered.
-    """
+    """The switches of this guest that choose paths, in the order of `Testbed.switches`."""
 
     def __init__(
         self,
@@ -158,25 +154,19 @@ class PathFile:
     ) -> None:
         """Begin: what is forwarded from now on is balanced. The arguments are `settings_of`'s."""
         self._testbed = testbed
+        self.count = len(testbed.switches)
         self._ifindexes = ifindexes
         self._paths = os.open(PATHS, os.O_WRONLY)
         os.write(self._paths, settings_of(trial, testbed, ifindexes, namespaces))
         self._timeouts = os.open(TIMEOUTS, os.O_RDWR)
         self._links_down = os.open(LINKS_DOWN, os.O_WRONLY)
-        self._bounds = FLOWLET_TIMEOUT.bounds(testbed)
         self.is_by_flowlet = trial.load_balancing.kind == "flowlets"
-        self.known = self._read()
         self._last: np.ndarray = np.zeros(self.count, dtype=PATHS_STATE)
 
     @staticmethod
     def is_in(trial: TrialSpec) -> bool:
         """Return whether switches choose paths in a trial."""
         return trial.load_balancing.kind != ECMP.kind
-
-    @property
-    def count(self) -> int:
-        """Return the number of switches."""
-        return len(self._testbed.switches)
 
     def begin_at(self, t0_ns: int) -> None:
         """Say when time 0 is, of CLOCK_MONOTONIC."""
@@ -191,24 +181,17 @@ class PathFile:
         ]
         os.write(self._links_down, np.array([0, *ends], dtype=np.uint32).tobytes())
 
-    def turn(self, change: Change) -> Change:
-        """Set timeouts; return those of its switches, as they have them.
-
-        Raises ImpossibleSetting for what is out of bounds.
-        """
-        self._bounds.check(change)
-        wanted = np.zeros(len(change.targets), dtype=_TIMEOUT)
-        wanted["number"] = change.targets
-        wanted["timeout_ns"] = np.rint(change["timeout_ns"]).astype(np.uint64)
-        if len(wanted):
-            os.write(self._timeouts, wanted.tobytes())
-        self.known = self._read()
-        values = {name: values[change.targets] for name, values in self.known.items()}
-        return Change(change.knob, change.targets, values)
-
-    def _read(self) -> dict[str, Ints]:
+    def timeouts_ns(self) -> Ints:
+        """Return the flowlet timeouts of all switches, shape (switches, 1)."""
         data = os.pread(self._timeouts, 8 * self.count, 0)
-        return FLOWLET_TIMEOUT.named(np.frombuffer(data, dtype=np.uint64).astype(np.int64))
+        return np.frombuffer(data, dtype=np.uint64).astype(np.int64).reshape(-1, 1)
+
+    def exchange(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        """Set timeouts of some switches, shape (switches, 1), and read them back."""
+        wanted = np.zeros(len(switches), dtype=_TIMEOUT)
+        wanted["number"], wanted["timeout_ns"] = switches, timeouts_ns.ravel()
+        os.write(self._timeouts, wanted.tobytes())
+        return self.timeouts_ns()[switches]
 
     def values(self, states: np.ndarray) -> dict[str, Ints]:
         """Return the signals of switches by key, from their states, dtype `PATHS_STATE`."""
@@ -217,12 +200,6 @@ class PathFile:
 
     def facts(self) -> dict[str, Any]:
         """Return facts and findings for the trial's record, of the last reading."""
-        overflows = dict(zip(self._testbed.switches, self._last["overflows"].tolist(), strict=True))
-        return {
-            "load_balancing": {
-                "flowlets": int(self._last["flowlets"].sum()),
-                "reroutes": int(self._last["reroutes"].sum()),
-                "overflows": {name: count for name, count in overflows.items() if count},
-            },
-            "findings": overflow_findings(overflows),
-        }
+        last = self._last
+        overflows = dict(zip(self._testbed.switches, last["overflows"].tolist(), strict=True))
+        return balancing_facts(int(last["flowlets"].sum()), int(last["reroutes"].sum()), overflows)

@@ -17,7 +17,24 @@ struct frame {
 	__be16 opcode, vector, quanta[CL_PRIORITIES];
 } __packed;
 
+/* Of all switches: how many classes there are, and their priorities. */
+static u32 classes;
+static u8 priorities[CL_PRIORITIES];
+
 static const u8 control_address[ETH_ALEN] = { 0x01, 0x80, 0xc2, 0x00, 0x00, 0x01 };
+
+u32 cl_priority_of(u8 tos)
+{
+	u32 klass = tos >> 3; /* as class_of in port.c */
+
+	return priorities[klass < classes ? klass : 0];
+}
+
+void cl_priorities_set(u32 count, const u8 *of_classes)
+{
+	classes = count;
+	memcpy(priorities, of_classes, sizeof(priorities));
+}
 
 u64 cl_quanta_ns(u64 quanta, u64 rate_bps)
 {

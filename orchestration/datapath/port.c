@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The queueing discipline "closloop": a port of a switch.
+/* A port of a switch: what enters it, when that leaves, and when it arrives at the other end.
  *
  * Packets wait in one queue a class, and are sent by deficit round robin at the line's rate. A
  * packet that arrives is marked with a probability that rises in a straight line with the bytes
@@ -13,31 +13,10 @@
 #include <net/dsfield.h>
 #include <net/inet_ecn.h>
 #include <net/pkt_sched.h>
-#include "data_path.h"
-#include "pfc.h"
+#include "hosts.h"
+#include "port.h"
 #include "telemetry.h"
-#include "wire.h"
-
-struct queue {
-	struct cl_fifo packets;
-	struct list_head turn; /* among those that have packets */
-	u32 deficit_bytes, quantum_bytes, limit_bytes;
-	struct cl_queue_state state;
-};
-
-struct port {
-	struct cl_event arrival; /* of the first packet on the wire at the other end */
-	struct Qdisc *sch;
-	struct net_device *dev, *peer;
-	struct cl_fifo wire, control; /* pause frames go before all packets */
-	struct list_head turns; /* queues that have packets and are not stopped */
-	u64 stream;
-	u32 first_queue, classes;
-	struct cl_line line;
-	bool listed, forwards, marks_departures;
-	struct queue queue[CL_MOST_CLASSES];
-	struct cl_share share;
-};
+#include "watchdog.h"
 
 /* SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. */
 static u32 draw(struct port *port)
@@ -206,7 +185,7 @@ static u32 class_of(const struct port *port, struct sk_buff *skb)
 
 	if (port->classes == 1 || skb->protocol != htons(ETH_P_IP))
 		return 0;
-	/* orchestration/device/qdiscs.py, CLASS_TOS */
+	/* orchestration/agent/linux/qdiscs.py, CLASS_TOS */
 	klass = ipv4_get_dsfield(ip_hdr(skb)) >> 3;
 	return klass < port->classes ? klass : 0;
 }
@@ -221,7 +200,7 @@ static bool enters(struct port *port, struct queue *queue, struct sk_buff *skb, 
 	return qdisc_pkt_len(skb) <= queue->limit_bytes - min(queue->limit_bytes, backlog_bytes);
 }
 
-static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
+int cl_port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
 {
 	struct port *port = qdisc_priv(sch);
 	struct queue *queue = &port->queue[class_of(port, skb)];
@@ -247,12 +226,6 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 	settle(port, now_ns);
 	expect(port);
 	return NET_XMIT_SUCCESS;
-}
-
-/* Packets leave by `arrive`, not by the device's transmission. */
-static struct sk_buff *port_dequeue(struct Qdisc *sch)
-{
-	return NULL;
 }
 
 /* What the port has been told by its peer has changed. */
@@ -283,27 +256,19 @@ static void settle_before(struct cl_pause *pause, u64 now_ns)
 	settle(container_of(pause, struct port, share.pause), now_ns);
 }
 
-struct cl_share *cl_port_share(struct Qdisc *sch)
+static void expect_share(struct cl_share *share)
 {
-	struct port *port = qdisc_priv(sch);
-
-	return sch->ops == &cl_port_ops && port->share.buffer ? &port->share : NULL;
+	expect(container_of(share, struct port, share));
 }
 
-void cl_port_expect(struct Qdisc *sch)
+static void send_control(struct cl_share *share, struct sk_buff *skb, u64 now_ns)
 {
-	expect(qdisc_priv(sch));
-}
-
-/* Send a pause frame. This may be within an update of the port, so it is left to an event. */
-void cl_port_control(struct Qdisc *sch, struct sk_buff *skb, u64 now_ns)
-{
-	struct port *port = qdisc_priv(sch);
+	struct port *port = container_of(share, struct port, share);
 
 	cl_on_wire(skb)->at_ns = now_ns;
 	*cl_known_of(skb) = (struct cl_known){};
 	cl_append(&port->control, skb);
-	qdisc_qlen_inc(sch);
+	qdisc_qlen_inc(port->sch);
 	cl_schedule(&port->arrival, now_ns);
 }
 
@@ -323,24 +288,30 @@ static void discard(struct port *port, struct queue *queue, u64 now_ns)
 	list_del_init(&queue->turn);
 }
 
-void cl_port_discard(struct Qdisc *sch, u32 klass, u64 now_ns)
+static void discard_class(struct cl_share *share, u32 klass, u64 now_ns)
 {
-	struct port *port = qdisc_priv(sch);
+	struct port *port = container_of(share, struct port, share);
 
 	for (struct sk_buff *skb = port->queue[klass].packets.first; skb; skb = skb->next)
 		port->queue[klass].state.dropped_packets++;
 	discard(port, &port->queue[klass], now_ns);
 }
 
-/* Whether a queue has packets that came by the port `from`, or any if that is NULL. */
-bool cl_port_holds(struct Qdisc *sch, u32 klass, const struct cl_share *from)
+static bool holds(const struct cl_share *share, u32 klass, const struct cl_share *from)
 {
-	struct sk_buff *skb = ((struct port *)qdisc_priv(sch))->queue[klass].packets.first;
+	struct sk_buff *skb = container_of(share, struct port, share)->queue[klass].packets.first;
 
 	while (skb && from && cl_on_wire(skb)->from != from->place + 1)
 		skb = skb->next;
 	return skb;
 }
+
+static const struct cl_share_ops share_ops = {
+	.expect = expect_share,
+	.control = send_control,
+	.discard = discard_class,
+	.holds = holds,
+};
 
 void cl_port_warm(const struct Qdisc *sch)
 {
@@ -372,119 +343,39 @@ void cl_port_state(struct Qdisc *sch, u32 klass, struct cl_queue_state *state)
 	*state = ((struct port *)qdisc_priv(sch))->queue[klass].state;
 }
 
-static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
+void cl_port_init(struct port *port, const struct cl_port_options *options)
 {
-	struct port *port = qdisc_priv(sch);
-	struct cl_port_options options;
-	int error = cl_read_options(sch, opt, &options, sizeof(options), &port->peer, extack);
-
-	if (error)
-		return error;
-	if (!options.rate_bps || !options.classes || options.classes > CL_MOST_CLASSES) {
-		NL_SET_ERR_MSG(extack, "a port needs a rate, and 1 to 8 classes");
-		return -EINVAL;
-	}
-	port->sch = sch;
-	port->dev = qdisc_dev(sch);
 	port->arrival.happen = arrive;
 	port->arrival.warm = warm;
-	cl_line_init(&port->line, options.rate_bps, options.delay_ns, options.framing_bytes);
-	port->stream = options.seed;
-	port->first_queue = options.first_queue;
-	port->classes = options.classes;
-	port->marks_departures = options.marks_departures;
+	cl_line_init(&port->line, options->rate_bps, options->delay_ns, options->framing_bytes);
+	port->stream = options->seed;
+	port->first_queue = options->first_queue;
+	port->classes = options->classes;
+	port->marks_departures = options->marks_departures;
 	INIT_LIST_HEAD(&port->turns);
-	for (u32 i = 0; i < options.classes; i++) {
+	for (u32 i = 0; i < options->classes; i++) {
 		struct queue *queue = &port->queue[i];
 
-		queue->limit_bytes = options.queue[i].limit_bytes;
-		queue->quantum_bytes = max(1U, options.queue[i].quantum_bytes);
+		queue->limit_bytes = options->queue[i].limit_bytes;
+		queue->quantum_bytes = max(1U, options->queue[i].quantum_bytes);
 		INIT_LIST_HEAD(&queue->turn);
 		/* until a tuner sets thresholds, nothing is marked */
 		queue->state.kmin_bytes = queue->state.kmax_bytes = U32_MAX;
 	}
-	error = cl_queues_add(sch, port->first_queue, port->classes);
-	if (error)
-		return error;
-	port->listed = true;
-	if (options.buffer.pool_bytes) {
-		port->share.port = sch;
-		port->share.dev = qdisc_dev(sch);
-		port->share.peer = port->peer;
-		port->share.first_queue = port->first_queue;
-		port->share.classes = port->classes;
-		cl_pause_init(&port->share.pause, options.rate_bps, settle_before, obey);
-		error = cl_buffer_join(&port->share, &options.buffer, options.rate_bps, extack);
-		if (error)
-			return error;
-	}
-	if (options.forwards) {
-		error = cl_forward_begin(qdisc_dev(sch));
-		port->forwards = !error;
-	}
-	return error;
+	port->share.ops = &share_ops;
+	port->share.port = port->sch;
+	port->share.dev = port->dev;
+	port->share.peer = port->peer;
+	port->share.first_queue = port->first_queue;
+	port->share.classes = port->classes;
+	cl_pause_init(&port->share.pause, options->rate_bps, settle_before, obey);
 }
 
-static void port_reset(struct Qdisc *sch)
+void cl_port_reset(struct port *port)
 {
-	struct port *port = qdisc_priv(sch);
-
 	cl_cancel(&port->arrival);
 	cl_empty(&port->wire);
 	cl_empty(&port->control);
 	for (u32 i = 0; i < port->classes; i++)
 		discard(port, &port->queue[i], cl_now_ns());
 }
-
-static void port_destroy(struct Qdisc *sch)
-{
-	struct port *port = qdisc_priv(sch);
-
-	port_reset(sch);
-	cl_buffer_leave(&port->share);
-	if (port->forwards)
-		cl_forward_end(qdisc_dev(sch));
-	if (port->listed)
-		cl_queues_remove(port->first_queue, port->classes);
-}
-
-static int port_dump(struct Qdisc *sch, struct sk_buff *skb)
-{
-	struct port *port = qdisc_priv(sch);
-	struct cl_port_options options = {
-		.rate_bps = port->line.rate_bps,
-		.delay_ns = port->line.delay_ns,
-		.framing_bytes = port->line.framing_bytes,
-		.first_queue = port->first_queue,
-		.classes = port->classes,
-		.forwards = port->forwards,
-	};
-	struct nlattr *nest = nla_nest_start(skb, TCA_OPTIONS);
-
-	for (u32 i = 0; i < port->classes; i++) {
-		options.queue[i].limit_bytes = port->queue[i].limit_bytes;
-		options.queue[i].quantum_bytes = port->queue[i].quantum_bytes;
-	}
-	if (!nest || nla_put(skb, CL_OPTIONS, sizeof(options), &options))
-		return -EMSGSIZE;
-	return nla_nest_end(skb, nest);
-}
-
-struct Qdisc_ops cl_port_ops = {
-	.id = "closloop",
-	.priv_size = sizeof(struct port),
-	.enqueue = port_enqueue,
-	.dequeue = port_dequeue,
-	.peek = qdisc_peek_dequeued,
-	.init = port_init,
-	.reset = port_reset,
-	.destroy = port_destroy,
-	.dump = port_dump,
-	.owner = THIS_MODULE,
-};
-
-static int __init begin(void)
-{
-	return register_qdisc(&cl_port_ops);
-}
-device_initcall(begin);

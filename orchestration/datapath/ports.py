@@ -1,22 +1,25 @@
 """Makes the ports of the data path, and reads and sets their queues.
 
-The structs are those of `data_path.h`.
+Likewise their shared buffers, pauses, and what the watchdog has found. The structs are those of
+`port.h`, `buffer.h` and `watchdog.c`.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from collectors.incidents import KINDS, Incident, incident, pfc_outcome
 from collectors.readers.tc import QueueReading
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
-from orchestration.core.records import Floats, Ints
+from orchestration.core.records import Event, Floats, Ints
 from orchestration.core.switch import WATCHDOG_ACTIONS, SwitchSpec
+from orchestration.core.topology import Testbed
 
 QUEUES = "/proc/closloop/queues"
 KIND, HOST_KIND = "closloop", "closloop_host"
@@ -28,17 +31,10 @@ _QUEUE = struct.Struct("=II")
 # struct cl_buffer_options
 _BUFFER = struct.Struct("=QQIIII8IIHBB8B")
 # struct cl_queue_state
+_TOTALS = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+_LEVELS = ("qlen_bytes", "kmin_bytes", "kmax_bytes", "max_p")
 QUEUE_STATE = np.dtype(
-    [
-        ("tx_bytes", np.uint64),
-        ("tx_packets", np.uint64),
-        ("marked_packets", np.uint64),
-        ("dropped_packets", np.uint64),
-        ("qlen_bytes", np.uint32),
-        ("kmin_bytes", np.uint32),
-        ("kmax_bytes", np.uint32),
-        ("max_p", np.uint32),
-    ]
+    [*((name, np.uint64) for name in _TOTALS), *((name, np.uint32) for name in _LEVELS)]
 )
 _COUNTERS = tuple(name for name in QUEUE_STATE.names or () if name != "max_p")
 
@@ -114,14 +110,16 @@ def port(
         rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
     ) + b"".join(_QUEUE.pack(*item) for item in room)
     options += buffer.packed() if buffer else bytes(_BUFFER.size)
-    return qdiscs.qdisc(
-        ifindex,
-        qdiscs.LEAF_HANDLE,
-        qdiscs.TC_H_ROOT,
-        KIND,
-        attribute(_OPTIONS, options),
-        nested=True,
-    )
+    root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
+    return qdiscs.qdisc(ifindex, handle, root, KIND, attribute(_OPTIONS, options), nested=True)
+
+
+def read_states(fd: int, count: int, state: np.dtype[Any], path: str) -> np.ndarray:
+    """Read so many states from a file's beginning, at once. Raises OSError if there are fewer."""
+    data = os.pread(fd, count * state.itemsize, 0)
+    if len(data) != count * state.itemsize:
+        raise OSError(f"{path} has {len(data)} bytes instead of {count * state.itemsize}")
+    return np.frombuffer(data, dtype=state)
 
 
 def queue_reading(states: np.ndarray) -> QueueReading:
@@ -145,11 +143,7 @@ class QueueFile:
 
     def read(self) -> QueueReading:
         """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
-        size = self._count * QUEUE_STATE.itemsize
-        data = os.pread(self._fd, size, 0)
-        if len(data) != size:
-            raise OSError(f"{QUEUES} has {len(data)} bytes instead of {size}")
-        return queue_reading(np.frombuffer(data, dtype=QUEUE_STATE))
+        return queue_reading(read_states(self._fd, self._count, QUEUE_STATE, QUEUES))
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,)."""
@@ -166,3 +160,75 @@ class QueueFile:
     def from_kernel(max_p: Floats) -> Floats:
         """Return the probabilities that the kernel's numbers stand for."""
         return np.asarray(max_p, dtype=np.float64) / 2**32
+
+
+BUFFERS = "/proc/closloop/buffers"
+INCIDENTS = "/proc/closloop/incidents"
+# struct cl_pause_state
+_PAUSES = ("pauses_received", "paused_ns", "pauses_sent", "pausing_ns")
+PAUSE_STATE = np.dtype(
+    [
+        *((name, np.uint64) for name in _PAUSES),
+        *((name, np.uint32) for name in ("held_bytes", "headroom_bytes")),
+    ]
+)
+# struct cl_buffer_state
+BUFFER_STATE = np.dtype(
+    [("lossless_drops", np.uint64), ("buffer_bytes", np.uint32), ("headroom_bytes", np.uint32)]
+)
+_MOST_STEPS = 24
+_INCIDENT = np.dtype(
+    [
+        ("at_ns", np.uint64),
+        *((name, np.uint32) for name in ("kind", "count", "begin")),
+        ("queue", np.uint32, (_MOST_STEPS,)),
+        ("unused", np.uint32),
+    ]
+)
+
+
+class SharedBuffers:
+    """The shared buffers of all switches of a testbed that has them."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
+        self.switches = len(testbed.switches)
+        lossless = set(testbed.lossless_queues)
+        self._places = np.array(
+            [number for number, queue in enumerate(testbed.queues) if queue in lossless],
+            dtype=np.int64,
+        )
+        self._buffers = os.open(BUFFERS, os.O_RDONLY)
+
+    def values(self, pauses: np.ndarray, buffers: np.ndarray) -> dict[str, Ints]:
+        """Return the signals of lossless classes and of switches, by key.
+
+        `pauses` has the states of all queues, dtype `PAUSE_STATE`, `buffers` those of all switches,
+        dtype `BUFFER_STATE`.
+        """
+        lossless = pauses[self._places]
+        of_classes = PAUSE_STATE.names if len(self._places) and PAUSE_STATE.names else ()
+        of_switches = ("buffer_bytes", "headroom_bytes")
+        return {
+            **{f"priority.{name}": lossless[name].astype(np.int64) for name in of_classes},
+            **{f"switch.{name}": buffers[name].astype(np.int64) for name in of_switches},
+        }
+
+    def _incidents(self, t0_ns: int) -> Iterator[Incident]:
+        with open(INCIDENTS, "rb") as file:
+            found = np.frombuffer(file.read(), dtype=_INCIDENT)
+        for row in found:
+            numbers, begin = row["queue"][: row["count"]].tolist(), int(row["begin"])
+            t_ns, kind = int(row["at_ns"]) - t0_ns, KINDS[row["kind"]]
+            yield incident(self._testbed, t_ns, kind, numbers, begin)
+
+    def outcome(self, t0_ns: int) -> tuple[list[Event], dict[str, Any]]:
+        """Return a trial's events and facts; time 0 is `t0_ns` of CLOCK_MONOTONIC.
+
+        They are what the watchdog has found, packets of lossless classes that found no headroom,
+        and findings for the trial's stamp.
+        """
+        states = read_states(self._buffers, self.switches, BUFFER_STATE, BUFFERS)
+        drops = zip(self._testbed.switches, states["lossless_drops"].tolist(), strict=True)
+        lossless_drops = {name: count for name, count in drops if count}
+        return pfc_outcome([*self._incidents(t0_ns)], lossless_drops)

@@ -7,7 +7,9 @@
  */
 #include <linux/bitmap.h>
 #include <net/inet_ecn.h>
-#include "roce.h"
+#include "decisions.h"
+#include "nic_queues.h"
+#include "queue_pair.h"
 
 void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 {
@@ -49,20 +51,6 @@ static void answer(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 		cl_nic_control(nic, skb, now_ns);
 }
 
-/* Whether there is something that is known to be lost and has not been sent again. */
-static bool has_lost(const struct flow *flow)
-{
-	return flow->resend < flow->lost_end;
-}
-
-bool cl_flow_may_send(const struct flow *flow)
-{
-	return has_lost(flow) ||
-	       (flow->next < flow->packets &&
-		(!flow->window_bytes ||
-		 (u64)(flow->next - flow->acked) * cl_roce.payload_bytes < flow->window_bytes));
-}
-
 void cl_flow_begin(struct flow *flow)
 {
 	flow->probe_ns = flow->posted.start_ns;
@@ -78,7 +66,7 @@ static void find_lost(struct flow *flow, u32 first)
 /* Return the flow's next packet, of which the first bit is sent at `at_ns`. */
 struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 {
-	bool again = has_lost(flow), ask;
+	bool again = cl_flow_has_lost(flow), ask;
 	u32 psn = again ? flow->resend : flow->next;
 	struct sk_buff *skb;
 
@@ -93,7 +81,7 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 	ask = psn == flow->packets - 1 || (psn + 1) % cl_roce.ack_every == 0;
 	if (again) {
 		find_lost(flow, psn + 1);
-		ask |= !has_lost(flow);
+		ask |= !cl_flow_has_lost(flow);
 	}
 	/* a window that closes before anybody was asked would never open */
 	flow->asked = min(flow->asked, psn);
@@ -136,7 +124,7 @@ static bool may_be_answered(const struct flow *flow, u64 now_ns)
 	if (!flow->sending)
 		return false;
 	if (cl_roce.selective)
-		return has_lost(flow) || flow->acked >= flow->lost_end;
+		return cl_flow_has_lost(flow) || flow->acked >= flow->lost_end;
 	return flow->asked <= flow->acked || flow->asked_ns + cl_roce.timeout_ns > now_ns;
 }
 
@@ -231,7 +219,7 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 		time_round_trip(flow, psn, now_ns);
 		if (flow->next < flow->acked)
 			flow->next = flow->acked;
-		if (has_lost(flow))
+		if (cl_flow_has_lost(flow))
 			find_lost(flow, flow->resend);
 	}
 	cl_flow_tell(flow, loss ? CL_NACK : CL_ACK, now_ns, newly * cl_roce.payload_bytes);
@@ -239,7 +227,7 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 		flow->result.done_ns = now_ns;
 		list_del(&flow->unfinished);
 		if (++cl_roce.done == cl_roce.count)
-			cl_samples_ended(CL_SENT_BY_NICS);
+			cl_roce.ended = true;
 	} else {
 		cl_nic_wait(nic, flow, now_ns * CL_PS_PER_NS);
 	}

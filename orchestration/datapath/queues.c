@@ -6,7 +6,9 @@
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
-#include "data_path.h"
+#include "queues.h"
+
+#define CL_MOST_QUEUES 65536
 
 struct change {
 	u32 queue, kmin_bytes, kmax_bytes, max_p;
@@ -44,7 +46,6 @@ u32 cl_queues_count(void)
 	return highest;
 }
 
-/* The first `count` queues now, with bottom halves off. */
 void cl_queues_states(struct cl_queue_state *states, u32 count)
 {
 	for (u32 i = 0; i < count; i++) {

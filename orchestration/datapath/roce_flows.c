@@ -5,25 +5,29 @@
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
+#include "nic.h"
+#include "nic_queues.h"
 #include "policy_program.h"
-#include "roce.h"
+#include "roce_flows.h"
+#include "roce_packets.h"
 
-struct roce cl_roce;
-bool cl_telemetry;
+/* What user space writes before the flows. */
+struct settings {
+	u64 cnp_interval_ns, timeout_ns;
+	u64 probe_interval_ns; /* 0: no probes */
+	u64 decision_latency_ns;
+	u32 payload_bytes, ack_every, window_bytes, policy;
+	u32 selective; /* 1: selective repeat, 0: go-back-N */
+	u32 icrc;      /* 1: packets have their CRC, for a capture */
+	u32 decisions, unused;
+	u32 parameters[CL_MOST_PARAMETERS];
+};
 
 /* By their numbers in struct settings: POLICIES in flows.py. */
 static const struct cl_policy *const policies[] = {
 	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
 	&cl_policy_rlcc, &cl_policy_rlcc_mlp, &cl_policy_rlcc_lstm, &cl_policy_program,
 };
-
-struct nic *cl_nic_of(__be32 address)
-{
-	for (u32 i = 0; i < cl_roce.nics; i++)
-		if (cl_roce.nic[i]->address == address)
-			return cl_roce.nic[i];
-	return NULL;
-}
 
 static int add_flow(struct flow *flow, const struct posted *posted)
 {
@@ -138,8 +142,7 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 		cl_nic_look_ahead(cl_roce.nic[i]);
 		cl_nic_expect(cl_roce.nic[i]);
 	}
-	if (!count)
-		cl_samples_ended(CL_SENT_BY_NICS);
+	cl_roce.ended = !count;
 	local_bh_enable();
 	return size;
 }

@@ -8,7 +8,7 @@
 #include <net/inet_ecn.h>
 #include <net/ip.h>
 #include <net/pkt_sched.h>
-#include "roce.h"
+#include "roce_packets.h"
 
 #define MOST_SPARES 4096
 

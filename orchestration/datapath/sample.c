@@ -3,21 +3,26 @@
  *
  * Writing a struct plan asks for readings; they are taken after all else that happens at their
  * times. Reading waits for the last of them and gives them all, each as `struct parts` lays it out.
- * Once all flows have ended, the next reading is the last: RoCE NICs say so themselves, a process
+ * Once all flows have ended, the next reading is the last: RoCE NICs know it themselves, a process
  * that sends flows writes one byte. Readings cost no process its turn, and shift nothing.
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <linux/wait.h>
-#include "data_path.h"
+#include "buffer.h"
 #include "flow_table.h"
+#include "hosts.h"
 #include "pairs.h"
-#include "paths.h"
-#include "pfc.h"
-#include "roce.h"
+#include "paths_proc.h"
+#include "queues.h"
+#include "roce_flows.h"
 
 #define MOST_BYTES (16 << 20)
+
+/* Who sends flows. */
+#define CL_SENT_BY_PROCESS BIT(0)
+#define CL_SENT_BY_NICS BIT(1)
 
 struct plan {
 	u64 first_ns, period_ns; /* of CLOCK_MONOTONIC */
@@ -46,7 +51,8 @@ struct parts {
 };
 
 static struct plan plan;
-static u32 taken, ended;
+static u32 taken;
+static bool process_ended;
 static void *readings;
 static size_t room_bytes;
 static DECLARE_WAIT_QUEUE_HEAD(reader);
@@ -86,6 +92,15 @@ static bool has_hosts(void)
 	return taken >= plan.hosts_first && !((taken - plan.hosts_first) % plan.hosts_every);
 }
 
+/* If all flows have ended, the reading that is being taken is the last. */
+static void end_if_all_have(void)
+{
+	u32 ended = (process_ended ? CL_SENT_BY_PROCESS : 0) | (cl_roce.ended ? CL_SENT_BY_NICS : 0);
+
+	if (plan.senders && (ended & plan.senders) == plan.senders)
+		plan.readings = min(plan.readings, taken + 1);
+}
+
 static void take(struct cl_event *event)
 {
 	u64 *reading = readings + taken * reading_bytes();
@@ -109,6 +124,7 @@ static void take(struct cl_event *event)
 		for (u32 i = 0; i < plan.nics; i++)
 			cl_nic_state(i, &parts.nics[i]);
 	}
+	end_if_all_have();
 	if (++taken < plan.readings)
 		cl_schedule_last(event, plan.first_ns + taken * plan.period_ns);
 	else
@@ -117,28 +133,13 @@ static void take(struct cl_event *event)
 
 static struct cl_event next = { .happen = take };
 
-static void end_if_all_have(void)
-{
-	if (plan.senders && (ended & plan.senders) == plan.senders)
-		plan.readings = min(plan.readings, taken + 1);
-}
-
-/* With bottom halves off. */
-void cl_samples_ended(u32 sender)
-{
-	ended |= sender;
-	end_if_all_have();
-}
-
 static ssize_t samples_write(struct file *file, const char __user *from, size_t size, loff_t *unused)
 {
 	struct plan wanted;
 	size_t bytes;
 
 	if (size == 1) {
-		local_bh_disable();
-		cl_samples_ended(CL_SENT_BY_PROCESS);
-		local_bh_enable();
+		process_ended = true;
 		return size;
 	}
 	if (size != sizeof(wanted))
@@ -168,7 +169,6 @@ static ssize_t samples_write(struct file *file, const char __user *from, size_t 
 		}
 	}
 	local_bh_disable();
-	end_if_all_have();
 	cl_schedule_last(&next, plan.first_ns);
 	local_bh_enable();
 	return size;

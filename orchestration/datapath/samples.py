@@ -1,33 +1,31 @@
 """Lets the engine read the fabric by itself at given times, and fetches what it has read.
 
-The structs are those of `sample.c`.
+Flows are counted with each reading. The structs are those of `sample.c` and `flow_table.c`.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectors.readers.flows import FlowReading
+from collectors.readers.flows import ELEPHANT_BYTES, FlowReading, queue_numbers
 from collectors.readers.tc import QueueReading
+from orchestration.agent.linux_switch.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
 from orchestration.core.records import Ints
-from orchestration.datapath.hosts import (
-    HOST_STATE,
-    NIC_STATE,
-    Hosts,
-    PairCounters,
-)
+from orchestration.datapath.hosts import HOST_STATE, NIC_STATE, Hosts, PairCounters
 from orchestration.datapath.paths import PATHS_STATE, PathFile
-from orchestration.datapath.pauses import (
+from orchestration.datapath.ports import (
     BUFFER_STATE,
     PAUSE_STATE,
+    QUEUE_STATE,
     SharedBuffers,
+    queue_reading,
 )
-from orchestration.datapath.ports import QUEUE_STATE, queue_reading
 
 SAMPLES = "/proc/closloop/samples"
 # struct plan
@@ -97,13 +95,10 @@ class SampleFile:
         if pairs:
             fields += [("pairs", np.uint64, (pairs.count,))]
         self._sample = np.dtype(fields)
+        # how many readings can be asked for at once
+        self.most_ahead = _MOST_BYTES // self._sample.itemsize
         self._asked = 0
         self._with_hosts = range(0)
-
-    @property
-    def most_ahead(self) -> int:
-        """Return how many readings can be asked for at once."""
-        return _MOST_BYTES // self._sample.itemsize
 
     def ask(
         self, first_ns: int, period_ns: int, readings: int, hosts_first: int, hosts_every: int
@@ -136,3 +131,56 @@ class SampleFile:
             self._pairs.values(one["pairs"]) if self._pairs else None,
             self._paths.values(one["paths"]) if self._paths else None,
         )
+
+
+FLOW_TABLES = "/proc/closloop/flow_tables"
+ENTRY_BITS = 12
+_SETTINGS = struct.Struct("=8I")
+_ENTRY_BYTES = 36  # with the slot of its last packet
+_FACTS = (
+    "most_entries_used",
+    "scheduled_cleanups",
+    "removed_on_schedule",
+    "threshold_cleanups",
+    "removed_at_threshold",
+    "expired_taken_over",
+    "packets_not_counted",
+)
+
+
+class OwnFlowTables:
+    """A table of each switch's recent flows. The arguments are those of `FlowTables`."""
+
+    def __init__(
+        self,
+        places: Sequence[tuple[int, int]],
+        hosts: Mapping[bytes, int],
+        readings_per_slot: int,
+        entry_bits: int = ENTRY_BITS,
+    ) -> None:
+        """Begin to count."""
+        self._entries = 1 << entry_bits
+        queue_of = queue_numbers(places).astype(np.uint32)
+        known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
+        settings = _SETTINGS.pack(
+            entry_bits,
+            WINDOW_SLOTS,
+            readings_per_slot,
+            CLEANUP_EVERY_SLOTS,
+            ELEPHANT_BYTES,
+            len(places),
+            len(queue_of),
+            len(known),
+        )
+        self._fd = os.open(FLOW_TABLES, os.O_RDWR)
+        os.write(self._fd, settings + queue_of.tobytes() + np.array(known, np.uint32).tobytes())
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts about the tables for the trial's record, JSON-ready."""
+        data = os.pread(self._fd, 8 * len(_FACTS), 0)
+        return {
+            "window_slots": WINDOW_SLOTS,
+            "entries_per_switch": self._entries,
+            "bytes_per_switch": _ENTRY_BYTES * self._entries,
+            **dict(zip(_FACTS, struct.unpack(f"={len(_FACTS)}Q", data), strict=True)),
+        }

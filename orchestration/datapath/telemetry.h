@@ -26,10 +26,7 @@ struct cl_telemetry {
 extern bool cl_telemetry;
 
 /* Rates by their four bits, in Mbit/s; 0 is any other. */
-static const u32 cl_telemetry_mbps[16] = {
-	0, 1000, 2500, 5000, 10000, 20000, 25000, 40000, 50000, 56000, 100000, 200000, 400000, 800000,
-	1600000, 100,
-};
+extern const u32 cl_telemetry_mbps[16];
 
 /* Write into a packet that asks for it what its port knows as it leaves. `port` numbers the port. */
 static inline void cl_telemetry_add(struct sk_buff *skb, u32 port, const struct cl_hop *seen)

@@ -14,7 +14,7 @@
 #include <linux/proc_fs.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include "pfc.h"
+#include "watchdog.h"
 
 #define MOST_INCIDENTS 256
 #define MOST_STEPS 24
@@ -35,15 +35,10 @@ struct incident {
 static struct incident incidents[MOST_INCIDENTS];
 static u32 found, traces;
 
-static struct cl_share *of_device(struct net_device *dev)
-{
-	return cl_port_share(rcu_dereference_bh(netdev_get_tx_queue(dev, 0)->qdisc));
-}
-
 /* Follow who waits for whom from a stopped queue. `incident` has the queues so far. */
 static enum kind follow(struct cl_share *share, u32 klass, struct incident *incident)
 {
-	struct cl_share *in = of_device(share->peer);
+	struct cl_share *in = cl_buffer_share(share->peer);
 	u32 number = share->first_queue + klass, count;
 	enum kind kind = CONGESTION;
 
@@ -65,7 +60,7 @@ static enum kind follow(struct cl_share *share, u32 klass, struct incident *inci
 	for (u32 i = 0; i < in->buffer->ports && kind == CONGESTION; i++) {
 		struct cl_share *out = in->buffer->share[i];
 
-		if (!out || !cl_class_stopped(out, klass) || !cl_port_holds(out->port, klass, in))
+		if (!out || !cl_class_stopped(out, klass) || !out->ops->holds(out, klass, in))
 			continue;
 		incident->count = count;
 		kind = follow(out, klass, incident);
@@ -131,7 +126,7 @@ static void begin_of(struct cl_share *share, u32 klass, u64 now_ns)
 		return;
 	if (action == DROP) {
 		share->discards |= BIT(klass);
-		cl_port_discard(share->port, klass, now_ns);
+		share->ops->discard(share, klass, now_ns);
 	}
 	share->pause.ignored |= cl_class_bit(share, klass);
 }
@@ -159,7 +154,7 @@ static void look(struct cl_event *event)
 			if (now_ns >= share->pause.last_ns[priority] + options->restore_ns)
 				end_of(share, i, now_ns);
 		} else if (look_ns(share, i, now_ns) <= now_ns) {
-			if (cl_port_holds(share->port, i, NULL))
+			if (share->ops->holds(share, i, NULL))
 				begin_of(share, i, now_ns);
 			else
 				share->looked_ns[i] = now_ns;

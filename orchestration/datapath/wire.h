@@ -7,9 +7,13 @@
 #include <linux/ip.h>
 #include <linux/math64.h>
 #include <linux/netdevice.h>
+#include <linux/skbuff.h>
 #include <net/netlink.h>
 #include <net/sch_generic.h>
-#include "data_path.h"
+#include "engine.h"
+
+/* The attribute of a port's and a NIC's options. */
+#define CL_OPTIONS 1
 
 #define CL_PS_PER_NS 1000ULL
 #define CL_PS_PER_S 1000000000000ULL
@@ -136,8 +140,25 @@ static inline struct cl_known *cl_known_of(struct sk_buff *skb)
 	return (struct cl_known *)(skb->cb + sizeof(struct qdisc_skb_cb));
 }
 
-/* Ask for where a switch will send a packet of a flow that it knows, once the flow is there. */
-void cl_warm_way(const void *flow);
+/* What a switch does with what comes over a wire. forward.c, which stands above ports and NICs, writes
+ * it before there are any.
+ */
+struct cl_forwarding {
+	rx_handler_func_t *receive;
+	/* Let what arrives at a device be received so, until it ends. */
+	int (*begin)(struct net_device *dev);
+	void (*end)(struct net_device *dev);
+	/* Ask for where a packet of a flow that the switch knows will leave, once the flow is there. */
+	void (*prefetch_next_hop)(const void *flow);
+};
+
+extern struct cl_forwarding cl_forwarding;
+
+/* Whether what arrives at a device is forwarded: whether it is a switch's port. */
+static inline bool cl_forwards(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->rx_handler) == cl_forwarding.receive;
+}
 
 /* Ask for what handing a wire's first packet over touches: see struct cl_event for `away`. First the
  * packet and both ends, then what those lead to, then where its flow leads.
@@ -161,35 +182,14 @@ static inline void cl_warm_wire(const struct cl_fifo *wire, const struct net_dev
 		prefetch(skb->data);
 		cl_warm_lines(cl_known_of(skb)->flow, 2);
 	} else if (skb) {
-		cl_warm_way(cl_known_of(skb)->flow);
+		cl_forwarding.prefetch_next_hop(cl_known_of(skb)->flow);
 	}
 }
 
 /* Read what user space says when it makes a port or a NIC, attribute CL_OPTIONS of `bytes`, and
  * find the other end of its cable.
  */
-static inline int cl_read_options(struct Qdisc *sch, struct nlattr *opt, void *options, u32 bytes,
-				  struct net_device **peer, struct netlink_ext_ack *extack)
-{
-	struct net_device *dev = qdisc_dev(sch);
-	struct nla_policy policy[] = { [CL_OPTIONS] = NLA_POLICY_EXACT_LEN(bytes) };
-	struct nlattr *found[CL_OPTIONS + 1];
-	int error;
-
-	if (!opt)
-		return -EINVAL;
-	error = nla_parse_nested(found, CL_OPTIONS, opt, policy, extack);
-	if (error)
-		return error;
-	if (NL_REQ_ATTR_CHECK(extack, opt, found, CL_OPTIONS))
-		return -EINVAL;
-	memcpy(options, nla_data(found[CL_OPTIONS]), bytes);
-	if (dev->netdev_ops->ndo_get_peer_dev)
-		*peer = dev->netdev_ops->ndo_get_peer_dev(dev);
-	if (*peer)
-		return 0;
-	NL_SET_ERR_MSG(extack, "a port or a NIC must be one end of a veth pair");
-	return -EOPNOTSUPP;
-}
+int cl_read_options(struct Qdisc *sch, struct nlattr *opt, void *options, u32 bytes,
+		    struct net_device **peer, struct netlink_ext_ack *extack);
 
 #endif

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from orchestration.core.ports import Backend
+from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import Action, Observation, Schedule, Setup, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -110,7 +110,9 @@ def _run(
 ) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="closloop-episode-") as folder:
-            record = backend.run(trial, testbed, schedule, Path(folder), bridge.progress, bridge)
+            record = backend.run(
+                TrialRun(trial, testbed, schedule, Path(folder), bridge.progress, bridge)
+            )
         bridge.said.put(Ended(record))
     except _Closed:
         pass

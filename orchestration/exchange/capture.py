@@ -14,8 +14,17 @@ from typing import Any
 
 from orchestration.core.errors import InputError, needs
 from orchestration.core.units import format_duration
-from orchestration.exchange.packets import LINK_TYPES, Packet, ends_of, parse
-from orchestration.exchange.records import FlowRecord, Recorded, Tally, Unread, counted
+from orchestration.exchange.records import (
+    LINK_TYPES,
+    FlowRecord,
+    Packet,
+    Recorded,
+    Tally,
+    Unread,
+    counted,
+    ends_of,
+    parse,
+)
 
 # Packets may be a little out of order, because the ports of a switch are captured in turn.
 _JUMP_NS = 1_000_000_000
@@ -129,7 +138,6 @@ class _Flow:
         return (packet.sequence - (self._highest or 0) + _HALF) % _WRAP - _HALF
 
     def take(self, t_ns: int, packet: Packet) -> None:
-        """Add a packet."""
         self.end_ns = max(self.end_ns, t_ns)
         if packet.opens:
             self._opened = packet.sequence

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from inventory.testbed_json import testbed_to_json
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.csv_columns import Block, blocks, refuse, refuse_where, write_csv
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, FAILED, MISSING, UNFINISHED, Ints
@@ -24,7 +27,7 @@ from orchestration.exchange.mapping import (
     read_mapping,
 )
 from orchestration.exchange.records import FlowRecord, Recorded
-from orchestration.exchange.source import Exported, new_folder
+from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
 
 _STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
 ALL = "all"
@@ -48,36 +51,41 @@ _MAPPING_ENDS = """\
 """
 
 
-def import_csv(path: Path, mapping_path: Path) -> Imported:
-    """Read a CSV of flows. Raises InputError, with file and line, for faults in either file."""
-    mapping, _ = read_mapping(mapping_path, CsvMapping)
-    table = _Table(path, mapping)
-    for block in blocks(path, table.wanted, DELIMITERS[mapping.delimiter]):
+def import_csv(
+    file: Annotated[Path, "A delimited text file with a header."],
+    mapping: Annotated[Path, "--mapping", "The mapping file: what is what, in which unit."],
+) -> Imported:
+    """Take over a CSV of flows of your own; a small YAML file says which column is what.
+
+    Example: closloop import csv results.csv --mapping mapping.yml -o runs/mine
+    """
+    described, _ = read_mapping(mapping, CsvMapping)
+    table = _Table(file, described)
+    for block in blocks(file, table.wanted, DELIMITERS[described.delimiter]):
         table.take(block)
     if not table.lines:
-        raise InputError.single(str(path), "has no flows below its header", "give a file with some")
+        raise InputError.single(str(file), "has no flows below its header", "give a file with some")
     lines, src, dst = table.lines, table.src, table.dst
-    hosts = Hosts(mapping, mapping_path, [*src, *dst])
+    hosts = Hosts(described, mapping, [*src, *dst])
 
     def where(row: int) -> str:
-        return f"{path}:{lines[row]}"
+        return f"{file}:{lines[row]}"
 
     src_number, dst_number = (hosts.numbers(ends, where) for ends in (src, dst))
     what = "the flow goes from a host to itself"
-    refuse_where(src_number == dst_number, path, lines, what, "remove the row")
+    refuse_where(src_number == dst_number, file, lines, what, "remove the row")
     flows = table.flows(src_number, dst_number)
-    columns = mapping.columns
+    columns = described.columns
     ends_known = columns.fct is not None or columns.end is not None
     missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
     missing += ["thresholds", *(["retransmits"] if columns.retransmits is None else [])]
-    missing += hosts.notes
     return Imported(
         format="CSV",
         testbed=hosts.testbed,
         flows=flows,
-        inputs={"mapping": mapping_path, "flows": path},
+        inputs={"mapping": mapping, "flows": file},
         results={},
-        missing=missing,
+        missing=[*missing, *hosts.notes],
         complete=ends_known,
         measured=ends_known,
         facts={"hosts_named": hosts.renamed} if hosts.renamed else {},
@@ -97,7 +105,6 @@ class _Table:
         self.wanted = _wanted(mapping)
 
     def take(self, block: Block) -> None:
-        """Add the rows of a block."""
         found = self.mapping.columns
         self.lines += block.lines
         self.src += block.cells["src"]
@@ -108,7 +115,7 @@ class _Table:
             "start": start - self.mapping.base,
             "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], least=1),
             "end": self._end(block, start),
-            "ideal": self._time(block, "ideal", found.ideal, least=1),
+            "ideal": self._time(block, "ideal", found.ideal),
         }
         for name in ("retransmits", "flow_id"):
             if name in self.wanted:
@@ -117,7 +124,7 @@ class _Table:
         for name, column in values.items():
             self._numbers.setdefault(name, []).append(column)
 
-    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int) -> Ints:
+    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int = 1) -> Ints:
         if column is None:
             return np.full(len(block.lines), MISSING, dtype=np.int64)
         return block.scaled(name, TIME_UNITS[column.unit], least=least, empty=True)
@@ -125,7 +132,7 @@ class _Table:
     def _end(self, block: Block, start: Ints) -> Ints:
         found, base = self.mapping.columns, self.mapping.base
         if found.end is None:
-            fct = self._time(block, "fct", found.fct, least=1)
+            fct = self._time(block, "fct", found.fct)
             return np.where(fct >= 0, start - base + fct, MISSING)
         end = self._time(block, "end", found.end, least=0)
         early = (end >= 0) & (end <= start)
@@ -151,7 +158,6 @@ class _Table:
         return np.array(found, dtype=np.int64)
 
     def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
-        """Return the flows. Raises InputError for duplicate rows."""
         joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
         klass, classes = numbered(self._klass)
         ids = joined.get("flow_id")
@@ -222,23 +228,40 @@ def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str
     return Recorded(f"{len(records)} rows", records), dict(mapping.hosts)
 
 
-@dataclass(frozen=True)
-class CsvExport:
-    """The folder with schedule.csv, flows.csv, testbed.json and mapping.yml."""
+def export_runs(run: Run, out: NewFolder, as_json: Json = False) -> None:
+    """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
 
-    folder: Path
-    flows: int
+    mapping.yml says how `closloop import csv` reads flows.csv again. A campaign has a folder for
+    each of its trials.
+
+    Example: closloop export csv runs/quickstart -o exported
+    """
+    places = export_places(run, out)
+    with waiting("exporting"):
+        for item, folder, _ in places:
+            export_csv(item, folder)
+    if as_json:
+        print_json([{"folder": str(place), "flows": len(one.schedule)} for one, place, _ in places])
+        return
+    for item, folder, _ in places:
+        typer.echo(f"{folder}: {len(item.schedule)} flows")
 
 
-def export_csv(item: Exported, folder: Path) -> CsvExport:
+def export_csv(item: Exported, folder: Path) -> None:
     """Write one trial into the new folder `folder`. Raises InputError if the folder exists."""
     if not len(item.schedule):
         raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")
-    columns = schedule_columns(item)
-    count = len(item.schedule)
+    schedule, hosts = item.schedule, item.testbed.hosts
+    columns: dict[str, list[object]] = {
+        "start_ns": schedule.start_ns.tolist(),
+        "src": [hosts[number] for number in schedule.src.tolist()],
+        "dst": [hosts[number] for number in schedule.dst.tolist()],
+        "bytes": schedule.size_bytes.tolist(),
+        "class": [schedule.classes[number] for number in schedule.klass.tolist()],
+    }
     with new_folder(folder) as partial:
         write_csv(partial / SCHEDULE_FILE, columns)
-        flows: dict[str, list[object]] = {"flow_id": list(range(count)), **columns}
+        flows: dict[str, list[object]] = {"flow_id": list(range(len(schedule))), **columns}
         mapping = _MAPPING
         if item.result is not None:
             table = item.result.table("flows")
@@ -252,16 +275,3 @@ def export_csv(item: Exported, folder: Path) -> CsvExport:
         (partial / MAPPING_FILE).write_text(mapping)
         text = json.dumps(testbed_to_json(item.testbed), indent=1)
         (partial / _TESTBED_FILE).write_text(text + "\n", encoding="utf-8")
-    return CsvExport(folder, count)
-
-
-def schedule_columns(item: Exported) -> dict[str, list[object]]:
-    """Return the columns of a replay's file: `start_ns,src,dst,bytes,class`."""
-    schedule, hosts = item.schedule, item.testbed.hosts
-    return {
-        "start_ns": schedule.start_ns.tolist(),
-        "src": [hosts[number] for number in schedule.src.tolist()],
-        "dst": [hosts[number] for number in schedule.dst.tolist()],
-        "bytes": schedule.size_bytes.tolist(),
-        "class": [schedule.classes[number] for number in schedule.klass.tolist()],
-    }

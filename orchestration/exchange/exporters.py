@@ -9,7 +9,7 @@ of datagrams, in whole seconds.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,17 +19,21 @@ from pathlib import Path
 from orchestration.core.csv_columns import numbered_lines, opened_csv, refuse, shown
 from orchestration.core.errors import InputError
 from orchestration.core.topology import TCP_IP_HEADER_BYTES
-from orchestration.exchange.packets import ETHERNET, RAW_IP4, RAW_IP6, ends_of, parse
 from orchestration.exchange.records import (
+    ETHERNET,
     OTHER,
+    RAW_IP4,
+    RAW_IP6,
     TUNNEL,
     FlowRecord,
     Recorded,
     Tally,
     Unread,
     counted,
+    ends_of,
     kind_of_datagram,
     merged,
+    parse,
 )
 
 # Column names of nfdump 1.6, and of the shorter CSV of 1.7.
@@ -204,7 +208,6 @@ class _Sampled:
         self._samples = self._protocol = self._frame_bytes = 0
 
     def take(self, number: int, line: bytes) -> None:
-        """Process a line."""
         tag, _, rest = line.strip().partition(b" ")
         value = rest.strip()
         if tag == b"unixSecondsUTC":
@@ -240,9 +243,8 @@ class _Sampled:
 
     def _sample(self, number: int, value: bytes) -> None:
         if self._time_s < 0 or not self._rate:
-            refuse(
-                self._path, number, "a packet before its time or its sampling rate", _PRINT_AGAIN
-            )
+            what = "a packet before its time or its sampling rate"
+            refuse(self._path, number, what, _PRINT_AGAIN)
         self._samples += 1
         self._rates.add(self._rate)
         try:
@@ -267,7 +269,6 @@ class _Sampled:
         seen.size_bytes += packet.payload_bytes * self._rate
 
     def result(self) -> Recorded:
-        """Return the flows of the processed lines."""
         if not self._samples:
             raise InputError.single(str(self._path), "has no sampled packets", _PRINT_AGAIN)
         for (key, agent), seen in self._open.items():
@@ -276,9 +277,9 @@ class _Sampled:
         for key, found in self._ended.items():
             src, dst, protocol = ends_of(key)
             for seen in _of_one_switch(found):
-                start_ns, end_ns = seen.start_s * 10**9, seen.end_s * 10**9
-                record = (src, dst, start_ns, end_ns, seen.size_bytes, protocol)
-                records.append(FlowRecord((key,), *record))
+                times_ns = (seen.start_s * 10**9, seen.end_s * 10**9)
+                record = FlowRecord((key,), src, dst, *times_ns, seen.size_bytes, protocol)
+                records.append(record)
         kept = [record for record in records if record.size_bytes > 0]
         rates = ", ".join(str(rate) for rate in sorted(self._rates))
         notes = [
@@ -297,7 +298,7 @@ class _Sampled:
 
 def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
     """Return the samples of the switch that has the most."""
-    samples: dict[str, int] = defaultdict(int)
+    samples: Counter[str] = Counter()
     for agent, seen in found:
         samples[agent] += seen.samples
     most = max(samples, key=lambda agent: (samples[agent], agent))

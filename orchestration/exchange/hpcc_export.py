@@ -6,13 +6,18 @@ Settings that its formats cannot express are refused; differences are noted (`Hp
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
-from orchestration.backends.faults import fault_plan
+from orchestration.backends.common.faults import fault_plan
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError
 from orchestration.core.import_facts import (
     CONGESTION_CONTROL,
@@ -21,11 +26,19 @@ from orchestration.core.import_facts import (
 )
 from orchestration.core.records import Schedule
 from orchestration.core.topology import Testbed
-from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thresholds_of
+from orchestration.exchange.hpcc_config import (
+    BASE_NS,
+    Clock,
+    Control,
+    changed,
+    clock_of,
+    config_text,
+    control_of,
+    thresholds_of,
+)
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
-from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
-from orchestration.exchange.hpcc_parameters import Control, changed, control_of
-from orchestration.exchange.source import Exported, new_folder
+from orchestration.exchange.hpcc_inputs import MAX_NODES
+from orchestration.exchange.source import Exported, NewFolder, Run, export_places, new_folder
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
 _MAX_BYTES = 2**32 - 1
@@ -47,6 +60,67 @@ class HpccExport:
     config: str
     flows: int
     notes: tuple[str, ...]
+
+
+def export_runs(
+    run: Run,
+    out: NewFolder,
+    control: Annotated[
+        str,
+        "--cc",
+        "dcqcn, dcqcn-paper (its paper's timers), hpcc, timely, dctcp, hpcc-pint; dcqcn, "
+        "dcqcn-paper and timely with -vwin for a window (default: its own)",
+    ] = "",
+    prefix: Annotated[
+        str, "The folder's path as the simulator sees it (default: where it is)."
+    ] = "",
+    thresholds: Annotated[
+        bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")
+    ] = True,
+    settings: Annotated[
+        list[str], "--set", "A parameter of the config: RATE_AI=50Mb/s; again for more."
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Write flow, topology, trace and config files, to run the very same flows in HPCC's simulator.
+
+    Parameters are those of the simulator's own run.py at the NICs' rate, unless --set says other
+    ones. A campaign has a folder for each of its trials. What the formats cannot hold is refused.
+    Bring the results home with `closloop import hpcc --names DIR/names.json`: flows keep their
+    numbers.
+
+    Example: closloop export hpcc runs/quickstart/secn1-r1-0123456789 -o ~/hpcc/mix/closloop
+    """
+    parameters = dict(_parameter(text) for text in settings)
+    with waiting("exporting"):
+        written = [
+            export_hpcc(
+                item,
+                place,
+                control=control,
+                prefix=seen,
+                thresholds=thresholds,
+                parameters=parameters,
+            )
+            for item, place, seen in export_places(run, out, prefix)
+        ]
+    if as_json:
+        print_json([{**vars(one), "folder": str(one.folder)} for one in written])
+        return
+    for one in written:
+        typer.echo(f"{one.folder}: {one.flows} flows")
+    for note in dict.fromkeys(note for one in written for note in one.notes):
+        typer.echo(f"  note: {note}")
+    for one in written:
+        typer.echo(f"there: ./waf --run 'scratch/third {one.config}'")
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not value:
+        remedy = "write it like RATE_AI=50Mb/s"
+        raise InputError.single("--set", f"{text!r} is no KEY=VALUE", remedy)
+    return key, value
 
 
 def export_hpcc(
@@ -143,9 +217,8 @@ def _link_down(item: Exported, clock: Clock) -> tuple[int, int, int]:
         return 0, 0, 0
     where = f"trial {item.name}"
     if len(steps) > 1 or len(steps[0].down) != 1:
-        what = (
-            f"has faults ({'; '.join(s.detail for s in steps)}); LINK_DOWN takes one link down once"
-        )
+        detail = "; ".join(step.detail for step in steps)
+        what = f"has faults ({detail}); LINK_DOWN takes one link down once"
         raise InputError.single(where, what, "export a trial without faults, or with one link down")
     t_ns = steps[0].t_ns
     if t_ns % 1000 or not t_ns:
@@ -166,10 +239,8 @@ def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
     taken: set[tuple[int, int]] = set()
     result = []
     for name in classes:
-        group, port = _own_port(name) or (
-            _GROUP,
-            _INCAST_PORT if name.startswith("incast") else _NORMAL_PORT,
-        )
+        usual = _INCAST_PORT if name.startswith("incast") else _NORMAL_PORT
+        group, port = _own_port(name) or (_GROUP, usual)
         while (group, port) in taken:
             port += 1
         taken.add((group, port))
@@ -179,9 +250,8 @@ def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
 
 def _own_port(name: str) -> tuple[int, int] | None:
     """Return group and port from the generated name of an imported class, such as `pg3-port100`."""
-    group, _, port = name.removeprefix("pg").partition("-port")
-    whole = name.startswith("pg") and group.isdecimal() and port.isdecimal()
-    return (int(group), int(port)) if whole else None
+    found = re.fullmatch(r"pg(\d+)-port(\d+)", name, re.ASCII)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _topology(testbed: Testbed) -> Iterator[str]:
@@ -206,17 +276,9 @@ def _flows(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> Iterat
     host = [ids[name] for name in item.testbed.hosts]
     marks = [f"{group} {port}" for group, port in ports]
     yield f"{len(schedule)}\n"
-    columns = (
-        column.tolist()
-        for column in (
-            schedule.src,
-            schedule.dst,
-            schedule.klass,
-            schedule.size_bytes,
-            schedule.start_ns + clock.base_ns,
-        )
-    )
-    for src, dst, klass, size, start in zip(*columns, strict=True):
+    columns = (schedule.src, schedule.dst, schedule.klass, schedule.size_bytes)
+    rows = zip(*(c.tolist() for c in (*columns, schedule.start_ns + clock.base_ns)), strict=True)
+    for src, dst, klass, size, start in rows:
         # The simulator truncates a double: half a nanosecond more makes every start exact.
         seconds = f"{start // 10**9}.{start % 10**9:09d}5"
         yield f"{host[src]} {host[dst]} {marks[klass]} {size} {seconds}\n"

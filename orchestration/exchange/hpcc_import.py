@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
@@ -18,11 +18,19 @@ from orchestration.core.parts import Device, LinkSpec
 from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
 from orchestration.core.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import FaultSpec
-from orchestration.core.units import format_duration, format_rate
-from orchestration.exchange.hpcc_config import window_note
-from orchestration.exchange.hpcc_inputs import (
+from orchestration.core.units import format_duration, format_rate, parse_duration_ns
+from orchestration.exchange.hpcc_config import (
     BASE_NS,
+    DCTCP,
     HEADER_BYTES,
+    Control,
+    closest,
+    differences,
+    in_words,
+    window_bytes,
+    window_note,
+)
+from orchestration.exchange.hpcc_inputs import (
     HpccConfig,
     HpccFlows,
     HpccTopology,
@@ -30,14 +38,6 @@ from orchestration.exchange.hpcc_inputs import (
     read_flows,
     read_topology,
     run_settings,
-)
-from orchestration.exchange.hpcc_parameters import (
-    DCTCP,
-    Control,
-    closest,
-    differences,
-    in_words,
-    window_bytes,
 )
 from orchestration.exchange.hpcc_results import (
     PFC_KINDS,
@@ -50,6 +50,7 @@ from orchestration.exchange.hpcc_results import (
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import tiers
+from orchestration.exchange.source import quantity
 from orchestration.results.reader import read_json
 from orchestration.results.stamp import Reason
 
@@ -61,20 +62,29 @@ NAMES_FORMAT = 2
 class HpccFiles:
     """The files of one run. Without `flow`, only finished flows are known."""
 
-    topology: Path
-    flow: Path | None = None
-    fct: Path | None = None
-    queues: Path | None = None
-    pfc: Path | None = None
-    config: Path | None = None
-    names: Path | None = None
+    topology: Annotated[Path, "The topology file."]
+    flow: Annotated[Path | None, "The flow file: what was to be sent."] = None
+    fct: Annotated[Path | None, "The fct file: which flows ended, when."] = None
+    queues: Annotated[Path | None, "--qlen", "The file of queue lengths."] = None
+    pfc: Annotated[Path | None, "The file of pauses."] = None
+    config: Annotated[Path | None, "The config file: thresholds, sizes."] = None
+    names: Annotated[Path | None, "The names.json that an export left."] = None
 
 
-def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
-    """Read the files of one run of the HPCC simulator, or of a fork.
+def import_hpcc(
+    files: HpccFiles,
+    *,
+    base: Annotated[
+        str, "The simulator's time that becomes 0 (default: names.json's, or 2s)."
+    ] = "",
+) -> Imported:
+    """Take over a run of the HPCC (Alibaba) ns-3 simulator, or of the forks of ConWeave and UNISON.
 
-    `base_ns` is the simulator's time that becomes 0, by default that of the names, else 2 s. Raises
-    InputError, with file and line, for faults in a file and for files that do not fit together.
+    Rows of fct are paired with the flow file's; flows without one are unfinished. Queue lengths are
+    a histogram there, and are kept as one.
+
+    Example: closloop import hpcc --flow mix/flow.txt --topology mix/topology.txt --fct mix/fct.txt
+    --config mix/config.txt -o runs/theirs
     """
     if files.flow is None and files.fct is None:
         raise InputError.single(
@@ -83,7 +93,8 @@ def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
     topology = read_topology(files.topology)
     config = read_config(files.config) if files.config else HpccConfig()
     names = _read_names(files.names, topology) if files.names else Names.of(topology)
-    base_ns = names.base_ns if base_ns is None else base_ns
+    given_ns = quantity("--base", base, parse_duration_ns)
+    base_ns = names.base_ns if given_ns is None else given_ns
     testbed = _testbed(topology, config, names)
     fct = read_fct(files.fct, topology) if files.fct else None
     flows = read_flows(files.flow, topology) if files.flow else None
@@ -97,6 +108,11 @@ def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
     )
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)
+    # the set of run.py whose values the config has, else the mode's name
+    same = control is not None and not differences(control, config.values)
+    called = control.name if control is not None and same else config.congestion_control
+    keys = control.values if control is not None else ()
+    own = {key: config.values[key] for key in keys if key in config.values}
     return Imported(
         format=HPCC_FORMAT,
         testbed=testbed,
@@ -109,11 +125,12 @@ def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
         measured=fct is not None,
         stop_ns=max(0, config.stop_ns - base_ns),
         duration_ns=names.duration_ns,
-        congestion_control=_control_name(config, control),
+        congestion_control=called,
+        label=called or "hpcc",
         faults=_faults(config, testbed, base_ns, files),
         actions=_thresholds(config, testbed),
         events=_events(pauses, testbed, base_ns),
-        facts={**queues, **_parameters(config, control)},
+        facts={**queues, **({"hpcc_parameters": own} if own else {})},
         settings=run_settings(config, topology, testbed),
         parent=names.trial,
         seed=names.seed,
@@ -234,11 +251,11 @@ def _flows(
         size, group, port = flows.size_bytes, flows.group, flows.dport
         end, alone = np.full((2, len(flows)), MISSING, dtype=np.int64)
         if fct is not None:
-            pairing = pair(fct, flows)
-            end[pairing.flow] = start[pairing.flow] + fct.fct_ns
-            alone[pairing.flow] = fct.alone_ns
-            if pairing.off:
-                text = f"{pairing.off} flows started a nanosecond off, as its clock rounds seconds"
+            flow, off = pair(fct, flows)
+            end[flow] = start[flow] + fct.fct_ns
+            alone[flow] = fct.alone_ns
+            if off:
+                text = f"{off} flows started a nanosecond off, as its clock rounds seconds"
                 findings.append(Reason("start-rounded", "warning", text))
     first_ns = int(start.min())
     if first_ns < base_ns:
@@ -330,19 +347,6 @@ def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[
     return tuple(
         Event(t_ns, PFC_KINDS[kind], labels[node][port]) for t_ns, node, port, kind in rows
     )
-
-
-def _control_name(config: HpccConfig, control: Control | None) -> str:
-    """Return the set of run.py whose values a config has, else the mode's name."""
-    same = control is not None and not differences(control, config.values)
-    return control.name if control is not None and same else config.congestion_control
-
-
-def _parameters(config: HpccConfig, control: Control | None) -> dict[str, Any]:
-    if control is None:
-        return {}
-    own = {key: config.values[key] for key in control.values if key in config.values}
-    return {"hpcc_parameters": own} if own else {}
 
 
 def _about_control(

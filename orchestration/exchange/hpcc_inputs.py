@@ -21,21 +21,17 @@ from orchestration.core.import_facts import shared_buffer_words
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 from orchestration.core.units import UnitError, format_size, parse_duration_ns, parse_rate_bps
-from orchestration.exchange.hpcc_parameters import CONGESTION_CONTROL, window_bytes
+from orchestration.exchange.hpcc_config import BASE_NS, CONGESTION_CONTROL, Thresholds, window_bytes
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
 
-HEADER_BYTES = 48
 DEFAULT_PAYLOAD_BYTES = 1000
 DEFAULT_BUFFER_MIB = 16
-# LINK_DOWN counts from this time, even if the flows begin at another one.
-BASE_NS = 2_000_000_000
 MAX_NODES = 1 << 16
 
 # A tenth digit of 5 is ours: the simulator truncates its double to nanoseconds.
 _SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})5?0*)?")
 # The LB_MODE of ConWeave's fork.
 _LOAD_BALANCING = {"2": "DRILL", "3": "CONGA", "6": "LetFlow", "9": "ConWeave"}
-Thresholds = dict[int, tuple[int, int, float]]
 
 
 @dataclass(frozen=True)
@@ -123,11 +119,8 @@ def _starts(block: Rows) -> Ints:
 
 def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> None:
     """Raise InputError, with the line, for a flow whose ends are not two different hosts."""
-    is_host = np.ones(topology.nodes + 1, dtype=bool)
-    is_host[list(topology.switches)] = False
-    is_host[-1] = False
     for ends in (src, dst):
-        for row in np.flatnonzero(~is_host[np.minimum(ends, topology.nodes)])[:1]:
+        for row in np.flatnonzero(~np.isin(ends, topology.hosts))[:1]:
             known = "is a switch" if ends[row] < topology.nodes else "is not there"
             what = f"node {ends[row]} {known} in {topology.path}"
             block.refuse(row, what, "give the topology file of the same run")
@@ -211,9 +204,9 @@ def read_config(path: Path) -> HpccConfig:
     """
     values = _config_values(path)
 
-    def numbers(key: str, count: int) -> list[float] | None:
+    def numbers(key: str, count: int, default: float = 0) -> list[float]:
         if key not in values:
-            return None
+            return [default]
         line, cells = values[key]
         try:
             found = [float(cell) for cell in cells[:count]]
@@ -224,10 +217,9 @@ def read_config(path: Path) -> HpccConfig:
         return found
 
     def one(key: str, default: float = 0) -> float:
-        found = numbers(key, 1)
-        return found[0] if found else default
+        return numbers(key, 1, default)[0]
 
-    down = numbers("LINK_DOWN", 3) or [0]
+    down = numbers("LINK_DOWN", 3)
     mode = int(one("CC_MODE"))
     known = CONGESTION_CONTROL.get(mode, f"cc-mode-{one('CC_MODE'):g}")
     return HpccConfig(
@@ -259,26 +251,26 @@ def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
 
 
 def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresholds | None:
-    maps = {}
+    maps: list[dict[int, float]] = []
     for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"):
         if key not in values:
             return None
         line, cells = values[key]
         try:
             count = int(cells[0])
-            pairs = [(int(cells[1 + 2 * n]), float(cells[2 + 2 * n])) for n in range(count)]
+            maps.append({int(cells[1 + 2 * n]): float(cells[2 + 2 * n]) for n in range(count)})
         except (ValueError, IndexError):
             what = f"{key} is not a count and so many pairs of rate and value"
             refuse(path, line, what, "write it like KMIN_MAP 1 25000000000 100")
-        maps[key] = (line, dict(pairs))
-    kmin, kmax, pmax = (maps[key][1] for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"))
+    kmin, kmax, pmax = maps
+    line = values["KMIN_MAP"][0]
     for rate in kmin:
         if rate not in kmax or rate not in pmax:
             what = f"KMIN_MAP has a rate {rate} that KMAX_MAP or PMAX_MAP has not"
-            refuse(path, maps["KMIN_MAP"][0], what, "give all three maps the same rates")
+            refuse(path, line, what, "give all three maps the same rates")
         if not (0 <= kmin[rate] <= kmax[rate] and 0 <= pmax[rate] <= 1):
             what = f"the thresholds of rate {rate} are not kmin <= kmax with pmax in 0..1"
-            refuse(path, maps["KMIN_MAP"][0], what, "correct the maps")
+            refuse(path, line, what, "correct the maps")
     return {rate: (round(kmin[rate] * 1000), round(kmax[rate] * 1000), pmax[rate]) for rate in kmin}
 
 
@@ -291,30 +283,27 @@ def run_settings(config: HpccConfig, topology: HpccTopology, testbed: Testbed) -
     load balancing and IRN.
     """
 
-    def text(key: str, default: str) -> str:
-        return config.values.get(key, "").strip() or default
-
-    def number(key: str, default: str) -> float:
+    def number(key: str, default: float) -> float:
         try:
-            return float(text(key, default))
+            return float(config.values.get(key) or default)
         except ValueError:
             return 1.0  # on, for what is not a number
 
     found = {"shared-buffer": shared_buffer_words(config.buffer_bytes)}
-    if number("ENABLE_PFC", "1"):
+    if number("ENABLE_PFC", 1):
         found["pfc"] = "PFC"
-    mode = text("LB_MODE", "0")
-    if number("LB_MODE", "0"):
+    if number("LB_MODE", 0):
+        mode = config.values["LB_MODE"]
         found["load-balancing"] = f"load balancing by {_LOAD_BALANCING.get(mode, mode)}"
     rates = [link.error_rate for link in topology.links if link.error_rate]
-    if loss := number("ERROR_RATE_PER_LINK", "0"):
+    if loss := number("ERROR_RATE_PER_LINK", 0):
         rates.append(loss)
     if rates:
         found["link-loss"] = f"random loss of up to {max(rates):g} of a link's packets"
     # `uint32_t has_win = 1`: a config without the key has a window too
-    if config.mode and number("HAS_WIN", "1"):
+    if config.mode and number("HAS_WIN", 1):
         window = window_bytes(testbed, PathTable(testbed), config.payload_bytes)
         found["window"] = f"a window of at most {format_size(window, 1)} for each flow"
-    if number("ENABLE_IRN", "0"):
+    if number("ENABLE_IRN", 0):
         found["loss-recovery"] = "IRN's loss recovery"
     return found

@@ -33,12 +33,8 @@ _ROUNDING_NS = (0, -1, 1)
 _FIRST_PORT = 10000
 # The columns after the two hosts: name in messages, and least value.
 _FCT_COLUMNS = (
-    ("the port", 0),
-    ("the port", 0),
-    ("the size", 1),
-    ("the start", 0),
-    ("the completion time", 1),
-    ("the standalone time", 1),
+    *(("the port", 0), ("the port", 0), ("the size", 1), ("the start", 0)),
+    *(("the completion time", 1), ("the standalone time", 1)),
 )
 _BIN_BYTES = 1000
 _PERIOD_NS = 100
@@ -110,16 +106,10 @@ def _node(block: Rows, row: int, cell: bytes) -> int:
     return (int(cell, 16) >> 8) & 0xFFFF
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """The flow of each fct row, shape (rows,); `off` counts rows that differ by a nanosecond."""
+def pair(fct: HpccFct, flows: HpccFlows) -> tuple[Ints, int]:
+    """Return the flow of each fct row in the flow file of the same run, shape (rows,).
 
-    flow: Ints
-    off: int
-
-
-def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
-    """Pair the rows of an fct file with the flows of the flow file of the same run.
+    Also returns how many rows begin a nanosecond off their flow.
 
     They match by source, destination, size and start, and by destination port if the flow file has
     it. The simulator's source ports count the flows of a pair of hosts, which distinguishes equal
@@ -157,7 +147,7 @@ def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
             + (f", and {more} more rows have none" if more else ""),
             "give the flow file of the same run; a row that stands twice must go",
         )
-    return Pairing(flow, off)
+    return flow, off
 
 
 def _by_source_port(fct: HpccFct, flows: HpccFlows, ported: bool) -> Ints:

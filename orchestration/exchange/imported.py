@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.core.errors import InputError
@@ -108,7 +108,8 @@ class Imported:
     `inputs` are the files that define flows and fabric, and `results` those with the outcome, by
     kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
     known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
-    `parent` is the closloop trial whose flows were sent, if there is one. `settings` are what
+    `parent` is the closloop trial whose flows were sent, if there is one. `label` stands in the
+    tuner's place unless the user gives another. `settings` are what
     decides the results and has no other place here; see orchestration/core/import_facts.py.
     """
 
@@ -132,6 +133,7 @@ class Imported:
     settings: Mapping[str, str] = field(default_factory=dict)
     sample_period_ns: int = 100_000
     parent: str = ""
+    label: str = "imported"
     seed: int = 0
     repeat: int = 0
 
@@ -159,14 +161,14 @@ def write_imported(
     A failure leaves nothing behind. Raises InputError if the trial exists already and TrialError if
     it cannot be written.
     """
-    flows = imported.flows.sorted()
-    testbed = imported.testbed
-    schedule = Schedule(
-        flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass, flows.classes
-    )
+    flows, testbed = imported.flows.sorted(), imported.testbed
+    columns = (flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass)
+    schedule = Schedule(*columns, flows.classes)
     count = len(schedule)
     ideal = _ideal(testbed, schedule, flows.ideal)
     unknown = np.full(count, MISSING, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int64)
+    settings = ECN.named(none, none, np.zeros(0))
     seed = imported.seed if seed is None else seed
     repeat = imported.repeat if repeat is None else repeat
     trial = _trial(imported, flows, out, label, seed, repeat)
@@ -178,10 +180,10 @@ def write_imported(
             status=flows.status,
         ),
         samples={
-            "queue": imported.ports or no_samples(testbed, "queue"),
-            "host": no_samples(testbed, "host"),
+            "queue": imported.ports or _no_samples(testbed, "queue"),
+            "host": _no_samples(testbed, "host"),
         },
-        changes={ECN.name: imported.actions or no_changes()},
+        changes={ECN.name: imported.actions or ChangeRecords(none, none, none, none, settings)},
         events=imported.events,
         facts={},
     )
@@ -197,15 +199,8 @@ def write_imported(
     return Written(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
 
 
-def no_samples(testbed: Testbed, scope: Scope) -> Samples:
-    """Return samples of a scope without rows."""
+def _no_samples(testbed: Testbed, scope: Scope) -> Samples:
     return Samples.of(scope, np.zeros(0, np.int64), targets=len(targets(testbed, scope)))
-
-
-def no_changes() -> ChangeRecords:
-    """Return an empty table of threshold changes."""
-    none = np.zeros(0, dtype=np.int64)
-    return ChangeRecords(none, none, none, none, ECN.named(none, none, np.zeros(0)))
 
 
 def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:

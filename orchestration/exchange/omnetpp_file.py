@@ -92,7 +92,6 @@ class _Reader:
         self._vectors: dict[bytes, _Rows] = {}
 
     def take(self, number: int, line: bytes) -> None:
-        """Process a line."""
         if line[:1].isdigit():
             self._take_data(number, line)
             return
@@ -186,7 +185,6 @@ class _Reader:
         rows.values.append(cells[rows.value].decode("ascii", "replace"))
 
     def finish(self) -> dict[str, Run]:
-        """Return the runs."""
         self._close()
         if not self._runs:
             raise InputError.single(str(self._path), "has no `run`", _CHECK)

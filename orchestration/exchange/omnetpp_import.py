@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, NoReturn
 
 import numpy as np
+import typer
 
 from inventory.strictyaml import Document, suggest
-from orchestration.core.errors import InputError
+from orchestration.cli.terminal import print_json, waiting
+from orchestration.core.errors import InputError, Problem
 from orchestration.core.records import DONE, MISSING, UNFINISHED, Floats, Ints, Samples
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
@@ -27,6 +28,7 @@ from orchestration.exchange.mapping import (
     read_mapping,
 )
 from orchestration.exchange.omnetpp_file import Result, Run, read_results
+from orchestration.exchange.verbs import NewTrial
 
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -41,18 +43,61 @@ class Listed(NamedTuple):
     values: int
 
 
+def import_results(
+    files: Annotated[list[Path], "The .sca and .vec files of one run."],
+    *,
+    mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
+    listing: Annotated[
+        bool, "--list", "Show what the files have, for writing a mapping file."
+    ] = False,
+    out: Annotated[Path | None, "--out", "-o", "The campaign's folder."] = None,
+    trial: NewTrial,
+) -> None:
+    """Take over a run of OMNeT++ (result files of versions 2 and 3).
+
+    Examples: closloop import omnetpp results/General-0.vec --list
+
+    closloop import omnetpp results/General-0.sca results/General-0.vec --mapping mapping.yml
+    -o runs/omnetpp
+    """
+    if listing:
+        with waiting("reading"):
+            runs = list_results(files)
+        _print_results(runs, as_json=trial.as_json)
+        return
+    if mapping is None or out is None:
+        given = {"--mapping": mapping, "--out": out}
+        remedy = "add it, or use --list to see what there is"
+        raise InputError(
+            [Problem(flag, "is needed", remedy) for flag, value in given.items() if value is None]
+        )
+    with waiting("reading"):
+        imported = import_omnetpp(files, mapping)
+    trial.write(imported, out)
+
+
+def _print_results(runs: dict[str, list[Listed]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({run: [item._asdict() for item in items] for run, items in runs.items()})
+        return
+    for run, items in runs.items():
+        typer.echo(f"run {run}")
+        for item in items:
+            modules = f" in {item.modules} modules" if item.modules > 1 else ""
+            typer.echo(f"  {item.kind:9} {item.module} {item.name}: {item.values} values{modules}")
+
+
 def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
     """Return the results in the files by run, for writing a mapping file. Raises InputError."""
     found = {}
     for name, run in _joined(paths).items():
-        modules: Counter[tuple[str, str, str]] = Counter()
-        values: Counter[tuple[str, str, str]] = Counter()
+        values: dict[tuple[str, str, str], list[int]] = {}
         for item in run.results:
             key = (item.kind, _INDEX.sub("[*]", item.module), item.name)
-            modules[key] += 1
             # a statistic is one, whatever it sums up
-            values[key] += len(item.value) if item.kind == "vector" else 1
-        found[name] = [Listed(*key, modules[key], values[key]) for key in sorted(modules)]
+            count = len(item.value) if item.kind == "vector" else 1
+            values.setdefault(key, []).append(count)
+        found[name] = [Listed(*key, len(own), sum(own)) for key, own in sorted(values.items())]
     return found
 
 
@@ -60,11 +105,9 @@ def _joined(paths: Sequence[Path]) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     for path in paths:
         for name, run in read_results(path).items():
-            if name in runs:
-                runs[name].settings.update(run.settings)
-                runs[name].results += run.results
-            else:
-                runs[name] = run
+            joined = runs.setdefault(name, Run(name))
+            joined.settings.update(run.settings)
+            joined.results += run.results
     return runs
 
 
@@ -75,8 +118,7 @@ def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
     """
     mapping, document = read_mapping(mapping_path, OmnetppMapping)
     run = _chosen(_joined(paths), mapping, document)
-    modules = _Modules(run, mapping.flows, document)
-    rows = list(modules.rows())
+    rows = list(_rows(run, mapping.flows, document))
     if not rows:
         what = f"no module of run {run.name} has flows as `flows` says"
         remedy = "`closloop import omnetpp FILE --list` shows what there is"
@@ -110,6 +152,7 @@ def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
         complete=mapping.flows.kind == "scalars",
         measured=ends_known,
         ports=ports,
+        label="omnetpp",
         sample_period_ns=mapping.queues.sample_period if mapping.queues else 100_000,
         facts={
             "clock": "virtual",
@@ -147,65 +190,52 @@ class _Row(NamedTuple):
     klass: str
 
 
-class _Modules:
-    """The modules that have flows, and the flows of each."""
+def _rows(run: Run, flows: OmnetppFlows, document: Document) -> Iterator[_Row]:
+    """Yield the flows, module by module. Raises InputError for results that do not match."""
 
-    def __init__(self, run: Run, flows: OmnetppFlows, document: Document) -> None:
-        self._flows, self._document = flows, document
-        example = r"Net\.host\[(?P<src>\d+)\]\.app\[\d+\]"
-        pattern = _pattern(flows.module, document, "flows", example)
-        self._values: dict[str, tuple[re.Match[str], dict[str, Floats]]] = {}
-        for item in run.results:
-            match = pattern.fullmatch(item.module)
-            if match is not None and item.kind == flows.kind.removesuffix("s"):
-                self._values.setdefault(item.module, (match, {}))[1][item.name] = item.value
-
-    def rows(self) -> Iterator[_Row]:
-        """Yield the flows, module by module. Raises InputError for results that do not match."""
-        wanted = {
-            name: called
-            for name in ("start", "bytes", "fct", "end", "src", "dst", "klass")
-            if (called := getattr(self._flows, name)) is not None
-        }
-        for module, (match, values) in self._values.items():
-            found = {name: values[called] for name, called in wanted.items() if called in values}
-            if not found:
-                continue
-            unfinished = {"fct", "end"} if self._flows.kind == "scalars" else set()
-            absent = [n for n in wanted if n not in found and n not in unfinished]
-            if absent:
-                self._fail(module, f"has no {wanted[absent[0]]!r} beside its other results")
-            lengths = {len(value) for value in found.values()}
-            if len(lengths) > 1:
-                counts = ", ".join(f"{wanted[name]} {len(value)}" for name, value in found.items())
-                self._fail(module, f"its results have different numbers of values: {counts}")
-            for place in range(lengths.pop()):
-                yield self._row(module, match, {n: float(v[place]) for n, v in found.items()})
-
-    def _row(self, module: str, match: re.Match[str], value: dict[str, float]) -> _Row:
-        groups = match.groupdict()
-        ends = []
-        for name in ("src", "dst"):
-            if name in value:
-                ends.append(_whole(value[name]))
-            elif groups.get(name):
-                ends.append(groups[name])
-            else:
-                self._fail(module, f"nothing says the {name}: neither a result nor the group")
-        return _Row(
-            module=module,
-            src=ends[0],
-            dst=ends[1],
-            start=value["start"],
-            size=value["bytes"],
-            fct=value.get("fct", np.nan),
-            end=value.get("end", np.nan),
-            klass=_whole(value["klass"]) if "klass" in value else ALL,
-        )
-
-    def _fail(self, module: str, what: str) -> None:
+    def fail(module: str, what: str) -> NoReturn:
         remedy = "correct the mapping; record start, bytes, ends and fct together, flow by flow"
-        raise InputError([self._document.problem(("flows",), f"module {module}: {what}", remedy)])
+        raise InputError([document.problem(("flows",), f"module {module}: {what}", remedy)])
+
+    example = r"Net\.host\[(?P<src>\d+)\]\.app\[\d+\]"
+    pattern = _pattern(flows.module, document, "flows", example)
+    modules: dict[str, tuple[re.Match[str], dict[str, Floats]]] = {}
+    for item in run.results:
+        match = pattern.fullmatch(item.module)
+        if match is not None and item.kind == flows.kind.removesuffix("s"):
+            modules.setdefault(item.module, (match, {}))[1][item.name] = item.value
+    names = ("start", "bytes", "fct", "end", "src", "dst", "klass")
+    wanted = {name: called for name in names if (called := getattr(flows, name)) is not None}
+    unfinished = {"fct", "end"} if flows.kind == "scalars" else set()
+    for module, (match, values) in modules.items():
+        found = {name: values[called] for name, called in wanted.items() if called in values}
+        if not found:
+            continue
+        absent = [n for n in wanted if n not in found and n not in unfinished]
+        if absent:
+            fail(module, f"has no {wanted[absent[0]]!r} beside its other results")
+        lengths = {len(value) for value in found.values()}
+        if len(lengths) > 1:
+            counts = ", ".join(f"{wanted[name]} {len(value)}" for name, value in found.items())
+            fail(module, f"its results have different numbers of values: {counts}")
+        groups = {name: text for name, text in match.groupdict().items() if text}
+        for place in range(lengths.pop()):
+            value = {name: float(column[place]) for name, column in found.items()}
+            ends: dict[str, str] = dict(groups)
+            ends.update({n: _whole(value[n]) for n in ("src", "dst") if n in value})
+            for name in ("src", "dst"):
+                if name not in ends:
+                    fail(module, f"nothing says the {name}: neither a result nor the group")
+            yield _Row(
+                module=module,
+                src=ends["src"],
+                dst=ends["dst"],
+                start=value["start"],
+                size=value["bytes"],
+                fct=value.get("fct", np.nan),
+                end=value.get("end", np.nan),
+                klass=_whole(value["klass"]) if "klass" in value else ALL,
+            )
 
 
 def _whole(value: float) -> str:
@@ -220,9 +250,8 @@ def _flows(
     bytes_ = _rounded([row.size for row in rows], size)
     fct = _rounded([row.fct for row in rows], time)
     end = _rounded([row.end for row in rows], time)
-    end = np.where(
-        fct != MISSING, start + fct, np.where(end != MISSING, end - mapping.base, MISSING)
-    )
+    end = np.where(end != MISSING, end - mapping.base, MISSING)
+    end = np.where(fct != MISSING, start + fct, end)
     done = end != MISSING
     for bad, what in (
         (start < 0, "a flow starts before the base time"),
@@ -231,10 +260,8 @@ def _flows(
         (src == dst, "a flow from a host to itself"),
     ):
         if bad.any():
-            row = int(np.argmax(bad))
-            raise InputError.single(
-                where(row), what, "check the units and names of the mapping file"
-            )
+            remedy = "check the units and names of the mapping file"
+            raise InputError.single(where(int(np.argmax(bad))), what, remedy)
     names = list(dict.fromkeys(row.klass for row in rows))
     return ImportedFlows(
         start_ns=start,
@@ -274,14 +301,16 @@ def queue_samples(
     labels = {queue.label: number for number, queue in enumerate(testbed.queues)}
     t_ns = np.arange(1, last_ns // queues.sample_period + 1, dtype=np.int64) * queues.sample_period
     shape = (len(t_ns), len(testbed.queues))
-    samples = {
-        name: np.full(shape, MISSING, dtype=np.int64) for name in ("length", "marked", "dropped")
+    called = {
+        queues.length: "qlen_bytes",
+        queues.marked: "marked_packets",
+        queues.dropped: "dropped_packets",
     }
-    wanted = {called: name for name in samples if (called := getattr(queues, name)) is not None}
+    samples = {name: np.full(shape, MISSING, dtype=np.int64) for name in called.values()}
     seen = 0
     for vector in run.results:
         match = pattern.fullmatch(vector.module)
-        if match is None or vector.kind != "vector" or vector.name not in wanted:
+        if match is None or vector.kind != "vector" or vector.name not in called:
             continue
         own = f"{match['device']}:{match['port']}"
         label = queues.ports.get(own, own)
@@ -291,8 +320,8 @@ def queue_samples(
                 f"{suggest(label, labels)}name it under `ports:` like {own}: {next(iter(labels))}"
             )
             raise InputError([document.problem(("queues",), what, remedy)])
-        name = wanted[vector.name]
-        factor = SIZE_UNITS[queues.size_unit] if name == "length" else 1
+        name = called[vector.name]
+        factor = SIZE_UNITS[queues.size_unit] if name == "qlen_bytes" else 1
         samples[name][:, labels[label]] = _held(vector, t_ns + base_ns, factor)
         seen += 1
     if not seen:
@@ -300,12 +329,7 @@ def queue_samples(
         remedy = "`closloop import omnetpp FILE --list` shows what there is"
         raise InputError([document.problem(("queues",), what, remedy)])
     unknown = np.full(shape, MISSING, dtype=np.int64)
-    found = {
-        "qlen_bytes": samples["length"],
-        "marked_packets": samples["marked"],
-        "dropped_packets": samples["dropped"],
-    }
-    return Samples(t_ns, {name: found.get(name, unknown) for name in names("queue")})
+    return Samples(t_ns, {name: samples.get(name, unknown) for name in names("queue")})
 
 
 def _held(vector: Result, t_ns: Ints, factor: int) -> Ints:

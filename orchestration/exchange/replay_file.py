@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from inventory.files import load_testbed
 from inventory.strictyaml import in_order, read, suggest
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.csv_columns import opened, write_csv
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.files import whole_file
 from orchestration.core.topology import Testbed
-from orchestration.core.units import parse_duration_ns
+from orchestration.core.units import format_duration, format_size, parse_duration_ns
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_flows import read_csv_records
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, Recorded, check_names
-from orchestration.exchange.source import new_place
+from orchestration.exchange.source import new_place, quantity
 
 # Kind of file -> default idle time of a five-tuple that ends a flow.
 IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
-_MAGICS = (
-    b"\xa1\xb2\xc3\xd4",
-    b"\xd4\xc3\xb2\xa1",
-    b"\xa1\xb2\x3c\x4d",
-    b"\x4d\x3c\xb2\xa1",
-    b"\x0a\x0d\x0d\x0a",
-    b"\x1f\x8b",
+# Of pcap (in us and ns, by both byte orders), pcapng and gzip.
+_MAGICS = tuple(
+    map(bytes.fromhex, ["a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a", "1f8b"])
 )
 
 
@@ -48,6 +50,63 @@ class ReplayFile:
     dropped: dict[str, int]
     dropped_flows: int
     notes: tuple[str, ...]
+
+
+def import_flows(
+    file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
+    *,
+    testbed: Annotated[str, "The testbed whose hosts the addresses become."],
+    out: Annotated[Path, "--out", "-o", "The CSV file to make."],
+    kind: Annotated[str, "--from", "capture, nfdump, sflowtool or csv (default: by content)."] = "",
+    hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
+    idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
+    mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
+    without: Annotated[
+        list[str], "Leave out packets that are not read yet: roce or tunnels; again for both."
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Make flows to replay out of what a network carried: a capture or exporters' flow records.
+
+    Without --hosts, each new address is the testbed's next host. Flows with an end that is no host
+    are dropped, and counted. RoCE and tunnels are refused, unless --without leaves them out; all
+    else that is no flow is counted.
+
+    Examples: closloop import flows rack.pcap --testbed graphcc --hosts hosts.yml -o flows.csv
+
+    closloop import flows records.csv --from nfdump --testbed graphcc -o flows.csv
+    """
+    fabric = load_testbed(testbed)
+    chosen = kind or ("csv" if mapping else kind_of(file))
+    with waiting("reading"):
+        idle_ns = quantity("--idle", idle, parse_duration_ns)
+        found, named = read_records(file, chosen, idle_ns, mapping, without)
+        given = read_hosts(hosts, fabric) if hosts else named or None
+        written = write_replay(out, found, fabric, given)
+    if as_json:
+        print_json({**asdict(written), "path": str(out)})
+    else:
+        _print_replay(written)
+
+
+def _print_replay(written: ReplayFile) -> None:
+    typer.echo(
+        f"{written.path}: {written.flows} flows of {format_size(written.size_bytes)} within "
+        f"{format_duration(written.duration_ns)}, from {written.source}"
+    )
+    if written.assigned:
+        pairs = [f"{address} = {host}" for address, host in written.hosts.items()]
+        more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
+        typer.echo(f"  hosts in order of appearance: {', '.join(pairs[:8])}{more}")
+    if written.dropped_flows:
+        worst = [f"{address} ({count})" for address, count in list(written.dropped.items())[:5]]
+        typer.echo(
+            f"  dropped: {written.dropped_flows} flows with an end that is no host of the "
+            f"testbed: {', '.join(worst)}"
+        )
+    for note in written.notes:
+        typer.echo(f"  note: {note}")
+    typer.echo(f"next, in a campaign file: traffic: [{{kind: replay, file: {written.path}}}]")
 
 
 def kind_of(path: Path) -> str:
@@ -118,33 +177,20 @@ def write_replay(
     the testbed. Flows with an address without a host are dropped. Raises InputError if no flow is
     left, or if `out` exists.
     """
-    with new_place(out):
-        return _write(out, recorded, testbed, hosts)
-
-
-def _write(
-    out: Path, recorded: Recorded, testbed: Testbed, hosts: dict[str, str] | None
-) -> ReplayFile:
-    assigned = hosts is None
     known = _in_order_of_appearance(recorded.records, testbed) if hosts is None else hosts
     kept, lost, itself = _placed(recorded.records, known)
     dropped = Counter(
         address for record in lost for address in (record.src, record.dst) if address not in known
     )
     if not recorded.records:
-        raise InputError.single(
-            str(out),
-            f"no flow is left of {recorded.source}"
-            + (f": {'; '.join(recorded.notes)}" if recorded.notes else ""),
-            "give a file with TCP or UDP that carries payload",
-        )
+        why = f": {'; '.join(recorded.notes)}" if recorded.notes else ""
+        what = f"no flow is left of {recorded.source}{why}"
+        remedy = "give a file with TCP or UDP that carries payload"
+        raise InputError.single(str(out), what, remedy)
     if not kept:
-        raise InputError.single(
-            str(out),
-            f"no flow is left: {len(lost)} of {len(lost) + itself} have an end that is no host of "
-            f"{testbed.name}",
-            "say which address is which host: --hosts FILE",
-        )
+        count = f"{len(lost)} of {len(lost) + itself}"
+        what = f"no flow is left: {count} have an end that is no host of {testbed.name}"
+        raise InputError.single(str(out), what, "say which address is which host: --hosts FILE")
     first_ns = min(record.start_ns for record in kept)
     number = {name: place for place, name in enumerate(testbed.hosts)}
     kept.sort(key=lambda r: (r.start_ns, number[known[r.src]], number[known[r.dst]]))
@@ -155,9 +201,10 @@ def _write(
         "bytes": [record.size_bytes for record in kept],
         "class": [record.klass for record in kept],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(out) as partial:
-        write_csv(partial, columns)
+    with new_place(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(out) as partial:
+            write_csv(partial, columns)
     notes = list(recorded.notes)
     if itself:
         notes.append(f"{itself} flows go from a host to itself and are dropped")
@@ -168,7 +215,7 @@ def _write(
         size_bytes=sum(record.size_bytes for record in kept),
         duration_ns=kept[-1].start_ns - first_ns,
         hosts=known,
-        assigned=assigned,
+        assigned=hosts is None,
         dropped=dict(dropped.most_common()),
         dropped_flows=len(lost),
         notes=tuple(notes),

@@ -6,12 +6,14 @@ their tuner then count as one, and thresholds are not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from inventory.files import load_testbed
 from orchestration.core.condition import factors_of, settings
@@ -20,8 +22,13 @@ from orchestration.core.files import whole_folder
 from orchestration.core.records import Floats, Ints, Schedule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.found import trial_folders
-from orchestration.results.reader import TrialResult, read_trial
+from orchestration.core.units import UnitError
+from orchestration.results.reader import TrialResult, read_trial, trial_folders
+
+Run = Annotated[
+    Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")
+]
+NewFolder = Annotated[Path, "--out", "-o", "The folder to make."]
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,30 @@ def _of_campaign(path: Path) -> list[Exported]:
             name = f"{stem}.{taken + 1}" if taken else stem
             found[key] = Exported(name, trial, testbed, make_schedule(trial, testbed))
     return list(found.values())
+
+
+def quantity(flag: str, text: str, parse: Callable[[object], int], least: int = 0) -> int | None:
+    """Return an option's value in its base unit, None if it is not given. Raises InputError."""
+    if not text:
+        return None
+    try:
+        value = parse(text)
+    except UnitError as error:
+        raise InputError([error.problem.relocated(flag)]) from error
+    if value < least:
+        raise InputError.single(flag, f"{text!r} is nothing", "use more than 0")
+    return value
+
+
+def export_places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path, str]]:
+    """Return what to export of a run, the folder of each, and that folder's path elsewhere.
+
+    `prefix` is the path of `out` there. A single trial gets `out` itself.
+    """
+    items = read_source(run)
+    if len(items) == 1:
+        return [(items[0], out, prefix)]
+    return [(item, out / item.name, prefix and f"{prefix}/{item.name}") for item in items]
 
 
 @contextmanager

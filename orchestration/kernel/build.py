@@ -16,31 +16,46 @@ from typing import Protocol
 
 from collectors.bpf.compile import COMPILER, PACKAGE
 from orchestration.core.errors import NotReadyError
-from orchestration.kernel.cache import (
-    Kernel,
-    Manifest,
-    build_lock,
-    built_kernels,
-    install,
-)
-from orchestration.kernel.check import check_kernel
-from orchestration.kernel.config import FRAGMENT, config_hash, unmet_options
+from orchestration.kernel.boot import check_kernel
+from orchestration.kernel.cache import Kernel, Manifest, build_lock, built_kernels, install
 from orchestration.kernel.fetch import Archive, take_source, tree_version
-from orchestration.kernel.headers import FIRST, compiler
-from orchestration.kernel.patches import patch_tree
+from orchestration.kernel.patches import FRAGMENT, config_hash, patch_tree, unmet_options
 from orchestration.kernel.process import LoggedRunner
 
+# Headers that nearly all of the kernel's files include are read once, which is half of a build. gcc
+# takes a precompiled header only as the first thing of a file, and not if a macro that it names has
+# another value. So a script between make and gcc puts it first, and the macros with a file's own
+# name after it. What gcc does not take that way is compiled as ever. Code is the same, except that
+# the compiler may put instructions that do not depend on each other in another order
+# (docs/decisions/0104-a-kernel-in-three-minutes.md). Make begins with this file: before it, the
+# script precompiles the headers.
+FIRST = "kernel/exit.o"
+
+_HEADERS = (
+    *("linux/kconfig.h", "linux/compiler_types.h", "linux/module.h", "linux/kernel.h"),
+    *("linux/slab.h", "linux/fs.h", "linux/mm.h", "linux/sched.h", "linux/interrupt.h"),
+    *("linux/netdevice.h", "linux/skbuff.h", "net/sock.h", "net/ip.h", "linux/bpf.h"),
+    *("linux/cgroup.h", "linux/proc_fs.h", "linux/seq_file.h", "linux/uaccess.h"),
+)
+
+SCRIPT = Path(__file__).with_name("headers.sh")
+
+
+def compiler(folder: Path) -> Path:
+    """Write the script, with what it needs, into a new folder; it stands in gcc's place."""
+    (folder / "macros").mkdir(parents=True)
+    (folder / "headers.h").write_text("".join(f"#include <{name}>\n" for name in _HEADERS))
+    script = folder / "gcc"
+    script.write_text(SCRIPT.read_text())
+    script.chmod(0o755)
+    return script
+
+
 _TOOLS = {
-    "gcc": "gcc",
-    "make": "make",
-    "flex": "flex",
-    "bison": "bison",
-    "bc": "bc",
+    **{name: name for name in ("gcc", "make", "flex", "bison", "bc", "tar")},
     "xz": "xz-utils",
-    "tar": "tar",
     COMPILER: PACKAGE,
-    "setpriv": "util-linux",
-    "taskset": "util-linux",
+    **dict.fromkeys(("setpriv", "taskset"), "util-linux"),
 }
 _FREE_BYTES = 4_000_000_000
 # The number of lines that make prints for this configuration; it varies a little by version.
@@ -71,13 +86,11 @@ def build_kernel(
     `source` is a tree or a tarball; None means the newest in Debian's archive. Without `force`, a
     suitable kernel from the cache is returned: any for None, else one built from that source.
 
-    Raises:
-        NotReadyError: a tool, space or the source is missing, or the build or its boot failed.
-        InputError: `source` is not a kernel source.
+    Raises NotReadyError if a tool, space or the source is missing, or the build or its boot fails,
+    InputError if `source` is not a kernel source.
     """
     if not force and source is None and (kernels := built_kernels()):
         return kernels[-1], False
-    _require_machine()
     _require_tools()
     with build_lock(lambda: progress.phase("waiting for another build")) as folder:
         if not force and source is None and (kernels := built_kernels()):
@@ -140,19 +153,15 @@ def _build(
 
 
 def _require_tools() -> None:
-    missing = missing_tools()
-    if missing:
-        packages = " ".join(sorted(set(missing.values())))
-        raise NotReadyError(
-            f"building a kernel needs {', '.join(missing)}", f"apt-get install {packages}"
-        )
-
-
-def _require_machine() -> None:
     if platform.machine() not in ("x86_64", "i686"):
         raise NotReadyError(
             f"user-mode Linux runs on x86, this machine is {platform.machine()}",
             "use another machine, or the fluid backend: --on fluid",
+        )
+    if missing := missing_tools():
+        packages = " ".join(sorted(set(missing.values())))
+        raise NotReadyError(
+            f"building a kernel needs {', '.join(missing)}", f"apt-get install {packages}"
         )
 
 
@@ -181,9 +190,13 @@ def _origin(source: Path) -> str:
     return f"{path} {makefile.stat().st_mtime_ns if makefile.exists() else 0}"
 
 
+def _make(tree: Path, out: Path) -> list[str]:
+    return ["make", "-C", str(tree), "ARCH=um", f"O={out}"]
+
+
 def _configure(tree: Path, out: Path, runner: LoggedRunner) -> None:
     out.mkdir()
-    make = ["make", "-C", str(tree), "ARCH=um", f"O={out}"]
+    make = _make(tree, out)
     runner.run([*make, "defconfig"], what="configuring")
     merge = [str(tree / "scripts/kconfig/merge_config.sh"), "-m", "-O", str(out)]
     runner.run([*merge, str(out / ".config"), str(FRAGMENT)], what="configuring", cwd=tree)
@@ -210,13 +223,7 @@ def _compile(
     script = compiler(out / "headers")
     for wanted in (FIRST, "linux"):
         runner.run(
-            [
-                *("make", "-C", str(tree), "ARCH=um"),
-                f"O={out}",
-                f"-j{jobs}",
-                f"CC={script}",
-                wanted,
-            ],
+            [*_make(tree, out), f"-j{jobs}", f"CC={script}", wanted],
             what="compiling",
             remedy="the log has the compiler's messages",
             on_line=count,

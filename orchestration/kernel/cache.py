@@ -23,8 +23,8 @@ from pathlib import Path
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.packaged import KERNEL, packaged
 from orchestration.core.user_folders import cache_folder
-from orchestration.kernel.config import config_hash
-from orchestration.kernel.source import version_key
+from orchestration.kernel.fetch import version_key
+from orchestration.kernel.patches import config_hash
 
 OVERRIDE = "CLOSLOOP_KERNEL"
 BINARY = "linux"
@@ -76,8 +76,7 @@ def find_kernel() -> Kernel | None:
     That is $CLOSLOOP_KERNEL if set. Otherwise it is the kernel of the newest source that has
     the configuration of this version of the program.
 
-    Raises:
-        InputError: $CLOSLOOP_KERNEL is not a user-mode Linux kernel.
+    Raises InputError if $CLOSLOOP_KERNEL is not a user-mode Linux kernel.
     """
     if override := os.environ.get(OVERRIDE):
         return _overridden(Path(override).expanduser().absolute())
@@ -86,12 +85,7 @@ def find_kernel() -> Kernel | None:
 
 
 def require_kernel() -> Kernel:
-    """Return the kernel to boot.
-
-    Raises:
-        NotReadyError: there is none.
-        InputError: $CLOSLOOP_KERNEL is not a user-mode Linux kernel.
-    """
+    """Return the kernel to boot. Raises NotReadyError without, InputError as `find_kernel` does."""
     kernel = find_kernel()
     if kernel is None:
         raise NotReadyError(
@@ -110,8 +104,9 @@ def built_kernels() -> list[Kernel]:
         manifest = _read_manifest(path)
         binary = path.with_name(BINARY)
         if manifest and manifest.config_hash == wanted and binary.is_file():
-            kernels.append(Kernel(binary, manifest.version, manifest.key, manifest))
-    return sorted(kernels, key=lambda kernel: _age_key(kernel.manifest))
+            kernel = Kernel(binary, manifest.version, manifest.key, manifest)
+            kernels.append(((version_key(manifest.version), manifest.built_at), kernel))
+    return [kernel for _, kernel in sorted(kernels, key=lambda aged: aged[0])]
 
 
 def install(binary: Path, log: Path, manifest: Manifest) -> Kernel:
@@ -134,10 +129,9 @@ def install(binary: Path, log: Path, manifest: Manifest) -> Kernel:
 
 @contextmanager
 def build_lock(on_wait: Callable[[], None]) -> Iterator[Path]:
-    """Hold the cache's build lock; call `on_wait` before waiting if another process holds it.
+    """Hold the cache's build lock; yield the folder of built kernels, which then exists.
 
-    Yields:
-        the folder of built kernels, which then exists.
+    `on_wait` is called before waiting if another process holds it.
     """
     folder = kernel_folder()
     try:
@@ -154,10 +148,6 @@ def build_lock(on_wait: Callable[[], None]) -> Iterator[Path]:
             on_wait()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
-
-
-def _age_key(manifest: Manifest | None) -> tuple[tuple[int, ...], str]:
-    return (version_key(manifest.version), manifest.built_at) if manifest else ((), "")
 
 
 def _read_manifest(path: Path) -> Manifest | None:

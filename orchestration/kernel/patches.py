@@ -1,4 +1,4 @@
-"""Patches of the virtual-time kernel's source, as exact replacements.
+"""Patches of the virtual-time kernel's source, as exact replacements, and its configuration.
 
 User-mode Linux keeps virtual time in steps of 256 ns, sets no timer less than 500 ns ahead, and
 charges 256 ns for each reading of the clock. At 100 Gbit/s a full frame takes 123 ns: with those
@@ -31,7 +31,9 @@ trial to the bit; otherwise the state is random.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,8 +201,7 @@ REPLACEMENTS = (
 def patch_tree(tree: Path) -> None:
     """Patch the source in `tree`. A symbolic link becomes a file; its target stays unchanged.
 
-    Raises:
-        NotReadyError: the source lacks the expected text; nothing was changed.
+    Raises NotReadyError if the source lacks the expected text; nothing was changed.
     """
     texts: dict[str, str] = {}
     for change in REPLACEMENTS:
@@ -239,3 +240,47 @@ def mirror_tree(tree: Path, mirror: Path) -> None:
         for name in (*files, *links):
             (here / name).symlink_to(Path(folder) / name)
         folders[:] = [name for name in folders if name != ".git"]
+
+
+FRAGMENT = Path(__file__).with_name("config.fragment")
+
+_SET = re.compile(r"^(CONFIG_\w+)=(.+)$")
+_UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
+_OFF = "n"
+
+
+def options(text: str) -> dict[str, str]:
+    """Return the settings of a `.config` or a fragment, by name; `n` stands for "is not set"."""
+    found = {}
+    for line in text.splitlines():
+        if match := _SET.match(line.strip()):
+            found[match[1]] = match[2]
+        elif match := _UNSET.match(line.strip()):
+            found[match[1]] = _OFF
+    return found
+
+
+def fragment_options() -> dict[str, str]:
+    """Return the options of the virtual-time kernel, on top of `defconfig`."""
+    return options(FRAGMENT.read_text())
+
+
+def unmet_options(config: str) -> list[str]:
+    """Return a line for each option of the fragment that `config`, a full `.config`, lacks.
+
+    An option that `config` does not name is off: Kconfig omits options that cannot be chosen.
+    """
+    got = options(config)
+    return [
+        f"{name}={got.get(name, _OFF)} instead of {wanted}"
+        for name, wanted in fragment_options().items()
+        if got.get(name, _OFF) != wanted
+    ]
+
+
+def config_hash() -> str:
+    """Return a hash of the fragment's options, the source's patches and the data path."""
+    lines = sorted(f"{name}={value}" for name, value in fragment_options().items())
+    lines += [repr(change) for change in REPLACEMENTS]
+    lines += [path.read_text() for path in DATA_PATH]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

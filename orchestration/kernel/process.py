@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from orchestration.core.errors import NotReadyError
 
@@ -38,21 +38,12 @@ class LoggedRunner:
     ) -> str:
         """Run `argv` to its end and return its output, standard error included.
 
-        Raises:
-            NotReadyError: `check` is set and the program failed; says `what` failed, with the end
-                of the output.
+        Raises NotReadyError if `check` is set and the program failed; says `what` failed,
+        with the end of the output.
         """
         printed: list[str] = []
         with self._logging(argv) as log:
-            process = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = self._start(argv, stdout=subprocess.PIPE, cwd=cwd)
             with _ended_with_us(process):
                 assert process.stdout is not None
                 for raw in process.stdout:
@@ -76,19 +67,11 @@ class LoggedRunner:
     ) -> None:
         """Run `argv` with `source` as its input; `on_bytes` gets the number of bytes fed so far.
 
-        Raises:
-            NotReadyError: the program failed; says `what` failed, and where its output is.
+        Raises NotReadyError if the program failed; says `what` failed, and where its output is.
         """
         fed = 0
         with self._logging(argv) as log:
-            process = subprocess.Popen(
-                argv,
-                env=self._env,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = self._start(argv, stdin=subprocess.PIPE, stdout=log)
             with _ended_with_us(process):
                 assert process.stdin is not None
                 # If it dies before it has read everything, its exit code and output say why.
@@ -100,6 +83,18 @@ class LoggedRunner:
                 with suppress(BrokenPipeError):
                     process.stdin.close()
         self._check(process, what, "", remedy)
+
+    def _start(
+        self, argv: Sequence[str], stdin: int = subprocess.DEVNULL, **more: Any
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv,
+            env=self._env,
+            stdin=stdin,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **more,
+        )
 
     @contextmanager
     def _logging(self, argv: Sequence[str]) -> Iterator[BinaryIO]:
@@ -127,13 +122,9 @@ def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
             yield
             process.wait()
         except BaseException:
-            _end_group(process)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_S)
             raise
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)

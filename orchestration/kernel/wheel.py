@@ -15,9 +15,9 @@ from collectors.bpf.compile import FLOW_TABLE, flow_table_object
 from orchestration.core.errors import NotReadyError
 from orchestration.core.packaged import BPF, KERNEL, PACKAGE, SOURCES
 from orchestration.core.provenance import versions
-from orchestration.kernel import headers, patches
+from orchestration.kernel import build, patches
 from orchestration.kernel.cache import BINARY, MANIFEST, Kernel, Manifest
-from orchestration.kernel.config import FRAGMENT
+from orchestration.kernel.patches import FRAGMENT
 
 _DISTRIBUTION = "closloop-kernel"
 _LICENCE = Path(__file__).parent / "GPL-2.0-only.txt"
@@ -37,8 +37,7 @@ is: GPL-2.0-only.txt. The BPF programs are under the licence that each names.
 def make_wheel(kernel: Kernel, folder: Path) -> Path:
     """Write the wheel of a kernel into `folder`, and return its path. An older one is replaced.
 
-    Raises:
-        NotReadyError: the kernel was not built by this program, or the library wheel is missing.
+    Raises NotReadyError if this program did not build the kernel, or the library wheel is missing.
     """
     if kernel.manifest is None:
         raise NotReadyError(
@@ -86,7 +85,7 @@ def _fill(package: Path, binary: Path, manifest: Manifest, closloop: str) -> Non
     (sources / "net_closloop").mkdir(parents=True)
     for source in patches.DATA_PATH:
         shutil.copy(source, sources / "net_closloop")
-    scripts = (Path(patches.__file__), Path(headers.__file__), headers.SCRIPT)
+    scripts = (Path(patches.__file__), Path(build.__file__), build.SCRIPT)
     for source in (*scripts, FRAGMENT, FLOW_TABLE, _LICENCE):
         shutil.copy(source, sources)
     (sources / "README.md").write_text(

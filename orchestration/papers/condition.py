@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from orchestration.analysis.detectable import detectable, noncentrality
 from orchestration.analysis.flow_figures import DoneFlows, values_of
 from orchestration.analysis.hierarchical import (
+    LEAST_BEYOND,
     NO_DIFFERENCE,
+    beyond,
     pooled_difference,
     pooled_estimate,
+    pooled_tail,
+    tail_difference,
     units,
 )
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.statistics import (
-    CONFIDENCE,
-    Estimate,
-    PairedDifference,
-)
-from orchestration.analysis.tails import LEAST_BEYOND, beyond, pooled_tail, tail_difference
+from orchestration.analysis.statistics import Estimate, PairedDifference
+from orchestration.analysis.student_t import CONFIDENCE, detectable, noncentrality
 from orchestration.core.records import Floats
 from orchestration.papers.claims import When
 

@@ -11,7 +11,7 @@ import numpy as np
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.blocks import verdict_table
 from orchestration.analysis.comparison.causes import ORDER
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison, compare_runs
 from orchestration.render.markdown import markdown_table, rows_table
 from orchestration.render.numbers import percents

@@ -16,10 +16,15 @@ from typing import Literal
 
 import numpy as np
 
-from orchestration.analysis.hierarchical import DRAWS, draw_counts, pooled_difference, stretched
+from orchestration.analysis.hierarchical import (
+    DRAWS,
+    draw_counts,
+    drawn_tails,
+    pooled_difference,
+    stretched,
+)
 from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.analysis.statistics import PairedDifference, t_interval
-from orchestration.analysis.tails import drawn_tails
 from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.papers.claims import Section, When
 from orchestration.papers.condition import TRANSPORT, Condition, Repeat, in_order

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.flow_figures import DoneFlows, done_flows
-from orchestration.analysis.flow_progress import FlowProgress, flow_progress
+from orchestration.analysis.flow_figures import DoneFlows, FlowProgress, done_flows, flow_progress
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.networks import check_network
 from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
+from orchestration.analysis.stamp import check_network
 from orchestration.analysis.trial_figures import of_flows, of_progress, throughput_figures
 from orchestration.core.condition import (
     BEST_STATIC,

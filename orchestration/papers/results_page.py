@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestration.analysis.hierarchical import LEAST_BEYOND
 from orchestration.analysis.metrics import HEADROOM, METRICS
-from orchestration.analysis.tails import LEAST_BEYOND
 from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
 from orchestration.papers.answer import (
@@ -36,7 +36,7 @@ from orchestration.papers.section_part import section_part
 from orchestration.papers.verdicts import ClaimResult, evaluate_claim
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent_span
-from orchestration.results.found import recorded_files
+from orchestration.results.reader import recorded_files
 
 INTRODUCTION = f"""\
 Headroom is what any tuner can win: by how much the single best static setting (`best-static`) is

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from orchestration.analysis.hierarchical import LEAST_BEYOND
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.tails import LEAST_BEYOND
 from orchestration.core.capabilities import capabilities
 from orchestration.papers.answer import (
     claim_text,

@@ -145,7 +145,7 @@ def fidelity(
     from orchestration.core.outputs import check_outputs
     from orchestration.papers.catalogue import load_scenarios
     from orchestration.papers.fidelity import fidelity_page
-    from orchestration.results.found import recorded_files
+    from orchestration.results.reader import recorded_files
 
     notes = campaigns / "causes.md"
     check_outputs([output], [notes, *campaigns.glob("*.y*ml"), *recorded_files([runs])])
@@ -228,7 +228,7 @@ def headroom(
     from orchestration.core.outputs import check_outputs
     from orchestration.papers.headroom_map import made_of, to_json
     from orchestration.papers.map_page import group_table, map_files, summary
-    from orchestration.results.found import recorded_files
+    from orchestration.results.reader import recorded_files
 
     if output is not None:
         beside = [output.with_suffix(end) for end in (".json", ".svg")]

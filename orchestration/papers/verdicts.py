@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestration.analysis.detectable import detectable
-from orchestration.analysis.hierarchical import units
+from orchestration.analysis.hierarchical import LEAST_BEYOND, units
 from orchestration.analysis.statistics import Estimate, PairedDifference
-from orchestration.analysis.tails import LEAST_BEYOND
+from orchestration.analysis.student_t import detectable
 from orchestration.papers.claims import Claim
 from orchestration.papers.condition import Condition
 from orchestration.papers.results import SectionResult, fits, is_placebo, placebo_of

@@ -22,12 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack
+from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack, shapers_late_ns
 from inventory.routing import next_hops
-from inventory.scale import shapers_late_ns
 from orchestration.agent.linux.qdiscs import CLASS_TOS
+from orchestration.backends.common.linux import (
+    host_queues,
+    host_sysctls,
+    switch_queues,
+    switch_sysctls,
+)
 from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
-from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.core.errors import InputError
 from orchestration.core.trial import HostSpec
 

@@ -17,14 +17,9 @@ import numpy as np
 Trace = dict[str, Any]
 # numpy dtype -> plotly.js dtype
 _NUMBERS = {
-    "int8": "i1",
-    "uint8": "u1",
-    "int16": "i2",
-    "uint16": "u2",
-    "int32": "i4",
-    "uint32": "u4",
-    "float32": "f4",
-    "float64": "f8",
+    **{f"int{8 * size}": f"i{size}" for size in (1, 2, 4)},
+    **{f"uint{8 * size}": f"u{size}" for size in (1, 2, 4)},
+    **{f"float{8 * size}": f"f{size}" for size in (4, 8)},
 }
 
 
@@ -96,16 +91,14 @@ class Figure:
     def add_vline(self, x: float, line: Mapping[str, Any]) -> None:
         """Draw a vertical line across each panel."""
         for row in range(1, self._rows + 1):
-            ends = {"x0": x, "x1": x, "y0": 0, "y1": 1}
             refs = {"xref": _axis("x", row), "yref": f"{_axis('y', row)} domain"}
-            self.add_shape(type="line", **ends, **refs, line=line)
+            self.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, **refs, line=line)
 
     def add_hline(self, y: float, line: Mapping[str, Any]) -> None:
         """Draw a horizontal line across each panel."""
         for row in range(1, self._rows + 1):
-            ends = {"x0": 0, "x1": 1, "y0": y, "y1": y}
             refs = {"xref": f"{_axis('x', row)} domain", "yref": _axis("y", row)}
-            self.add_shape(type="line", **ends, **refs, line=line)
+            self.add_shape(type="line", x0=0, x1=1, y0=y, y1=y, **refs, line=line)
 
     def top(self, row: int) -> float:
         """Return the position of a panel's upper edge, as a share of the height."""

@@ -151,15 +151,7 @@ def end_labels(
     placed = -math.inf
     for name, (x, y) in sorted(known.items(), key=lambda item: item[1][1]):
         placed = max(y, placed + 0.075 * span)
-        figure.add_annotation(
-            x=x,
-            y=placed,
-            text=f"<b>{short(name)}</b>",
-            font={"color": readable(colours[name]), "size": 13},
-            xanchor="left",
-            xshift=8,
-            showarrow=False,
-        )
+        write_name(figure, name, colours[name], x=x, y=placed, xanchor="left", xshift=8)
 
 
 def name_line(
@@ -169,16 +161,18 @@ def name_line(
 
     The point is in axis units, so logarithms on log axes.
     """
-    figure.add_annotation(
-        x=x,
-        y=y,
-        text=f"<b>{short(name)}</b>",
-        font={"color": readable(colour), "size": 13},
-        xanchor="left",
-        xshift=6,
-        yshift=6 if above else -9,
-        showarrow=False,
-    )
+    yshift = 6 if above else -9
+    write_name(figure, name, colour, x=x, y=y, xanchor="left", xshift=6, yshift=yshift)
+
+
+def write_name(figure: Figure, name: str, colour: str, **at: Any) -> None:
+    """Write a name in bold and in its colour; `at` has plotly.js' attributes of its position."""
+    place = {key: at.pop(key) for key in ("x", "xref", "y", "yref") if key in at}
+    look: dict[str, Any] = {
+        "text": f"<b>{short(name)}</b>",
+        "font": {"color": readable(colour), "size": 13},
+    }
+    figure.add_annotation(**place, **look, **at, showarrow=False)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -23,10 +23,10 @@ from orchestration.render.page import (
     Links,
     Page,
     Paragraph,
+    Picture,
     Pictures,
     Section,
 )
-from orchestration.render.picture import Picture
 from orchestration.render.table import Column, Row, Table, Text, spans
 
 # The page must work offline, so it may fetch nothing.
@@ -209,22 +209,17 @@ class _Pictures:
     def _link(self, picture: Picture, prefix: str) -> str:
         if not picture.data:
             return ""
-        name = self._free(prefix + _UNSAFE.sub("-", picture.name).strip("-")) + ".csv"
-        text = csv_text(picture.data)
-        self.tables[name] = text
+        base = prefix + _UNSAFE.sub("-", picture.name).strip("-")
+        name, number = f"{base}.csv", 1
+        while name in self.tables:  # another picture has it
+            number += 1
+            name = f"{base}-{number}.csv"
+        self.tables[name] = text = csv_text(picture.data)
         # quote() keeps the characters that a URL allows; most of the others are commas
         address = f"data:text/csv;charset=utf-8,{quote(text, safe=',:()')}"
         label = f"Data of this picture: {name}"
         link = element("a", "CSV", css="csv", download=name, href=address, aria_label=label)
         return f" {link}"
-
-    def _free(self, name: str) -> str:
-        """Return the name, with a number appended if another picture has it."""
-        number, free = 1, name
-        while f"{free}.csv" in self.tables:
-            number += 1
-            free = f"{name}-{number}"
-        return free
 
     def script(self) -> str:
         """Return the script that draws the pictures, if there are any."""

@@ -13,6 +13,7 @@ from orchestration.core.units import format_duration, format_rate, format_size
 
 Unit = Literal["ns", "bytes", "bps", "share", "ratio", "count"]
 NOTHING = "–"
+_FORMATS = {"ns": format_duration, "bytes": format_size, "bps": format_rate}
 # Shares closer to 0 than this are 0, without a sign, where two decimals of a percent are shown.
 NO_SHARE = 5e-5
 
@@ -38,12 +39,8 @@ def quantity(value: float, unit: Unit) -> str:
     """Return the value with its unit: `1.21ms`, `64.3KB`, `12.3%`, `3.05`; `–` for NaN."""
     if not math.isfinite(value):
         return NOTHING
-    if unit == "ns":
-        return format_duration(value, _decimals(value))
-    if unit == "bytes":
-        return format_size(value, _decimals(value))
-    if unit == "bps":
-        return format_rate(value, _decimals(value))
+    if unit in _FORMATS:
+        return _FORMATS[unit](value, _decimals(value))
     if unit == "share":
         percent = 100 * value
         return f"{percent:.{2 if abs(percent) < 1 else 1}f}%"
@@ -111,9 +108,9 @@ def signed(value: float, unit: Unit, digits: int = 2) -> str:
     """Return a difference with its sign, in fixed decimals of its unit: `+1.25us`, `-64KB`."""
     if math.isnan(value):
         return NOTHING
-    show = {"ns": format_duration, "bytes": format_size, "bps": format_rate}
-    sign = "+" if value >= 0 else "-"
-    return f"{sign}{show[unit](abs(value), digits)}" if unit in show else f"{value:+.{digits}f}"
+    if unit not in _FORMATS:
+        return f"{value:+.{digits}f}"
+    return f"{'+' if value >= 0 else '-'}{_FORMATS[unit](abs(value), digits)}"
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -11,13 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from orchestration.render.page import (
-    Block,
-    Heading,
-    Items,
-    Paragraph,
-    Section,
-)
+from orchestration.render.page import Block, Heading, Items, Paragraph, Section
 from orchestration.render.table import Row, Span, Style, Table, Text, joined, plain_text, spans
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from inventory.files import load_testbed
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
-from orchestration.core.topology import Testbed
-from orchestration.replay.campaign_file import campaign_text
-from orchestration.replay.drafts import Draft, ReplayRequest, drafts
-from orchestration.replay.testbed_file import with_rates, write_testbed
+from orchestration.replay.campaign_file import campaign_lines, parse_rate, with_rates, write_testbed
+from orchestration.replay.drafts import Draft, drafts
+from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
@@ -42,10 +41,8 @@ def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> 
     names = [_name(request, draft) for draft in found]
     if len(set(names)) < len(names):
         names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
-    return tuple(
-        write_replay(request, draft, name, out, fresh=fresh)
-        for draft, name in zip(found, names, strict=True)
-    )
+    both = zip(found, names, strict=True)
+    return tuple(write_replay(request, draft, name, out, fresh=fresh) for draft, name in both)
 
 
 def _name(request: ReplayRequest, draft: Draft) -> str:
@@ -55,7 +52,7 @@ def _name(request: ReplayRequest, draft: Draft) -> str:
     else:
         others = [entry.label for entry in draft.others]
         rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
-        rates += ["rates"] if request.rates else []
+        rates += ["rates"] if request.rate else []
         rates += ["thresholds"] if request.scale_thresholds else []
         place = Path(request.testbed).stem
         words = [draft.parent, draft.apart, "replay", *others, place, *rates, draft.backend]
@@ -70,10 +67,18 @@ def write_replay(
     target = out / f"{name}{INPUTS_SUFFIX}"
     try:
         with partial_folder(target) as partial:
-            testbed = _testbed(request, draft)
+            testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
+            if testbed is None:
+                remedy = (
+                    "name it with --testbed: a name of `closloop inventory list`, or a file of "
+                    "your own"
+                )
+                what = "a file of flows says nothing of its testbed"
+                raise InputError.single(str(request.run), what, remedy)
+            testbed = with_rates(testbed, request.scale_rates, dict(map(parse_rate, request.rate)))
             write_testbed(partial / TESTBED_FILE, testbed)
             campaign = draft.write(partial, testbed, name)
-            text = campaign_text(campaign, TESTBED_FILE)
+            text = "\n".join([*campaign_lines(campaign, TESTBED_FILE), ""])
             (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
             read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
             _put(partial, target, out / name, fresh, read)
@@ -84,23 +89,10 @@ def write_replay(
             "make room there, make it writable, or choose another place with --out",
             InputError,
         ) from error
-    return Replay(target / CAMPAIGN_FILE, (*draft.notes, *_changed(draft.testbed, testbed)))
-
-
-def _testbed(request: ReplayRequest, draft: Draft) -> Testbed:
-    testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
-    if testbed is None:
-        raise InputError.single(
-            str(request.run),
-            "a file of flows says nothing of its testbed",
-            "name it with --testbed: a name of `closloop inventory list`, or a file of your own",
-        )
-    return with_rates(testbed, request.scale_rates, request.rates)
-
-
-def _changed(before: Testbed | None, after: Testbed) -> Iterable[str]:
-    if before is not None and before.name != after.name:
-        yield f"testbed {after.name} in place of {before.name}"
+    notes = draft.notes
+    if draft.testbed is not None and draft.testbed.name != testbed.name:
+        notes = (*notes, f"testbed {testbed.name} in place of {draft.testbed.name}")
+    return Replay(target / CAMPAIGN_FILE, notes)
 
 
 def _put(

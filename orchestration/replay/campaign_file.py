@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inventory.strictyaml import parse
+from inventory.files import load_testbed
+from inventory.strictyaml import parse, suggest
+from inventory.testbed_json import testbed_to_json
 from orchestration.campaign.controls import written
 from orchestration.core.capabilities import capabilities
 from orchestration.core.congestion import CONTROLS
 from orchestration.core.errors import InputError, unreadable
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.problems import of_value
 from orchestration.core.roce import (
     BDP_WINDOW,
     DCQCN_SETS,
@@ -23,8 +28,10 @@ from orchestration.core.roce import (
     RoceSpec,
     is_former_hpcc,
 )
+from orchestration.core.switch import SwitchSpec
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
-from orchestration.core.units import whole_duration
+from orchestration.core.units import UnitError, parse_rate_bps, whole_duration, whole_rate
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"
@@ -54,12 +61,8 @@ class ReplayCampaign:
     clock: ClockName = ""
 
 
-def campaign_text(campaign: ReplayCampaign, testbed_file: str) -> str:
-    """Return the campaign file's text."""
-    return "\n".join([*_lines(campaign, testbed_file), ""])
-
-
-def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
+def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
+    """Yield the campaign file's lines."""
     yield "# Written by closloop replay; docs/replay.md says what is in it."
     yield f"campaign: {campaign.name}"
     yield f"testbed: {testbed_file}"
@@ -76,27 +79,14 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {whole_duration(value)}"
-    modes = capabilities(campaign.backend).modes
     control = (campaign.host or HostSpec()).congestion_control
-    several = sum(control in mode.controls for mode in modes) > 1
+    several = sum(control in mode.controls for mode in capabilities(campaign.backend).modes) > 1
     if several or campaign.fabric != LINUX:
         yield f"fabric: {mapping(vars(campaign.fabric))}"
     if campaign.load_balancing != ECMP:
         yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
-        settings: dict[str, Any] = {"min_rto": whole_duration(campaign.host.min_rto_ns)}
-        if campaign.host.loss_detection != HostSpec().loss_detection:
-            settings["loss_detection"] = campaign.host.loss_detection
-        # the default is left out: it would be refused where traffic classes have their own
-        if campaign.host.congestion_control != HostSpec().congestion_control:
-            settings["congestion_control"] = campaign.host.congestion_control
-        if campaign.host.roce is not None and campaign.host.roce.program:
-            numbers = [value for _, value in campaign.host.roce.values]
-            own = {"program": campaign.host.roce.program, "parameters": numbers}
-            settings["congestion_control"] = own
-        if campaign.host.roce is not None:
-            settings["roce"] = _roce(campaign.host.roce)
-        yield f"host: {mapping(settings)}"
+        yield f"host: {mapping(_host(campaign.host))}"
     if campaign.faults:
         yield "faults:"
     for fault in campaign.faults:
@@ -109,6 +99,21 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield "  trials:"
     for item in campaign.parent_trials:
         yield f"    - {mapping(item)}"
+
+
+def _host(host: HostSpec) -> dict[str, Any]:
+    settings: dict[str, Any] = {"min_rto": whole_duration(host.min_rto_ns)}
+    # the default is left out: it would be refused where traffic classes have their own
+    for name in ("loss_detection", "congestion_control"):
+        if getattr(host, name) != getattr(HostSpec(), name):
+            settings[name] = getattr(host, name)
+    if host.roce is not None:
+        if host.roce.program:
+            numbers = [value for _, value in host.roce.values]
+            own = {"program": host.roce.program, "parameters": numbers}
+            settings["congestion_control"] = own
+        settings["roce"] = _roce(host.roce)
+    return settings
 
 
 def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
@@ -187,12 +192,11 @@ def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
             fields = parse(text, _OPTION).data
         name = fields.get("name")
         if not isinstance(name, str) or not name or name == RECORDED:
-            raise InputError.single(
-                _OPTION,
-                f"{text!r} names no tuner",
+            remedy = (
                 "like amt, or '{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}'; "
-                f"{RECORDED} alone repeats the recorded actions",
+                f"{RECORDED} alone repeats the recorded actions"
             )
+            raise InputError.single(_OPTION, f"{text!r} names no tuner", remedy)
         entries.append(TunerEntry(fields, str(fields.get("label") or name)))
     return tuple(entries)
 
@@ -234,3 +238,125 @@ def mapping(values: Mapping[str, object]) -> str:
     """Return a mapping of strings, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
     pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return "{" + ", ".join(pairs) + "}"
+
+
+_REMEDY = "name a testbed file of your own with --testbed"
+
+
+def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Testbed:
+    """Return the testbed with every rate multiplied by `scale` and the rates of `changed` set.
+
+    `changed` maps names of links such as `leaf1-spine2` to rates in bit/s. A testbed with changed
+    rates gets another name. Raises InputError for an unknown link, and for rates below 1 bit/s.
+    """
+    if not (math.isfinite(scale) and scale > 0):
+        what = f"{scale:g} is no factor for rates"
+        raise InputError.single("--scale-rates", what, "use more than 0: 0.5 halves them")
+    unknown = [name for name in changed if name not in testbed.links_by_name]
+    if unknown:
+        known = testbed.links_by_name
+        remedy = suggest(unknown[0], known) or f"its first is {next(iter(known), 'none')}: "
+        what = f"testbed {testbed.name} has no link {unknown[0]!r}"
+        raise InputError.single("--rate", what, f"{remedy}a link is named by its two devices")
+    rates = [round(link.rate_bps * scale) for link in testbed.links]
+    for name, rate_bps in changed.items():
+        for index in testbed.links_by_name[name]:
+            rates[index] = rate_bps
+    if min(rates, default=1) < 1:
+        what = f"{scale:g} leaves a link without a rate"
+        raise InputError.single("--scale-rates", what, "use a larger factor")
+    if rates == [link.rate_bps for link in testbed.links]:
+        return testbed
+    links = tuple(dataclasses.replace(link, rate_bps=rates[link.index]) for link in testbed.links)
+    ports = tuple(dataclasses.replace(port, rate_bps=rates[port.link]) for port in testbed.ports)
+    ending = "-rates" if changed else f"-x{scale:g}"
+    return dataclasses.replace(testbed, name=testbed.name[:48] + ending, links=links, ports=ports)
+
+
+def parse_rate(text: str) -> tuple[str, int]:
+    """Return a link's name and its rate in bit/s from `leaf1-spine2=50G`, or `...=50Gbps`.
+
+    Raises InputError.
+    """
+    name, equals, value = text.partition("=")
+    unit = "bps" if value[-1:] in ("K", "M", "G", "T") else ""
+    try:
+        rate_bps = parse_rate_bps(value + unit)
+    except UnitError as error:
+        raise InputError([of_value(error, repr(text)).at("--rate")]) from error
+    if not equals or not name or rate_bps < 1:
+        raise InputError.single("--rate", f"{text!r} is no link's rate", "like leaf1-spine2=50G")
+    return name, rate_bps
+
+
+def write_testbed(path: Path, testbed: Testbed) -> None:
+    """Write the testbed as a file from which `load_testbed` reads an equal one.
+
+    Raises InputError if a testbed file cannot describe this one: it has ports with names of their
+    own, or buffers that differ between ports.
+    """
+    path.write_text(_text(testbed), encoding="utf-8")
+    try:
+        again = load_testbed(str(path))
+    except InputError as error:
+        what = f"testbed {testbed.name} cannot be a testbed file: {error.problems[0].what}"
+        raise InputError.single("testbed.json", what, _REMEDY) from error
+    before, after = _content(testbed), _content(again)
+    different = [key for key in before if before[key] != after.get(key)]
+    if different:
+        what = f"testbed {testbed.name} cannot be a testbed file: its {different[0]} would differ"
+        raise InputError.single("testbed.json", what, _REMEDY)
+
+
+def _content(testbed: Testbed) -> dict[str, Any]:
+    """Return the content of a testbed. Hosts and switches may be mixed or listed separately."""
+    tiers = {device.name: device.tier for device in testbed.devices}
+    return {**testbed_to_json(testbed), "devices": (testbed.hosts, testbed.switches, tiers)}
+
+
+def _text(testbed: Testbed) -> str:
+    tiers = {device.name: device.tier for device in testbed.devices}
+    buffer_bytes = max((port.buffer_bytes for port in testbed.switch_ports), default=0)
+    lines = [
+        "# Written by closloop replay, from the testbed.json of a trial.",
+        "kind: custom",
+        f"name: {quoted(testbed.name)}",
+        f"source: {quoted(testbed.source)}",
+        f"mtu: {testbed.mtu_bytes}B",
+        f"framing: {testbed.framing_bytes}B",
+        _switch(testbed, testbed.switch) if testbed.switch else f"buffer: {buffer_bytes}B",
+    ]
+    if testbed.classes:
+        lines.append("classes:")
+    for klass in testbed.classes:
+        own = {"congestion_control": klass.congestion_control} if klass.congestion_control else {}
+        lines.append(f"  - {mapping({'name': klass.name, 'weight': klass.weight, **own})}")
+    lines += [f"hosts: {json.dumps(testbed.hosts)}", "switches:"]
+    lines += [f"  - {mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches]
+    lines.append("links:")
+    for link in testbed.links:
+        ends = {"a": testbed.ports[link.a].device, "b": testbed.ports[link.b].device}
+        figures = {"rate": whole_rate(link.rate_bps), "delay": whole_duration(link.delay_ns)}
+        lines.append(f"  - {mapping({**ends, **figures})}")
+    return "\n".join([*lines, ""])
+
+
+def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
+    """Return the line of a shared buffer; all that a file may leave out is said."""
+    names = [klass.name for klass in testbed.classes]
+    alpha: object = dict(zip(names, spec.alpha, strict=True)) if names else spec.alpha[0]
+    said = {
+        "buffer": f"{spec.buffer_bytes}B",
+        "alpha": alpha,
+        "pfc": [klass if names else spec.priorities[klass] for klass in spec.lossless],
+        "headroom": f"{spec.headroom_bytes}B" if spec.headroom_bytes else "auto",
+        "xoff": f"{spec.xoff_bytes}B",
+        "xon_offset": f"{spec.xon_offset_bytes}B",
+        "quanta": spec.quanta,
+        "watchdog": {
+            "detect": whole_duration(spec.detect_ns),
+            "restore": whole_duration(spec.restore_ns),
+            "action": spec.action,
+        },
+    }
+    return f"switch: {json.dumps(said)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +34,20 @@ from orchestration.replay.campaign_file import (
     recorded_tuner,
     with_checkpoint,
 )
-from orchestration.replay.parents import Group, find_parents, group_parents
 from orchestration.replay.recordings import (
+    Group,
     class_order,
+    find_parents,
+    group_parents,
     keeps_numbers,
     schedule_of,
     shared_schedule,
     write_actions,
 )
+from orchestration.replay.request import ReplayRequest
 from orchestration.replay.substitutions import (
-    Choices,
     balances,
+    check_choices,
     fabric_of,
     has_roce,
     host_under,
@@ -63,36 +66,6 @@ _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
 # Of one trial. The campaign file of a replay lists each, and may have 8 MiB.
 _MAX_REPEATS = 10_000
-
-
-@dataclass(frozen=True)
-class ReplayRequest:
-    """The runs to replay, the backend, and the changes.
-
-    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` selects trials of a run.
-    `tuners` are names or mappings as in a campaign file; `recorded` means the recorded actions.
-    `rates` are in bit/s, by name of the link. An empty `backend` or `testbed` and `repeats` of None
-    mean the recorded ones. An empty `name` is replaced by a generated one. `congestion_control` and
-    `without` name what takes the place of what cannot be carried over (`replay.substitutions`).
-    """
-
-    run: Path
-    backend: str = ""
-    tuners: tuple[str, ...] = (RECORDED,)
-    trials: str = ""
-    repeats: int | None = None
-    name: str = ""
-    testbed: str = ""
-    scale_rates: float = 1.0
-    rates: Mapping[str, int] = field(default_factory=dict)
-    scale_thresholds: bool = False
-    congestion_control: str = ""
-    without: tuple[str, ...] = ()
-
-    @property
-    def choices(self) -> Choices:
-        """What the user names in place of what cannot be carried over."""
-        return Choices(self.congestion_control, self.without, self.testbed)
 
 
 def backend_of(request: ReplayRequest, recorded: str) -> str:
@@ -124,40 +97,33 @@ class Draft:
 
 
 def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
-    """Return one draft per campaign. Raises InputError for trials that cannot be replayed."""
-    return (_of_flows(request),) if request.run.is_file() else _of_runs(request)
-
-
-def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
-    """Return a draft for each group of trials that one campaign can replay.
+    """Return a draft for each group of trials that one campaign can replay, or for a flow file.
 
     Raises InputError for trials that cannot be replayed.
     """
     others = other_tuners(request.tuners)
-    return tuple(
-        _draft(request, group, others)
-        for group in group_parents(find_parents(request.run, request.trials))
-    )
+    if request.run.is_file():
+        return (_of_flows(request, others),)
+    groups = group_parents(find_parents(request.run, request.trials))
+    return tuple(_draft(request, group, others) for group in groups)
 
 
 def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
     trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if not capabilities(backend).runs:
-        raise InputError.single(
-            str(request.run),
-            "it was imported, and nothing runs where it came from",
-            "say where to replay it: --on emulated",
-        )
+        what = "it was imported, and nothing runs where it came from"
+        raise InputError.single(str(request.run), what, "say where to replay it: --on emulated")
     group = _chosen(group, request.repeats)
     single = len(group.repeats) == 1
     flows = _FLOWS_FILE if single else f"flows-{REPEAT}.csv"
     order = _class_order(group)
     declared = _declared(trial.spec, order)
-    notes = settle(trial, declared, backend, request.choices)
+    notes = settle(trial, declared, backend, request)
     sent = transport(trial, order, declared, request.congestion_control)
     patterns = _patterns(flows, declared, order, backend, sent.patterns)
-    if not _keeps_numbers(group, order):
+    firsts = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
+    if not all(keeps_numbers(schedule_of(one), order, one.testbed) for one in firsts):
         notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
     with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
     balancing = trial.spec.load_balancing
@@ -190,11 +156,11 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             load_balancing=balancing if balances(backend, balancing) else ECMP,
         )
 
-    alone = len(group.recordings) == 1
+    parent = trial.spec.campaign
+    if len(group.recordings) == 1:
+        parent += f"-{group.first.label}-r{group.first.repeat}"
     return Draft(
-        parent=f"{trial.spec.campaign}-{group.first.label}-r{group.first.repeat}"
-        if alone
-        else trial.spec.campaign,
+        parent=parent,
         apart=group.factors,
         backend=backend,
         testbed=trial.testbed,
@@ -210,17 +176,12 @@ def _chosen(group: Group, repeats: int | None) -> Group:
     if repeats is None:
         return group
     if repeats > len(recorded) > 1:
-        raise InputError.single(
-            "--repeats",
-            f"{repeats} repeats, and {len(recorded)} were recorded",
-            f"use at most {len(recorded)}, or replay one of its trials as often as you like",
-        )
+        what = f"{repeats} repeats, and {len(recorded)} were recorded"
+        remedy = f"use at most {len(recorded)}, or replay one of its trials as often as you like"
+        raise InputError.single("--repeats", what, remedy)
     if repeats > _MAX_REPEATS:
-        raise InputError.single(
-            "--repeats",
-            f"{repeats:,} repeats are more than {_MAX_REPEATS:,}",
-            "use fewer: the file of a replay lists each",
-        )
+        what = f"{repeats:,} repeats are more than {_MAX_REPEATS:,}"
+        raise InputError.single("--repeats", what, "use fewer: the file of a replay lists each")
     kept = recorded[:repeats]
     return Group(group.factors, tuple(r for r in group.recordings if r.repeat in kept))
 
@@ -233,11 +194,6 @@ def _class_order(group: Group) -> tuple[str, ...]:
         found |= dict.fromkeys(class_order(trial, schedule_of(trial)))
     declared = class_names(group.first.spec.traffic)
     return tuple(name for name in declared if name in found) or tuple(found)
-
-
-def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
-    trials = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
-    return all(keeps_numbers(schedule_of(trial), order, trial.testbed) for trial in trials)
 
 
 def _declared(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
@@ -305,13 +261,8 @@ def _listed(
         pairs += [(entry.label, recordings[0]) for entry in others]
         for label, recording in pairs:
             own = recording.spec.seed if seed is None else seed
-            yield {
-                "tuner": label,
-                "repeat": repeat,
-                "seed": own,
-                "trial": recording.id,
-                "sha256": recording.sha256,
-            }
+            trial = {"trial": recording.id, "sha256": recording.sha256}
+            yield {"tuner": label, "repeat": repeat, "seed": own, **trial}
 
 
 def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
@@ -326,17 +277,14 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
         yield repeat, recorded, trial_seed(group.first.spec.seed, repeat, "replay")
 
 
-def _of_flows(request: ReplayRequest) -> Draft:
+def _of_flows(request: ReplayRequest, others: tuple[TunerEntry, ...]) -> Draft:
     """Return the draft of a replay of a flow file. Raises InputError for a bad one.
 
     The trial lasts until the start of the last flow, in whole sampling periods.
     """
     if request.run.suffix != ".csv":
-        raise InputError.single(
-            str(request.run),
-            "is no CSV of flows",
-            f"make one of a capture or of flow records: closloop import flows {request.run}",
-        )
+        remedy = f"make one of a capture or of flow records: closloop import flows {request.run}"
+        raise InputError.single(str(request.run), "is no CSV of flows", remedy)
     problems = []
     if RECORDED in request.tuners:
         remedy = "name a tuner that decides: --tuner secn1"
@@ -350,12 +298,11 @@ def _of_flows(request: ReplayRequest) -> Draft:
         if given:
             problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
     raise_any(problems)
-    request.choices.check()
+    check_choices(request)
     flows = flow_file.read_flows(str(request.run))
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
     backend = backend_of(request, _DEFAULT_BACKEND)
-    others = other_tuners(request.tuners)
     duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
@@ -375,12 +322,4 @@ def _of_flows(request: ReplayRequest) -> Draft:
             fabric=CLOSLOOP if has_roce(backend, host) else LINUX,
         )
 
-    return Draft(
-        parent=request.run.stem,
-        apart="",
-        backend=backend,
-        testbed=None,
-        others=others,
-        notes=(),
-        write=write,
-    )
+    return Draft(request.run.stem, "", backend, None, others, (), write)

@@ -1,29 +1,189 @@
-"""Turn what trials recorded into what a replay reads: their flows, and their actions by knobs."""
+"""What a replay reads of trials: which they are, their flows, and their actions by knobs.
+
+They are the trial of one folder, or the valid trials of a run folder. Those that differ only in
+tuner, seed and repeat form a group, which one campaign can replay.
+"""
 
 from __future__ import annotations
 
 import graphlib
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from inventory.testbed_json import testbed_to_json
+from orchestration.core.condition import in_words, settings, tuner_called
 from orchestration.core.csv_columns import write_csv
-from orchestration.core.errors import InputError
+from orchestration.core.errors import InputError, Problem, gather
+from orchestration.core.files import sha256_of
 from orchestration.core.knobs import ECN, KNOBS, Knob
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import of_repeat
-from orchestration.replay.parents import Group, Recording
-from orchestration.results.reader import TrialResult
+from orchestration.core.trial import TrialSpec, of_repeat
+from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
+from orchestration.results.writer import TRIAL_FILE
 from traffic.schedule import class_names
 from tuners.recorded import columns_of, faults
 
+_GLOB = "*?["
 # A reading that began up to a tenth of a period early still belongs to the sampling time.
 _EARLY_SHARE = 10
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A trial to replay, the SHA-256 of its trial.json, and its label and repeat in the replay."""
+
+    trial: TrialResult
+    sha256: str
+    label: str
+    repeat: int
+
+    @property
+    def id(self) -> str:
+        """The name of its folder."""
+        return self.trial.folder.resolve().name
+
+    @property
+    def spec(self) -> TrialSpec:
+        """The specification of the trial."""
+        return self.trial.spec
+
+
+@dataclass(frozen=True)
+class Group:
+    """The recordings of one campaign, by label and repeat.
+
+    `factors` are those that distinguish it from other groups, such as `load-0.3-size-1MB`.
+    """
+
+    factors: str
+    recordings: tuple[Recording, ...]
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """The repeats that were recorded."""
+        return tuple(sorted({item.repeat for item in self.recordings}))
+
+    @property
+    def first(self) -> Recording:
+        """The first recording; all have the same settings."""
+        return self.recordings[0]
+
+    def of_repeat(self, repeat: int) -> tuple[Recording, ...]:
+        """Return the recordings of a repeat, which all have the same flows."""
+        return tuple(item for item in self.recordings if item.repeat == repeat)
+
+
+def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
+    """Return the trials to replay: the one of a trial's folder, or the valid ones of a run.
+
+    `pattern` selects trials of a run by name, with `*`, `?` and `[...]`. An invalid trial is
+    replayed only if it is given by its folder or by its full name.
+
+    Raises InputError for a folder that is neither, and if no trial is left to replay.
+    """
+    chosen = named_trials(run, pattern, "--trials")
+    one_meant = chosen == [run] or (bool(pattern) and not any(sign in pattern for sign in _GLOB))
+    trials = gather(read_trial, chosen)
+    valid = [trial for trial in trials if one_meant or trial.stamp.valid]
+    if not valid:
+        what = f"none of its {len(trials)} trials is valid"
+        remedy = f"to replay one nevertheless, name it: {trials[0].folder}"
+        raise InputError.single(str(run), what, remedy)
+    return tuple(
+        Recording(one, sha256_of(one.folder / TRIAL_FILE), tuner_called(one.spec), one.spec.repeat)
+        for one in valid
+    )
+
+
+def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
+    """Return the folder of one trial, or those of a run's trials whose names match a pattern.
+
+    Without a pattern these are all. Raises InputError, about the pattern's `option`, for a folder
+    that is neither, and if no name matches.
+    """
+    if (run / TRIAL_FILE).is_file():
+        if pattern:
+            remedy = f"leave {option} out, or give the run's folder: {run.parent}"
+            raise InputError.single(option, f"{run} is the folder of one trial", remedy)
+        return [run]
+    folders = finished_trials(run)
+    if not folders:
+        raise InputError([_nothing(run)])
+    chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
+    if not chosen:
+        what = f"no trial of {run} is called {pattern!r}"
+        remedy = f"its first is {folders[0].name}; * stands for anything"
+        raise InputError.single(option, what, remedy)
+    return chosen
+
+
+def _nothing(run: Path) -> Problem:
+    where = str(run)
+    if not run.exists():
+        remedy = (
+            "give a run folder, runs/<campaign>, or one of its trials (or flows to replay: a CSV)"
+        )
+        return Problem(where, "there is no such file or folder", remedy)
+    runs = sorted(path.name for path in run.iterdir() if finished_trials(path))
+    if runs:
+        return Problem(where, f"holds {len(runs)} runs", f"give one of them: {run / runs[0]}")
+    remedy = "give a run folder with finished trials, runs/<campaign>, or the folder of one trial"
+    return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
+
+
+def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
+    """Return the parents in groups, one per campaign. Repeats keep their numbers, so they pair."""
+    found: dict[str, list[Recording]] = {}
+    for parent in parents:
+        found.setdefault(_key(parent), []).append(parent)
+    groups = []
+    for group in found.values():
+        spec = group[0].spec
+        factors = "-".join(in_words(spec.cell, "-")) or tuner_called(spec)
+        groups.append(Group(factors if len(found) > 1 else "", tuple(_apart(group))))
+    return tuple(groups)
+
+
+def _key(parent: Recording) -> str:
+    """Return a key that is equal for parents that one campaign file can describe.
+
+    It contains the fabric itself instead of the name of its file.
+    """
+    spec = parent.spec
+    shared = settings(replace(spec, testbed="", files={}))
+    times = (spec.duration_ns, spec.drain_ns, spec.action_period_ns)
+    # imported flows have no patterns to distinguish them
+    imported = "" if spec.traffic else parent.label
+    fabric = testbed_to_json(parent.trial.testbed)
+    return json.dumps([shared, times, imported, fabric], sort_keys=True)
+
+
+def _apart(group: Sequence[Recording]) -> list[Recording]:
+    """Return the recordings with unique labels and repeats, sorted by both."""
+    labels = [item.label for item in group]
+    repeats = [item.repeat for item in group]
+    if len(set(zip(labels, repeats, strict=True))) < len(group):
+        # a factor that varies the tuner's own parameters becomes part of its label
+        labels = ["-".join(map(str, item.spec.cell.values())) or item.spec.id for item in group]
+    if len(set(labels)) == 1 and (min(repeats) < 1 or len(set(repeats)) < len(repeats)):
+        repeats = list(range(1, len(group) + 1))
+    seen: dict[tuple[str, int], Recording] = {}
+    for item, label, repeat in zip(group, labels, repeats, strict=True):
+        other = seen.setdefault((label, repeat), replace(item, label=label, repeat=repeat))
+        if other.trial is not item.trial:
+            what = f"is repeat {repeat} of {label!r}, as {other.trial.folder.name} is"
+            remedy = "replay them one by one, or choose with --trials"
+            raise InputError.single(str(item.trial.folder), what, remedy)
+    return [seen[key] for key in sorted(seen)]
 
 
 def write_actions(
@@ -106,11 +266,8 @@ def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
             raise InputError.single("--scale-thresholds", what, "leave it out")
         known[port] = rates[1][port] / rates[0][port]
     factor = np.fromiter((known[port] for port in ports), np.float64, len(ports))
-    new = {
-        name: np.rint(actions[name] * factor).astype(np.int64)
-        for name in ("kmin_bytes", "kmax_bytes")
-    }
-    return {**actions, **new}
+    names = ("kmin_bytes", "kmax_bytes")
+    return {**actions, **{n: np.rint(actions[n] * factor).astype(np.int64) for n in names}}
 
 
 def schedule_of(trial: TrialResult) -> Columns:
@@ -134,11 +291,8 @@ def shared_schedule(group: Group, repeat: int) -> Columns:
         found = found or schedule
     if len(digests) > 1:
         one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
-        raise InputError.single(
-            other,
-            f"its flows are not those of {one}, of the same repeat",
-            "choose one tuner's trials with --trials",
-        )
+        what = f"its flows are not those of {one}, of the same repeat"
+        raise InputError.single(other, what, "choose one tuner's trials with --trials")
     assert found is not None  # each repeat of a group has a recording
     return found
 
@@ -164,9 +318,7 @@ def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
     after: dict[str, dict[str, None]] = {name: {} for name in found}
     together = np.flatnonzero(np.diff(schedule["start_ns"]) == 0)
     klass = schedule["class"]
-    for before, then in dict.fromkeys(
-        zip(klass[together].tolist(), klass[together + 1].tolist(), strict=True)
-    ):
+    for before, then in zip(klass[together].tolist(), klass[together + 1].tolist(), strict=True):
         if before != then:
             after[then][before] = None
     try:

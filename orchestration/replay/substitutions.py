@@ -37,6 +37,7 @@ from orchestration.core.trial import (
     PatternSpec,
     TrialSpec,
 )
+from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import TrialResult
 
 CONTROLS = tuple(name for name in get_args(CongestionControl) if name != PROGRAM)
@@ -53,24 +54,6 @@ _OF_TESTBED = ("shared-buffer", "pfc", "link-loss")
 # Programs that send flows over TCP as sockets do, and the options that leave it so.
 _LIKE_SOCKETS = {"iperf3": ("block", "zerocopy"), "fio": ("block", "nodelay")}
 _CONTROL_OPTION, _WITHOUT_OPTION = "--congestion-control", "--without"
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the user names in place of what cannot be carried over; see `replay --help`."""
-
-    congestion_control: str = ""
-    without: tuple[str, ...] = ()
-    testbed: str = ""
-
-    def check(self) -> None:
-        """Raise InputError for a congestion control, or a word of `without`, that is unknown."""
-        named = [self.congestion_control] if self.congestion_control else []
-        for option, words, known in (
-            (_CONTROL_OPTION, named, CONTROLS),
-            (_WITHOUT_OPTION, self.without, WITHOUT),
-        ):
-            check_known(option, "unknown: {!r}", words, known)
 
 
 @dataclass(frozen=True)
@@ -92,32 +75,36 @@ class Transport:
     patterns: Mapping[str, str]
 
 
+def check_choices(request: ReplayRequest) -> None:
+    """Raise InputError for a congestion control, or a word of `without`, that is unknown."""
+    named = [request.congestion_control] if request.congestion_control else []
+    check_known(_CONTROL_OPTION, "unknown: {!r}", named, CONTROLS)
+    check_known(_WITHOUT_OPTION, "unknown: {!r}", request.without, WITHOUT)
+
+
 def settle(
-    trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str, choices: Choices
+    trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str, request: ReplayRequest
 ) -> list[str]:
     """Return notes on what the replay has in place of what decides its parent's results.
 
     `patterns` are those of the classes that have flows. Raises InputError, with everything that
     the user has to choose, if anything is neither carried over nor chosen.
     """
-    choices.check()
-    lost = [
-        one
-        for one in _lost(trial, patterns, backend)
-        if not (choices.testbed and one.name in _OF_TESTBED)
-    ]
+    check_choices(request)
+    left = _OF_TESTBED if request.testbed else ()
+    lost = [one for one in _lost(trial, patterns, backend) if one.name not in left]
     names = list(dict.fromkeys(one.name for one in lost))
-    for name in choices.without:
+    for name in request.without:
         if name not in names:
             raise InputError.single(
                 f"{_WITHOUT_OPTION} {name}",
                 "the replay takes it over, or the parent had none",
                 "leave it out; to change more, edit the files that --plan-only writes",
             )
-    chosen = (*choices.without, *([CONGESTION_CONTROL] if choices.congestion_control else []))
+    chosen = (*request.without, *([CONGESTION_CONTROL] if request.congestion_control else []))
     if open_ := [one for one in lost if one.name not in chosen]:
         raise _refused(trial, backend, open_)
-    named = f"{choices.congestion_control} with its default parameters"
+    named = f"{request.congestion_control} with its default parameters"
     instead = {**WITHOUT, CONGESTION_CONTROL: named}
     notes = [f"in place of {one.what}: {instead[one.name]}" for one in lost]
     return [*notes, *_notes(trial, patterns, backend)]
@@ -128,7 +115,8 @@ def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputErr
     options, names = [], list(dict.fromkeys(one.name for one in lost))
     for name in names:
         if name == CONGESTION_CONTROL:
-            first, *others = _controls_on(backend)
+            modes = on(backend)
+            first, *others = (c for c in CONTROLS if any(c in mode.controls for mode in modes))
             more = f" (or {', '.join(others)})" if others else ""
             options.append(f"{_CONTROL_OPTION} {first}{more}")
         else:
@@ -144,11 +132,6 @@ def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputErr
         f"to send the same flows under other settings, name them: {' '.join(options)}"
         + (own if of_fabric else ""),
     )
-
-
-def _controls_on(backend: str) -> list[str]:
-    """Return the congestion controls that a backend has."""
-    return [one for one in CONTROLS if any(one in mode.controls for mode in on(backend))]
 
 
 def on(backend: str) -> tuple[Mode, ...]:

@@ -2,78 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestration.cli.options import InventoryOption, Passwords, verb
 from orchestration.cli.run import Running, on_rack, rack_of
+from orchestration.replay.request import ReplayRequest
 from orchestration.run.own_process import spare_threads
-
-if TYPE_CHECKING:
-    from orchestration.replay.drafts import ReplayRequest
-
-
-@dataclass(frozen=True)
-class _Changes:
-    """Options: what part of a run is replayed, and what is changed."""
-
-    backend: Annotated[str, "--on", "Replay on this backend; default: the recorded one."] = ""
-    tuner: Annotated[
-        list[str],
-        "Who decides: a tuner, or {name: ..., parameters}. Again for more. "
-        "`recorded`, the default: the recorded actions.",
-    ] = field(default_factory=lambda: ["recorded"])
-    testbed: Annotated[str, "On this testbed, a name or a file."] = ""
-    scale_rates: Annotated[float, "Multiply every link's rate by this."] = 1.0
-    rate: Annotated[list[str], "A link's rate, like leaf1-spine1=50G. Again: more."] = field(
-        default_factory=list
-    )
-    scale_thresholds: Annotated[bool, "Recorded thresholds in proportion to changed rates."] = False
-    congestion_control: Annotated[
-        str,
-        "--congestion-control",
-        "All flows under this, like dctcp; default: the recorded one.",
-    ] = ""
-    without: Annotated[
-        list[str],
-        "Leave out what this backend cannot repeat: shared-buffer, pfc, load-balancing, link-loss "
-        "or drivers. Again: more.",
-    ] = field(default_factory=list)
-    trials: Annotated[str, "Only the trials of these names, like 'secn1-*'."] = ""
-    repeats: Annotated[
-        int | None,
-        typer.Option("--repeats", min=1, help="The first repeats only; of one trial, as many."),
-    ] = None
-    name: Annotated[str, "--name", "-o", "What the replay is called; default: made up."] = ""
-
-    def request(self, run: Path) -> ReplayRequest:
-        from orchestration.replay.drafts import ReplayRequest
-        from orchestration.replay.testbed_file import parse_rate
-
-        return ReplayRequest(
-            run=run,
-            backend=self.backend,
-            tuners=tuple(self.tuner),
-            trials=self.trials,
-            repeats=self.repeats,
-            name=self.name,
-            testbed=self.testbed,
-            scale_rates=self.scale_rates,
-            rates=dict(parse_rate(text) for text in self.rate),
-            scale_thresholds=self.scale_thresholds,
-            congestion_control=self.congestion_control,
-            without=tuple(self.without),
-        )
 
 
 @verb()
 def replay(
-    run: Annotated[Path, "A run folder, the folder of one trial, or a CSV of flows."],
     *,
-    changes: _Changes,
+    request: ReplayRequest,
     running: Running,
     inventory: InventoryOption = None,
     passwords: Passwords,
@@ -98,7 +40,7 @@ def replay(
     from orchestration.campaign.expand import load_campaign
     from orchestration.replay.build import build_replays
 
-    replays = build_replays(changes.request(run), running.out, fresh=running.fresh)
+    replays = build_replays(request, running.out, fresh=running.fresh)
     for made in replays:
         for note in made.notes:
             typer.echo(f"note: {note}", err=True)

@@ -1,9 +1,14 @@
-"""Reads run folders back: spec, stamp and facts at once, tables on demand."""
+"""Reads run folders back: spec, stamp and facts at once, tables on demand.
+
+Trials are found at and below a path: a trial, a campaign, or a folder of campaigns. Every verb that
+takes runs accepts these paths. Hidden folders are skipped.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from inventory.testbed_json import testbed_from_json
-from orchestration.core.errors import InputError, reason_of
+from orchestration.core.errors import InputError, Problem, reason_of
 from orchestration.core.records import Samples
 from orchestration.core.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, target_names
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import TrialSpec
+from orchestration.core.trial import ConcurrentSpec, TrialSpec
+from orchestration.results.looks import LOOKS_FILE
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
@@ -137,3 +143,123 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
         raise damaged(path, "does not hold a JSON object", remedy)
     return data
+
+
+LOAD_FACT = "load"
+AMOUNTS = ("offered", "delivered", "discarded")
+
+
+def is_current(fact: Mapping[str, Any]) -> bool:
+    """Return whether a fact `load` means by `delivered` what receivers accepted.
+
+    Earlier versions counted what arrived, discarded bytes too, and had no `discarded_bytes`. Flows
+    that last as long as the trial offered 0 bytes then.
+    """
+    return "discarded_bytes" in fact
+
+
+def written_shares(result: TrialResult) -> dict[str, float | None]:
+    """Return the shares of the hosts' line rates that a trial wrote down, by key; else None.
+
+    What an earlier version wrote is left out where it meant something else.
+    """
+    fact = result.facts.get(LOAD_FACT) or {}
+    keys = [f"{name}_load" for name in AMOUNTS]
+    known = set(keys)
+    if not is_current(fact):
+        lasting = (
+            p for p in result.spec.traffic if isinstance(p, ConcurrentSpec) and not p.size_bytes
+        )
+        known = set() if any(lasting) else {"offered_load"}
+    return {key: fact.get(key) if key in known else None for key in keys}
+
+
+# What reports leave in a trial's folder, and what a run leaves in its campaign's.
+_PAGES = (".html", ".pdf")
+_OF_CAMPAIGN = ("campaign.yml", "journal.jsonl", LOOKS_FILE)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished trial. `run` is its campaign's folder, seen from the path that was given."""
+
+    run: str
+    result: TrialResult
+
+    @property
+    def trial(self) -> str:
+        """The trial's id, the name of its folder."""
+        return self.result.folder.name
+
+
+def trial_folders(path: Path) -> list[Path]:
+    """Return the folders of the finished trials at and below `path`, sorted."""
+    return sorted(_walk(path))
+
+
+def recorded_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of the runs at and below `paths` that are results: those of their trials.
+
+    With them come the campaign's own; pages that reports made of them are left out.
+    """
+    for path in paths:
+        campaigns: dict[Path, None] = {path: None} if path.is_dir() else {}
+        for folder in trial_folders(path):
+            campaigns[folder.parent] = None
+            yield from (file for file in folder.iterdir() if file.suffix not in _PAGES)
+        yield from (folder / name for folder in campaigns for name in _OF_CAMPAIGN)
+
+
+def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
+    """Return the trials at and below `paths`, sorted by folder, each once.
+
+    Raises InputError for a path that does not exist, a damaged `trial.json`, or if no trial is
+    found.
+    """
+    folders: dict[Path, Path] = {}
+    paths = list(paths)
+    for path in paths:
+        if not path.is_dir():
+            raise InputError.single(
+                str(path), "is no folder", "name run folders, or a folder that has some: runs"
+            )
+        for folder in trial_folders(path):
+            folders.setdefault(folder.resolve(), folder)
+    if not folders:
+        raise InputError.single(
+            ", ".join(str(path) for path in paths),
+            "no finished trial is there",
+            "name run folders, or a folder that has some; `closloop run CAMPAIGN` makes them",
+        )
+    return tuple(
+        Found(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
+    )
+
+
+def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]]:
+    """Return the trials of `folders`, and the problems of those that cannot be read."""
+    trials: list[TrialResult] = []
+    problems: list[Problem] = []
+    for folder in folders:
+        try:
+            trials.append(read_trial(folder))
+        except InputError as error:
+            problems += error.problems
+    return trials, problems
+
+
+def campaign_below(path: Path, trial: Path) -> str:
+    """Return a campaign's folder relative to `path`; "" if that is `path`, or `path` is a trial."""
+    return "" if path in (trial, trial.parent) else str(trial.parent.relative_to(path))
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    for place, inside, files in os.walk(path):
+        here = Path(place)
+        if TRIAL_FILE in files:
+            inside.clear()
+            yield here
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        # links are not followed, but a link to a trial counts as a trial
+        linked = (here / name for name in inside if (here / name).is_symlink())
+        yield from (folder for folder in linked if (folder / TRIAL_FILE).is_file())

@@ -75,10 +75,8 @@ TABLES: dict[str, TableSpec] = {
             "schedule",
             1,
             {
-                "flow_id": _INT,
-                "start_ns": _INT,
-                "src": _NAME,
-                "dst": _NAME,
+                **dict.fromkeys(("flow_id", "start_ns"), _INT),
+                **dict.fromkeys(("src", "dst"), _NAME),
                 "bytes": _INT,
                 "class": _NAME,
             },
@@ -315,11 +313,7 @@ def no_rows_arrow(name: str) -> Any:
 
 def write_parquet(path: Path, batches: Any) -> int:
     """Write record batches to a Parquet file and return how many rows it has."""
-
-    def writer(schema: Any) -> Any:
-        return pq.ParquetWriter(path, schema, compression="zstd")
-
-    return _write(batches, writer)
+    return _write(batches, lambda schema: pq.ParquetWriter(path, schema, compression="zstd"))
 
 
 def write_csv(path: Any, batches: Any) -> int:

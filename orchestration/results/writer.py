@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.core.errors import TrialError
 from orchestration.core.files import whole_folder
@@ -105,9 +105,8 @@ def _write_tables(
             if len(changes.targets) or KNOBS[name].table not in OPTIONAL
         },
         "events": {
-            "t_ns": [event.t_ns for event in record.events],
-            "kind": [event.kind for event in record.events],
-            "detail": [event.detail for event in record.events],
+            name: [getattr(event, name) for event in record.events]
+            for name in ("t_ns", "kind", "detail")
         },
     }
     for name, columns in tables.items():

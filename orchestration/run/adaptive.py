@@ -17,8 +17,8 @@ from typing import Any
 
 from inventory.strictyaml import read
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.precision import Values, likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
+from orchestration.analysis.statistics import Values, likely_repeats, standing_at
 from orchestration.analysis.trial_figures import figures
 from orchestration.campaign.expand import Campaign
 from orchestration.core.condition import TUNER, factors_of

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.index.entries import History
+from orchestration.analysis.index import History
 from orchestration.core import wall
 
 JOURNAL_FILE = "journal.jsonl"

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from orchestration.core.capabilities import backends, capabilities
+from orchestration.core import plugins
+from orchestration.core.capabilities import GROUP, backends, capabilities
 from orchestration.core.errors import InputError, check_known, needs
 from orchestration.core.ports import Backend
 from orchestration.device.ssh import Secrets
@@ -39,8 +40,9 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
     Some need a `rack`, which is an InputError without; the others ignore it. Raises NotReadyError
     without a backend's libraries.
     """
-    known = [one.name for one in backends()]
-    check_known("backend", "no backend is called {!r}", [name], known)
+    if name not in plugins.offered(GROUP) or not capabilities(name).runs:
+        known = [one.name for one in backends()]
+        check_known("backend", "no backend is called {!r}", [name], known)
     own = capabilities(name)
     if own.on_rack and rack is None:
         raise InputError.single(
@@ -76,6 +78,6 @@ def check_fits(campaign: Campaign) -> None:
     check_fit(campaign.trials, testbeds, place)
     check_marking(campaign.trials, testbeds.__getitem__, place)
     if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
-        from orchestration.backends.emulated.policies import check_policies
+        from orchestration.backends.emulated.programs import check_policies
 
         check_policies(campaign.trials)

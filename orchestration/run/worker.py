@@ -16,14 +16,14 @@ from pathlib import Path
 
 from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
 from collectors.snapshot import ABOUT_FILE
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.analysis.load import load_facts
-from orchestration.analysis.packet_hops import hop_facts
+from orchestration.analysis.port_figures import hop_facts
 from orchestration.analysis.stamp import stamp
 from orchestration.core.errors import ClosloopError, Problem
 from orchestration.core.files import write_whole
-from orchestration.core.ports import Backend
+from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.problems import unexpected
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -115,7 +115,7 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         schedule = make_schedule(job.trial, job.testbed)
         _introduce(job, len(schedule))
         leave_note(job.work, job.spool)
-        record = backend.run(job.trial, job.testbed, schedule, job.work, progress)
+        record = backend.run(TrialRun(job.trial, job.testbed, schedule, job.work, progress))
         ideal_ns = ideal_times_ns(job.testbed, schedule, job.trial)
         verdict = stamp(job.trial, job.testbed, schedule, record, ideal_ns)
         wall_s = stopwatch.took().wall_s

@@ -12,11 +12,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from collectors.sinks.influx import Answer
+from collectors.sinks.influx import Answer, InfluxConnection
 from orchestration.core.errors import unwritable
 from orchestration.core.problems import Problem
 
@@ -24,13 +24,6 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
 # A request that is too large is halved, but not below this.
 _FEWEST_LINES = 16
 _FILE = "sent.jsonl"
-
-
-class Connection(Protocol):
-    """A connection that accepts lines: see `collectors.sinks.influx.InfluxConnection`."""
-
-    def write(self, lines: Sequence[str]) -> Answer:
-        """Send lines, and return the server's answer."""
 
 
 class Refused(Exception):  # noqa: N818 (the server's answer)
@@ -53,7 +46,7 @@ class Delivery:
     until it is over. `trouble` is the problem of the last answer, "" if there was none.
     """
 
-    connection: Connection
+    connection: InfluxConnection
     patient: Callable[[], bool]
     said: Callable[[Problem], None]
     sleep: Callable[[float], None] = time.sleep
@@ -83,18 +76,15 @@ class Delivery:
                 middle = len(whole) // 2
                 waiting[:0] = [whole[:middle], whole[middle:]]
             elif answer.meaning == "later":
-                self._remark(answer)
+                self.trouble = answer.text
+                if answer.text not in self._known:
+                    self._known.add(answer.text)
+                    self.said(answer.problem)
                 self._pause(answer, tries)
                 tries += 1
             else:
                 self.trouble = answer.text
                 raise Refused(answer)
-
-    def _remark(self, answer: Answer) -> None:
-        self.trouble = answer.text
-        if answer.text not in self._known:
-            self._known.add(answer.text)
-            self.said(answer.problem)
 
     def _pause(self, answer: Answer, tries: int) -> None:
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries, 10))
@@ -167,10 +157,8 @@ class Ledger:
         os.close(self._handle)
 
     def _append(self, data: bytes) -> None:
-        try:
+        with suppress(OSError):  # a full disk: the points will be sent again, which is harmless
             os.write(self._handle, data)
-        except OSError:
-            return  # a full disk: the points will be sent again, which is harmless
 
     def _take(self, line: bytes) -> None:
         try:

@@ -29,17 +29,22 @@ _QUANTILES = (0.5, 0.99)
 _QUEUE_LABELS = ("trial", "device", "port", "queue")
 
 
-@dataclass(frozen=True)
-class _Finished:
-    """The cached figures of a finished trial."""
-
-    labels: tuple[str, str, str]
-    valid: bool
-    wall_s: float
-    flows: int
-    done: int
-    slowdown: tuple[float, ...]
-    figures: Mapping[str, float]
+# Labels of a series, and its value.
+_Series = tuple[tuple[str, ...], float]
+# The families of a finished trial: their text, and labels beside the trial's.
+_OF_FINISHED = {
+    "trial_valid": ("1 if the stamp says so.", ()),
+    "trial_wall_seconds": ("Wall time it took.", ()),
+    "trial_flows": ("Flows of a finished trial by outcome.", ("status",)),
+    "trial_slowdown": (
+        "Quantiles of the completed flows' slowdown: time over the ideal time.",
+        ("quantile",),
+    ),
+    "trial_figure": (
+        "A finished trial's figures by the key of their metric, as in closloop report --json.",
+        ("metric", "unit"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class RunCollector:
     def __init__(self, run: Path) -> None:
         """Set the folder. Raises InputError if it is not a run folder."""
         self._reader = RunReader(find_run(run))
-        self._finished: dict[str, _Finished] = {}
+        # The series of finished trials, by family.
+        self._finished: dict[str, dict[str, list[_Series]]] = {}
 
     def collect(self) -> Iterator[Any]:
         """Yield the present metric families."""
@@ -79,24 +85,27 @@ class RunCollector:
                     continue  # damaged: it counts only in the journal's figures
 
 
-def _summed_up(trial: TrialResult) -> _Finished:
-    flows = trial.table("flows")
+def _summed_up(trial: TrialResult) -> dict[str, list[_Series]]:
+    spec, flows = trial.spec, trial.table("flows")
+    labels = (spec.id, spec.tuner.name, spec.testbed)
     done = flows["status"] == "done"
     slowdown = flows["fct_ns"][done] / np.maximum(1, flows["ideal_ns"][done])
     quantiles = np.quantile(slowdown, _QUANTILES) if len(slowdown) else ()
-    return _Finished(
-        (trial.spec.id, trial.spec.tuner.name, trial.spec.testbed),
-        trial.stamp.valid,
-        float(trial.facts.get("wall_s", 0.0)),
-        len(done),
-        int(done.sum()),
-        tuple(float(value) for value in quantiles),
-        measure(trial).scalars,
-    )
-
-
-# Labels of a series, and its value.
-_Series = tuple[tuple[str, ...], float]
+    count = int(done.sum())
+    return {
+        "trial_valid": [(labels, int(trial.stamp.valid))],
+        "trial_wall_seconds": [(labels, float(trial.facts.get("wall_s", 0.0)))],
+        "trial_flows": [((*labels, "done"), count), ((*labels, "not done"), len(done) - count)],
+        "trial_slowdown": [
+            ((*labels, str(quantile)), float(value))
+            for quantile, value in zip(_QUANTILES, quantiles, strict=False)
+        ],
+        "trial_figure": [
+            ((*labels, key, METRICS[key].unit), value)
+            for key, value in measure(trial).scalars.items()
+            if math.isfinite(value)
+        ],
+    }
 
 
 def _family(
@@ -114,47 +123,22 @@ def _family(
 
 def _of_run(state: RunState) -> Iterator[Any]:
     tally, name = state.tally, state.name
-    counts = {
-        "planned": tally.trials,
-        "done": tally.done,
-        "running": len(tally.running),
-        "failed": tally.failed,
-        "invalid": tally.invalid,
-    }
-    trials = [((name, kind), count) for kind, count in counts.items()]
+    trials: list[_Series] = [
+        ((name, "planned"), tally.trials),
+        ((name, "done"), tally.done),
+        ((name, "running"), len(tally.running)),
+        ((name, "failed"), tally.failed),
+        ((name, "invalid"), tally.invalid),
+    ]
     yield _family("run_trials", "Trials of the campaign by state.", ["campaign", "state"], trials)
     active = [((name,), 0 if state.ended else 1)]
     yield _family("run_active", "1 while it runs.", ["campaign"], active)
 
 
-def _of_finished(finished: Collection[_Finished]) -> Iterator[Any]:
-    labels = ["trial", "tuner", "testbed"]
-    valid: list[_Series] = [(one.labels, int(one.valid)) for one in finished]
-    wall: list[_Series] = [(one.labels, one.wall_s) for one in finished]
-    flows: list[_Series] = [
-        ((*one.labels, status), count)
-        for one in finished
-        for status, count in (("done", one.done), ("not done", one.flows - one.done))
-    ]
-    slowdown: list[_Series] = [
-        ((*one.labels, str(quantile)), value)
-        for one in finished
-        for quantile, value in zip(_QUANTILES, one.slowdown, strict=False)
-    ]
-    figures: list[_Series] = [
-        ((*one.labels, key, METRICS[key].unit), value)
-        for one in finished
-        for key, value in one.figures.items()
-        if math.isfinite(value)
-    ]
-    yield _family("trial_valid", "1 if the stamp says so.", labels, valid)
-    yield _family("trial_wall_seconds", "Wall time it took.", labels, wall)
-    text = "Flows of a finished trial by outcome."
-    yield _family("trial_flows", text, [*labels, "status"], flows)
-    text = "Quantiles of the completed flows' slowdown: time over the ideal time."
-    yield _family("trial_slowdown", text, [*labels, "quantile"], slowdown)
-    text = "A finished trial's figures by the key of their metric, as in closloop report --json."
-    yield _family("trial_figure", text, [*labels, "metric", "unit"], figures)
+def _of_finished(finished: Collection[Mapping[str, list[_Series]]]) -> Iterator[Any]:
+    for name, (text, own) in _OF_FINISHED.items():
+        series = [one for trial in finished for one in trial[name]]
+        yield _family(name, text, ["trial", "tuner", "testbed", *own], series)
 
 
 def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
@@ -201,8 +185,7 @@ def _values(snapshot: Snapshot) -> dict[str, Any]:
     read = snapshot.values
     found = {one.name: read[one.key] for one in recorded("queue") if one.key in read}
     for knob, columns in snapshot.settings.items():
-        if KNOBS[knob].scope == "queue":
-            found |= columns
+        found |= columns if KNOBS[knob].scope == "queue" else {}
     return found
 
 
@@ -213,14 +196,11 @@ def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
             told += [(one.name, one.help, False) for one in knob.columns]
     for name, text, cumulative in told:
         series: list[_Series] = [
-            (
-                (one.trial, queue.device, queue.name, str(queue.klass)),
-                float(one.columns[name][place]),
-            )
+            ((one.trial, queue.device, queue.name, str(queue.klass)), float(value))
             for one in trials
             if name in one.columns
-            for place, queue in enumerate(one.testbed.queues)
-            if one.columns[name][place] >= 0
+            for value, queue in zip(one.columns[name], one.testbed.queues, strict=True)
+            if value >= 0
         ]
         title = f"queue_{name.removeprefix('qlen_')}"
         text = f"{text[0].upper()}{text[1:]}."
@@ -229,9 +209,7 @@ def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
 
 def metrics_text(run: Path) -> str:
     """Return the metrics as text. Raises InputError if `run` is not a run folder."""
-    prometheus = _library()
-    text: str = prometheus.generate_latest(_registry(run)).decode()
-    return text
+    return str(_library().generate_latest(_registry(run)).decode())
 
 
 @contextmanager

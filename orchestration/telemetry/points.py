@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,8 @@ class ArchivedPoints:
         """Set the trial, whose time 0 was at wall clock time `started_ns`."""
         self._trial, self._started_ns = trial, started_ns
         self.run = run_tag(started_ns)
-        self._tags = {
-            "campaign": trial.spec.campaign,
-            "trial": trial.spec.id,
-            "run": self.run,
-        }
+        spec = trial.spec
+        self._tags = {"campaign": spec.campaign, "trial": spec.id, "run": self.run}
 
     def check(self) -> None:
         """Raise InputError if the folder is inconsistent. Call it before anything is sent."""
@@ -122,14 +118,7 @@ class ArchivedPoints:
             for values in zip(*(column[firsts].tolist() for column in columns), strict=True)
         ]
         codes = np.repeat(np.array(of_run, dtype=np.int64), np.diff([*firsts, rows]))
-        begins = [
-            series(
-                measurement.name,
-                self._tags | dict(zip(measurement.tags, map(str, values), strict=True)),
-            )
-            for values in numbers
-        ]
-        return begins, codes
+        return _begins(measurement, self._tags, numbers), codes
 
     def _texts(self) -> dict[str, str]:
         folder = self._trial.folder
@@ -140,14 +129,9 @@ class ArchivedPoints:
 
     def _file(self, name: str, text: str) -> list[str]:
         starts = range(0, max(1, len(text)), _PART_CHARACTERS)
+        pieces = (text[start : start + _PART_CHARACTERS] for start in starts)
         # As JSON strings, because the database's CSV changes line ends.
-        parts = np.array(
-            [
-                json.dumps(text[start : start + _PART_CHARACTERS], ensure_ascii=False)
-                for start in starts
-            ],
-            dtype=object,
-        )
+        parts = np.array([json.dumps(one, ensure_ascii=False) for one in pieces], dtype=object)
         number = np.arange(len(parts))
         digest = hashlib.sha256(text.encode()).hexdigest()
         columns = {
@@ -161,8 +145,7 @@ class ArchivedPoints:
         return encode(FILE, [begin], zeros, columns, self._started_ns + number)
 
     def _last(self) -> list[str]:
-        trial = self._trial
-        spec = trial.spec
+        trial, spec = self._trial, self._trial.spec
         tags = {"testbed": spec.testbed, "backend": spec.backend, "tuner": spec.tuner.name}
         fields: dict[str, Any] = {
             "seed": spec.seed,
@@ -184,6 +167,14 @@ class ArchivedPoints:
         return encode(TRIAL, [begin], np.zeros(1, dtype=np.int64), columns, times)
 
 
+def _begins(
+    measurement: Measurement, tags: Mapping[str, str], targets: Iterable[Sequence[Any]]
+) -> list[str]:
+    """Return the beginnings of the lines of a measurement's targets."""
+    own = (zip(measurement.tags, map(str, target), strict=True) for target in targets)
+    return [series(measurement.name, {**tags, **dict(one)}) for one in own]
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
@@ -191,15 +182,6 @@ def _text(path: Path) -> str:
         raise InputError.single(
             str(path), f"cannot be read: {error}", "restore the folder from a copy"
         ) from error
-
-
-@dataclass(frozen=True)
-class SpoolBatch:
-    """Lines from a spool, the part that comes next, and the rows that they are, by table."""
-
-    lines: list[str]
-    next_part: int
-    rows: Counter[str]
 
 
 def started_ns(trial: TrialResult) -> int:
@@ -224,22 +206,21 @@ def started_ns(trial: TrialResult) -> int:
     return round(datetime.fromisoformat(at).timestamp() * 1000) * 1_000_000
 
 
-def spool_batches(run: SpooledRun, about: dict[str, Any], first: int = 0) -> Iterator[SpoolBatch]:
+def spool_batches(
+    run: SpooledRun, about: dict[str, Any], first: int = 0
+) -> Iterator[tuple[list[str], int, Counter[str]]]:
     """Yield the points of a run's parts from number `first` on, about `LINES` at a time.
 
-    Raises DamagedSpool.
+    With lines come the number of the part that is next, and their rows by table. Raises
+    DamagedSpool.
     """
     tags = {name: about[name] for name in ("campaign", "trial", "run")}
     begins = {
-        name: [
-            series(name, tags | dict(zip(MEASUREMENTS[name].tags, map(str, target), strict=True)))
-            for target in targets
-        ]
+        name: _begins(MEASUREMENTS[name], tags, targets)
         for name, targets in about["targets"].items()
     }
     lines: list[str] = []
     rows: Counter[str] = Counter()
-    number = first
     for number, payload in run.parts(first):
         try:
             names, parts = unpack(payload)
@@ -252,7 +233,7 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], first: int = 0) -> Ite
         except (KeyError, ValueError) as error:
             raise DamagedSpool(str(error)) from error
         if rows.total() >= LINES // 2:
-            yield SpoolBatch(lines, number + 1, rows)
+            yield lines, number + 1, rows
             lines, rows = [], Counter()
     if rows:
-        yield SpoolBatch(lines, number + 1, rows)
+        yield lines, number + 1, rows

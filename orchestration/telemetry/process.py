@@ -128,11 +128,9 @@ class Following:
     Use it as a context manager around the run, and `spool` for the run's trials.
     """
 
-    def __init__(
-        self, campaign_folder: Path, settings: Settings, patience_s: float = PATIENCE_S
-    ) -> None:
-        """Set the campaign's folder, and how long the end may wait until all is sent."""
-        self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
+    def __init__(self, campaign_folder: Path, settings: Settings) -> None:
+        """Set the campaign's folder, and the server with its settings."""
+        self._folder, self._settings = campaign_folder, settings
         self._sender: SenderProcess | None = None
         self._listener: Listener
 
@@ -155,7 +153,7 @@ class Following:
         if sender is None:
             return
         try:
-            for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
+            for said in sender.finish(_INTERRUPTED_S if error else PATIENCE_S):
                 _show(said)
             self._sum_up(sender)
         except KeyboardInterrupt:  # the trials are done: this ends only the wait for the server
@@ -170,19 +168,19 @@ class Following:
         self._sender = SenderProcess(self._folder)
 
     def started(self, trial: TrialSpec) -> None:
-        """Pass on a trial's start."""
+        """Pass it on."""
         self._listener.started(trial)
 
     def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
-        """Pass on a trial's progress."""
+        """Pass it on."""
         self._listener.progressed(trial, progress)
 
     def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """Pass on a trial's success."""
+        """Pass it on."""
         self._listener.finished(trial, result)
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
-        """Pass on a trial's failure."""
+        """Pass it on."""
         self._listener.failed(trial, failure)
 
     def looked(
@@ -216,7 +214,7 @@ def _show(problem: Problem) -> None:
 
 
 class _Patience:
-    """Decides whether to continue: always until told to finish, then until the time is over."""
+    """Whether to continue: always until told to finish, then until the time is over."""
 
     def __init__(self) -> None:
         self._until_s = self._trouble_until_s = float("inf")
@@ -233,7 +231,6 @@ class _Patience:
         return self._until_s < float("inf")
 
     def __call__(self) -> bool:
-        """Return whether to continue."""
         self.finishing()
         return time.monotonic() < (self._trouble_until_s if self.trouble else self._until_s)
 
@@ -259,10 +256,9 @@ def send(campaign_folder: Path) -> None:
             return answer
 
     settings = load_settings()
-    connection = Watched(settings.server)
     # Only now, after the imports, which are needed once per run.
     _stand_back()
-    delivery = Delivery(connection, patience, say)
+    delivery = Delivery(Watched(settings.server), patience, say)
     refused = False
     home = settings.home(campaign_folder)
     with closing(Sender(campaign_folder, home, delivery, say)) as sender:
@@ -281,8 +277,7 @@ def send(campaign_folder: Path) -> None:
                 select.select([0], [], [], _IDLE_S)
                 time.sleep(_IDLE_S / 10)
         left = sender.left()
-    trouble = delivery.trouble
-    _print(vars(Outcome(delivery.points, left.trials, left.spooled, trouble)))
+    _print(vars(Outcome(delivery.points, left.trials, left.spooled, delivery.trouble)))
 
 
 def _print(values: dict[str, Any]) -> None:

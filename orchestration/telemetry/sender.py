@@ -20,8 +20,7 @@ from collectors.sinks.lines import ACTIONS, PORT, SAMPLES
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
-from orchestration.results.found import trial_folders
-from orchestration.results.reader import TrialResult, finished_trials, read_trial
+from orchestration.results.reader import TrialResult, finished_trials, read_trial, trial_folders
 from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
 from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
 from orchestration.telemetry.settings import Settings
@@ -60,7 +59,8 @@ class Sender:
                 f"{campaign_folder} is being sent by another closloop",
                 "wait for it to end: what is left over can be sent then",
             ) from error
-        self._damaged: set[str] = set()
+        # The finished trials that could not be read.
+        self.damaged: set[str] = set()
         self._done: set[str] = set()
         self._clock_said = False
 
@@ -68,11 +68,6 @@ class Sender:
         """Close the ledger."""
         self._ledger.close()
         os.close(self._lock)
-
-    @property
-    def damaged(self) -> frozenset[str]:
-        """The finished trials that could not be read."""
-        return frozenset(self._damaged)
 
     def turn(self) -> bool:
         """Send all data available now; return whether there were any.
@@ -83,14 +78,14 @@ class Sender:
         spooling = {name for run in spooled_runs(self._spool) if (name := self._trial_of(run))}
         for folder in finished_trials(self._folder):
             if folder.name not in spooling:
-                busy = self.send_archive(folder) or busy
+                busy |= self.send_archive(folder)
         return busy
 
     def send_spooled(self) -> bool:
         """Send the runs' spooled records; return whether there were any. Raises as `turn`."""
         busy = False
         for run in spooled_runs(self._spool):
-            busy = self._send_spool(run) or busy
+            busy |= self._send_spool(run)
         return busy
 
     def left(self) -> Left:
@@ -110,12 +105,12 @@ class Sender:
 
         With `again`, send all of it. A damaged folder is reported once and skipped.
         """
-        if folder.name in self._damaged or (folder.name in self._done and not again):
+        if folder.name in self.damaged or (folder.name in self._done and not again):
             return False
         try:
             return self._archive(read_trial(folder), again)
         except InputError as error:
-            self._damaged.add(folder.name)
+            self.damaged.add(folder.name)
             self._say(error.problems[0].with_end("; it is not sent"))
             return False
 
@@ -171,10 +166,10 @@ class Sender:
                 self._watch_clock(int(about["started_ns"]))
                 key = (str(about["trial"]), str(about["run"]))
                 sent = self._ledger.of(*key)
-                for batch in spool_batches(run, about, sent.part):
-                    self._delivery.send(batch.lines)
-                    sent.part = batch.next_part
-                    sent.spooled.update(batch.rows)
+                for lines, next_part, rows in spool_batches(run, about, sent.part):
+                    self._delivery.send(lines)
+                    sent.part = next_part
+                    sent.spooled.update(rows)
                     self._ledger.note(*key)
                     run.forget(sent.part)
                     busy = True
@@ -279,7 +274,7 @@ def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
     for run in runs:
         place = run.absolute()
         found = trial_folders(place)
-        if not found and not _spool_only(place):
+        if not found and not (place / ".telemetry").is_dir():
             raise InputError.single(
                 str(run),
                 "is no run folder: it has no finished trials",
@@ -290,7 +285,3 @@ def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
         for folder in found:
             wanted.setdefault(folder.parent, []).append(folder)
     return wanted
-
-
-def _spool_only(place: Path) -> bool:
-    return (place / ".telemetry").is_dir()

@@ -55,12 +55,11 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     values |= {key: given[name] for key, name in _VARIABLES.items() if given.get(name)}
     missing = [key for key in _NEEDED if not values.get(key)]
     if missing:
-        raise InputError.single(
-            "InfluxDB",
-            f"no {', no '.join(missing)} is given",
+        remedy = (
             f"set {', '.join(_VARIABLES[key] for key in missing)}, or write "
-            f"{', '.join(missing)} into {_file(given)} (mode 600)",
+            f"{', '.join(missing)} into {_file(given)} (mode 600)"
         )
+        raise InputError.single("InfluxDB", f"no {', no '.join(missing)} is given", remedy)
     return Settings(
         Server(_url(values["url"]), values["org"], values["bucket"], values["token"]),
         _spool(values.get("spool", _DEFAULT_SPOOL)),
@@ -80,29 +79,24 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, str]:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise NotReadyError(
-                    f"{path} holds a token, and others may read it (mode {mode & 0o777:o})",
-                    f"chmod 600 {path}",
-                )
+                what = f"{path} holds a token, and others may read it (mode {mode & 0o777:o})"
+                raise NotReadyError(what, f"chmod 600 {path}")
             data = tomllib.load(file)
     except FileNotFoundError as error:
         if environment.get(FILE_VARIABLE):
-            raise InputError.single(
-                FILE_VARIABLE, f"{path} is not there", "write it, or unset the variable"
-            ) from error
+            remedy = "write it, or unset the variable"
+            raise InputError.single(FILE_VARIABLE, f"{path} is not there", remedy) from error
         return {}
     except OSError as error:
         raise unreadable(path, error, "make it yours, mode 600") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         # Without the parser's message, which may quote the token from the file.
-        raise InputError.single(
-            str(path), "is not TOML", 'write lines such as url = "http://127.0.0.1:8086"'
-        ) from error
+        remedy = 'write lines such as url = "http://127.0.0.1:8086"'
+        raise InputError.single(str(path), "is not TOML", remedy) from error
     wrong = [key for key, value in data.items() if key not in _VARIABLES or type(value) is not str]
     if wrong:
-        raise InputError.single(
-            str(path), f"{wrong[0]!r} is none of its keys, or no text", f"keys: {[*_VARIABLES]}"
-        )
+        what = f"{wrong[0]!r} is none of its keys, or no text"
+        raise InputError.single(str(path), what, f"keys: {[*_VARIABLES]}")
     return data
 
 

@@ -13,6 +13,10 @@ import typer
 from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.problems import Problem
+from orchestration.telemetry.exporter import metrics_text, serve
+from orchestration.telemetry.pull import pull as fetch
+from orchestration.telemetry.sender import push as send
+from orchestration.telemetry.settings import load_settings
 
 _SERVER = (
     "The server is given by CLOSLOOP_INFLUX_URL, _ORG, _BUCKET and _TOKEN, or by "
@@ -32,9 +36,6 @@ def push(
 
     Example: closloop push runs/quickstart
     """
-    from orchestration.telemetry.sender import push as send
-    from orchestration.telemetry.settings import load_settings
-
     settings = load_settings()
     with waiting("sending") as show:
         pushed = send(runs, settings, again=again, say=_warn, progress=show)
@@ -63,9 +64,6 @@ def pull(
 
     Example: closloop pull quickstart -o pulled
     """
-    from orchestration.telemetry.pull import pull as fetch
-    from orchestration.telemetry.settings import load_settings
-
     settings = load_settings()
     with waiting("fetching") as show:
         pulled = fetch(campaign, out, settings.server, trials or (), say=_warn, progress=show)
@@ -88,8 +86,6 @@ def exporter(
 
     Example: closloop exporter runs/quickstart --port 9464
     """
-    from orchestration.telemetry.exporter import metrics_text, serve
-
     if once:
         typer.echo(metrics_text(run), nl=False)
         return

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.errors import TrialError
-from orchestration.core.ports import Backend
+from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -45,7 +45,7 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep =
     begin = time.monotonic()
     try:
         schedule = make_schedule(job.trial, job.testbed)
-        record = backend.run(job.trial, job.testbed, schedule, job.work, lambda t, end: None)
+        record = backend.run(TrialRun(job.trial, job.testbed, schedule, job.work))
         kept: dict[str, Any] = keep(job, schedule, record)
         job.folder.mkdir(parents=True, exist_ok=True)
         np.savez(job.folder / _TRACE, **kept)

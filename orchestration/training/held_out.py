@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.condition import TUNER, factors_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from inventory.files import load_testbed
-from inventory.flows import flow_controls, ignores_marks
+from inventory.routing import flow_controls, ignores_marks
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN

@@ -14,8 +14,8 @@ from pathlib import Path
 from inventory.addressing import rack_addresses
 from inventory.routing import next_hops
 from orchestration.agent.linux import qdiscs
+from orchestration.backends.common.linux import switch_queues, switch_sysctls
 from orchestration.backends.emulated.system import run_batch
-from orchestration.backends.linux import switch_queues, switch_sysctls
 from orchestration.core.topology import Port
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from inventory.scale import scaled
-from orchestration.backends.realtime import RACK_CLOCK
+from inventory.rack import scaled
+from orchestration.backends.common.realtime import RACK_CLOCK
 from orchestration.core import wall
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Testbed
@@ -265,7 +265,7 @@ def up(
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
     devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
-    an OCI runtime (see `containers`), at rates divided by `scale` (see `inventory.scale`). With
+    an OCI runtime (see `containers`), at rates divided by `scale` (see `inventory.rack`). With
     `real_time` they are a guest's that share one CPU, and their work takes time: for latencies, not
     for traffic. `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of
     ports.

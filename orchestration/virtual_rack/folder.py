@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestration.backends.realtime import RACK_CLOCK
+from orchestration.backends.common.realtime import RACK_CLOCK
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.user_folders import state_folder
 from orchestration.device.jumps import PACKAGE, PROGRAM, new_key, public_words

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestration.backends.common.realtime import RACK_CLOCK
 from orchestration.backends.emulated.system import (
     bind,
     mount,
@@ -34,7 +35,6 @@ from orchestration.backends.emulated.system import (
     run_batch,
     unmount,
 )
-from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.core.errors import ClosloopError
 from orchestration.core.problems import told
 from orchestration.virtual_rack import cabling, containers

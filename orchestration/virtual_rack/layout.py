@@ -45,7 +45,7 @@ class Layout:
     what the kernel of a rack in real time does not have (see `host_kernel`), `image` is the file
     tree of devices that are containers (see `containers`), "" for plain namespaces, and `lent` has
     pairs of a port's label and the machine's own interface in its place (see `lending`). `testbed`
-    is that of campaigns, scaled by `scale` (see `inventory.scale`).
+    is that of campaigns, scaled by `scale` (see `inventory.rack`).
     """
 
     testbed: Testbed

@@ -32,7 +32,7 @@ ARROW = re.compile(r"\n\s*-> |^ {2,}-> ")
 # Help, and pages that are written: what they name exists, but they are no remedies.
 VERBS = re.compile(r"/verbs?(_\w+)?\.py:")
 NO_REMEDIES = (
-    "orchestration/analysis/index/page.py",
+    "orchestration/analysis/index.py",
     "orchestration/analysis/report/report_page.py",
     "orchestration/campaign/starter/text.py",
     "orchestration/cli/",
@@ -40,11 +40,11 @@ NO_REMEDIES = (
     "orchestration/exchange/csv_flows.py",
     "orchestration/policies/render_c.py",
     "orchestration/replay/campaign_file.py",
-    "orchestration/replay/testbed_file.py",
+    "orchestration/replay/campaign_file.py",
     "orchestration/search/text.py",
     "orchestration/bench/",
     "orchestration/papers/",
-    "orchestration/counterfactuals/credit_printed.py",
+    "orchestration/counterfactuals/printed.py",
 )
 # A command that is to be given: behind a colon or a backtick, or a text of its own.
 INSTRUCTION = re.compile(r"(^|: |`)(closloop [^`;,()]*)")

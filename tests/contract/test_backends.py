@@ -7,10 +7,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration.analysis.packet_hops import packet_hops
+from orchestration.analysis.port_figures import packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, UNFINISHED
 from orchestration.core.trial import (
     IncastSpec,
@@ -56,7 +57,7 @@ def run(backend, tmp_path):
         backend.check(TESTBED, 1)
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
-        record = backend.run(trial, TESTBED, schedule, work, lambda now_ns, end_ns: None)
+        record = backend.run(TrialRun(trial, TESTBED, schedule, work))
         return trial, schedule, record
 
     return run_trial
@@ -162,7 +163,7 @@ def test_thresholds_that_are_no_numbers_fail_the_trial(backend, tmp_path):
     )
     schedule = make_schedule(trial, TESTBED)
     with pytest.raises(TrialError) as caught:
-        backend.run(trial, TESTBED, schedule, tmp_path, lambda now, end: None, NoNumber())
+        backend.run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=NoNumber()))
     label = TESTBED.queues[1].label
     assert f"'secn1' set impossible thresholds at queue {label}, after 10" in caught.value.message
     assert "pmax nan" in caught.value.message
@@ -211,7 +212,9 @@ def test_progress_is_told_in_virtual_time(backend, tmp_path):
         "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
     )
     schedule = make_schedule(trial, TESTBED)
-    backend.run(trial, TESTBED, schedule, tmp_path, lambda now, end: told.append((now, end)))
+    backend.run(
+        TrialRun(trial, TESTBED, schedule, tmp_path, lambda now, end: told.append((now, end)))
+    )
     assert told
     assert all(now >= 0 and end == trial.duration_ns for now, end in told)
     assert [now for now, _ in told] == sorted(now for now, _ in told)

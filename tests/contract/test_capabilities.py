@@ -13,6 +13,7 @@ from inventory.files import load_testbed
 from orchestration.core.capabilities import Mode, backends, capabilities
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, LASTING, MISSING, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import BY_KEY, DERIVED, targets
@@ -81,7 +82,7 @@ def run(request, tmp_path):
         folder.mkdir()
         engine = wiring.backend(backend.name)
         engine.check(bed, 1, [trial])
-        record = engine.run(trial, bed, make_schedule(trial, bed), folder, lambda *_: None, tuner)
+        record = engine.run(TrialRun(trial, bed, make_schedule(trial, bed), folder, tuner=tuner))
         assert set(record.flows.status) <= {DONE, LASTING}
         return bed, record
 

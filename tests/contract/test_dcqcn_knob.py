@@ -6,6 +6,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.knobs import DCQCN, ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import DCQCN_SETS, RoceSpec
 from orchestration.core.trial import (
@@ -65,7 +66,7 @@ def run(request, tmp_path):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         backend = wiring.backend(request.param)
-        record = backend.run(trial, fabric, schedule, folder, lambda *_: None, tuner)
+        record = backend.run(TrialRun(trial, fabric, schedule, folder, tuner=tuner))
         assert (record.flows.status == DONE).all()
         return record, tuner.seen
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.signals import FLOW_TABLE
 from orchestration.core.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
@@ -46,7 +47,7 @@ def watch(backend_name, tmp_path):
         spec = TunerSpec("secn1")
         trial = TrialSpec("c", "graphcc", backend_name, spec, traffic, 1, 1, duration_ns, 20 * MS)
         schedule, watcher = make_schedule(trial, TESTBED), Watcher(observes_flows)
-        record = backend.run(trial, TESTBED, schedule, tmp_path, lambda *_: None, watcher)
+        record = backend.run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=watcher))
         assert (record.flows.status == DONE).all()
         return watcher.seen, record
 

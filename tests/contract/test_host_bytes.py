@@ -3,6 +3,7 @@
 import pytest
 
 from inventory.files import load_testbed
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import (
@@ -39,7 +40,7 @@ def test_a_host_has_sent_what_its_edge_switch_sends_on(tmp_path, backend, host, 
         host=host, fabric=fabric,
     )  # fmt: skip
     schedule = make_schedule(trial, TESTBED)
-    record = wiring.backend(backend).run(trial, TESTBED, schedule, tmp_path, lambda *_: None)
+    record = wiring.backend(backend).run(TrialRun(trial, TESTBED, schedule, tmp_path))
     assert (record.flows.status == DONE).all()
     ports = record.ports
     for name, edge in SENDERS.items():

@@ -8,6 +8,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.codec import flattened
+from orchestration.core.ports import TrialRun
 from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
 from traffic.schedule import make_schedule
@@ -67,7 +68,7 @@ def run(backend_name, tmp_path):
         schedule = make_schedule(trial, TESTBED)
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
-        return backend.run(trial, TESTBED, schedule, work, lambda *_: None, tuner)
+        return backend.run(TrialRun(trial, TESTBED, schedule, work, tuner=tuner))
 
     return run_trial
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.flows import base_rtt_ns
+from inventory.routing import base_rtt_ns
 from orchestration.analysis.stamp import stamp
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, LASTING
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.signals import names
@@ -39,9 +40,7 @@ def run(request, tmp_path):
             host=host, fabric=CLOSLOOP, flow_sample_period_ns=500 * US,
         )  # fmt: skip
         schedule = make_schedule(trial, testbed)
-        record = wiring.backend(trial.backend).run(
-            trial, testbed, schedule, tmp_path, lambda *_: None
-        )
+        record = wiring.backend(trial.backend).run(TrialRun(trial, testbed, schedule, tmp_path))
         return trial, schedule, record
 
     return run_trial

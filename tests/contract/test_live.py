@@ -5,6 +5,7 @@ import pytest
 
 from collectors.snapshot import SNAPSHOT_FILE, decode_snapshot
 from inventory.files import load_testbed
+from orchestration.core.ports import TrialRun
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
@@ -25,7 +26,7 @@ def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):
         "contract", "rlcc-7", backend.name, TunerSpec("amt"), traffic, 3, 1, 2 * MS, 20 * MS
     )
     schedule = make_schedule(trial, TESTBED)
-    record = backend.run(trial, TESTBED, schedule, tmp_path, lambda now_ns, end_ns: None)
+    record = backend.run(TrialRun(trial, TESTBED, schedule, tmp_path))
     shown = decode_snapshot((tmp_path / SNAPSHOT_FILE).read_bytes())
     row = shown.samples - 1
     assert record.ports.t_ns[row] == shown.t_ns
@@ -59,7 +60,7 @@ def test_pauses_buffers_and_nics_are_shown_as_the_tables_have_them(tmp_path):
         fabric=FabricSpec("closloop"),
     )
     schedule = make_schedule(trial, testbed)
-    record = backend.run(trial, testbed, schedule, tmp_path, lambda now_ns, end_ns: None)
+    record = backend.run(TrialRun(trial, testbed, schedule, tmp_path))
     shown = decode_snapshot((tmp_path / SNAPSHOT_FILE).read_bytes())
     row = shown.samples - 1
     for scope in ("priority", "switch"):

@@ -10,6 +10,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import (
@@ -72,7 +73,7 @@ def run(request, tmp_path):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         backend = wiring.backend(request.param)
-        record = backend.run(trial, testbed, schedule, folder, lambda *_: None, tuner)
+        record = backend.run(TrialRun(trial, testbed, schedule, folder, tuner=tuner))
         assert (record.flows.status == DONE).all(), "no flow may be lost"
         return record, stamp(trial, testbed, schedule, record)
 

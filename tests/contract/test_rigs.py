@@ -7,8 +7,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.fluid.rig import FluidRig
-from orchestration.backends.simulated.process import Simulation
-from orchestration.backends.simulated.program import require_program
+from orchestration.backends.simulated.program import Simulation, require_program
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN

@@ -8,6 +8,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Setup
 from orchestration.core.trial import CLOSLOOP, LINUX, IncastSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
@@ -113,7 +114,7 @@ def test_a_signal_without_a_reading_voids_the_stamp(tmp_path, fabric):
     schedule = make_schedule(trial, TESTBED)
     tuner = Watching("qlen_bytes", "host.retransmits", "host.cnps", "switch.reroutes")
     backend = wiring.backend("emulated")
-    record = backend.run(trial, TESTBED, schedule, tmp_path, lambda *_: None, tuner)
+    record = backend.run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=tuner))
     verdict = stamp(trial, TESTBED, schedule, record)
     assert not verdict.valid
     (reason,) = verdict.reasons

@@ -13,10 +13,11 @@ from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import Run, bench_trial
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
-from orchestration.results.load_fact import FACT
+from orchestration.results.reader import LOAD_FACT
 from orchestration.results.writer import write_trial
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
@@ -48,14 +49,14 @@ def run(tmp_path):
         )
         schedule = make_schedule(trial, testbed)
         work = Path(tempfile.mkdtemp(dir=tmp_path))
-        record = EmulatedBackend().run(trial, testbed, schedule, work, lambda *_: None)
+        record = EmulatedBackend().run(TrialRun(trial, testbed, schedule, work))
         return Run(trial, testbed, schedule, record, 0.0)
 
     return run
 
 
 def load_of(one):
-    return load_facts(one.trial, one.testbed, one.schedule, one.record)[FACT]
+    return load_facts(one.trial, one.testbed, one.schedule, one.record)[LOAD_FACT]
 
 
 def carried_bytes(one, at_ns):

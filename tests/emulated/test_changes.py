@@ -12,14 +12,14 @@ PROGRAM = """
 import os, traceback
 from pathlib import Path
 import numpy as np
-from orchestration.backends.emulated.linux_queues import LinuxQueues
-from orchestration.backends.emulated.console import say
+from orchestration.backends.emulated.linux_devices import LinuxQueues
+from orchestration.backends.emulated.system import say
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import Fabric, NetlinkError
 from orchestration.backends.emulated.rig import EmulatedRig
-from orchestration.backends.emulated.traffic import NoTraffic
+from orchestration.backends.emulated.traffic import Traffic
 from orchestration.core.knobs import ECN
 
 
@@ -33,7 +33,7 @@ def count_sends(linux):
 def main():
     job = read_job(Path(os.environ["CLOSLOOP_JOB"]))
     fabric = Fabric(job)
-    rig = EmulatedRig(job, fabric, NoTraffic())
+    rig = EmulatedRig(job, fabric, Traffic())
     sent = count_sends(rig._queues)
     rng = np.random.default_rng(1)
     total = len(job.plan.queue_places)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.repeatable import differing_values, faulty_trial
 from orchestration.core.codec import flattened, record_tables
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
 from orchestration.core.switch import SwitchSpec
@@ -170,8 +171,8 @@ def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, 
         faults=(FaultSpec(MS, 3 * MS, 130_000, ("leaf1-spine2",)),),
     )  # fmt: skip
     schedule = make_schedule(trial, testbed)
-    decides = EmulatedBackend().run(trial, testbed, schedule, tmp_path, lambda *_: None, Idle())
-    alone = EmulatedBackend().run(trial, testbed, schedule, tmp_path, lambda *_: None)
+    decides = EmulatedBackend().run(TrialRun(trial, testbed, schedule, tmp_path, tuner=Idle()))
+    alone = EmulatedBackend().run(TrialRun(trial, testbed, schedule, tmp_path))
     one, other = (flattened(record_tables(record)) for record in (alone, decides))
     assert one.keys() == other.keys()
     for name in one:

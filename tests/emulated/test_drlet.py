@@ -5,6 +5,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.ports import TrialRun
 from orchestration.core.trial import CLOSLOOP, PoissonSpec, TunerSpec
 from orchestration.run import wiring
 from tests.trials import trial_spec
@@ -42,7 +43,7 @@ def test_switches_have_the_timeouts_that_it_chose(name, learner, shape, tmp_path
         load_balancing=LoadBalancingSpec("flowlets"),
     )
     schedule = make_schedule(trial, TESTBED)
-    record = wiring.backend("emulated").run(trial, TESTBED, schedule, tmp_path, lambda *_: None)
+    record = wiring.backend("emulated").run(TrialRun(trial, TESTBED, schedule, tmp_path))
     x, action, reward = (record.trace[part] for part in ("x", "action", "reward"))
     assert x.shape[1:] == shape
     assert x.shape[0] == record.facts["decisions"] >= 4

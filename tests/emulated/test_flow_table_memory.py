@@ -7,6 +7,7 @@ from collectors.bpf.compile import flow_table_object
 from inventory.files import load_testbed
 from orchestration.backends.emulated import backend as emulated
 from orchestration.bench.outcome import run_trial
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import FLOW_TABLE
@@ -88,7 +89,7 @@ def test_flows_are_counted_at_the_queue_of_their_class(tmp_path):
     trial = TrialSpec("c", "two", "emulated", TunerSpec("secn1"), traffic, 1, 1, MS, 20 * MS)
     watcher = Watcher()
     emulated.EmulatedBackend().run(
-        trial, testbed, make_schedule(trial, testbed), tmp_path, lambda *_: None, watcher
+        TrialRun(trial, testbed, make_schedule(trial, testbed), tmp_path, tuner=watcher)
     )
     a, b = (n for n, q in enumerate(testbed.queues) if testbed.peer_device(q).name == "h3")
     assert watcher.seen[0].mice_flows[[a, b]].tolist() == [1, 1]
@@ -107,11 +108,11 @@ def test_the_data_path_counts_flows_as_the_program_on_linux_does(host, tmp_path,
     )  # fmt: skip
     schedule, sides = make_schedule(trial, testbed), []
     for flow_object in ("", "", str(flow_table_object())):
-        monkeypatch.setattr(emulated, "_flow_object", lambda _, made=flow_object: made)
+        monkeypatch.setattr(emulated.programs, "flow_object", lambda _, made=flow_object: made)
         watcher, folder = Watcher(), tmp_path / f"{len(sides)}"
         folder.mkdir()
         record = emulated.EmulatedBackend().run(
-            trial, testbed, schedule, folder, lambda *_: None, watcher
+            TrialRun(trial, testbed, schedule, folder, tuner=watcher)
         )
         sides.append((watcher.seen, record.facts["flow_table"]))
     (own, own_facts), (again, _), (programs, program_facts) = sides

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from orchestration.kernel.boot import (
+    check_kernel,
     guest_argv,
     has_large_pages,
     launch,
     memory_dir,
 )
 from orchestration.kernel.cache import require_kernel
-from orchestration.kernel.check import check_kernel
 
 CLOSLOOP = Path(sys.executable).with_name("closloop")
 MEBIBYTE = 1 << 20

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from orchestration.analysis.marks import UNANSWERED
+from orchestration.analysis.counters import UNANSWERED
 from orchestration.results.reader import read_trial
 
 CAMPAIGN = """\

@@ -10,8 +10,8 @@ import pytest
 
 from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
-from orchestration.backends.emulated.capture_probe import HOP
-from orchestration.backends.emulated.numbering import ifindex
+from orchestration.backends.emulated.job import ifindex
+from orchestration.backends.emulated.probes import HOP
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.physics import run_probe
 from orchestration.core.load_balancing import LoadBalancingSpec

@@ -8,7 +8,7 @@ from scapy.contrib.roce import AETH, BTH, CNPPadding
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from inventory.flows import ideal_times_ns, roce_flows, window_bytes
+from inventory.routing import ideal_times_ns, roce_flows, window_bytes
 from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.physics import run_probe

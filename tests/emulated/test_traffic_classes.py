@@ -9,6 +9,7 @@ from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import run_trial
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.core.trial import SingleFlowSpec, TrialSpec, TunerSpec
@@ -153,9 +154,7 @@ def test_thresholds_of_one_class_leave_the_other_alone(queue, other, tmp_path):
     trial = TrialSpec("c", path, "emulated", TunerSpec("secn1"), traffic, 1, 1, 3 * MS, 100 * MS)
     schedule = make_schedule(trial, testbed)
     tuner = OneQueueTuner(queue)
-    record = backend("emulated").run(
-        trial, testbed, schedule, tmp_path, lambda t_ns, end_ns: None, tuner
-    )
+    record = backend("emulated").run(TrialRun(trial, testbed, schedule, tmp_path, tuner=tuner))
     (at_ns, before), (_, after) = tuner.seen[0], tuner.seen[-1]
     assert at_ns == pytest.approx(tuner.at_ns, abs=1_000)
     changed = np.flatnonzero(after != before)

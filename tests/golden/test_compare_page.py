@@ -14,10 +14,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.comparison.blocks import comparison_page
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.core.ports import TrialRun
 from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.results.writer import write_trial
 from traffic.schedule import make_schedule
@@ -42,7 +43,7 @@ def write_run(folder: Path, tuner: str) -> Path:
             cell={"tuner": tuner},
         )
         schedule = make_schedule(trial, testbed)
-        record = FluidBackend().run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
+        record = FluidBackend().run(TrialRun(trial, testbed, schedule, folder))
         verdict = stamp(trial, testbed, schedule, record)
         facts = {"wall_s": 2.0}
         write_trial(folder / trial.id, trial, testbed, schedule, record, verdict, facts)

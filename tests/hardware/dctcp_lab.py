@@ -27,7 +27,7 @@ from pathlib import Path
 
 from collectors.bpf.compile import DCTCP, compiled
 from orchestration.agent.bpf.congestion import Control, read_control
-from orchestration.backends.dctcp_program import new_name
+from orchestration.backends.common.linux import new_name
 
 PORT, BLOCK, BUFFER = 7000, 1 << 16, 1 << 22
 CLONE_NEWNET = 0x40000000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
-from orchestration.backends.hardware.balancing import SETTINGS, _program
+from orchestration.backends.hardware.switch_programs import SETTINGS, _program
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError

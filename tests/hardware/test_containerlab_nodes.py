@@ -18,8 +18,7 @@ from inventory.rack import Lacking
 from orchestration.backends.emulated.machine import missing_parts
 from orchestration.bench.rack import program
 from orchestration.exchange.containerlab.lab import Lab, write_lab
-from orchestration.results.found import trial_folders
-from orchestration.results.reader import read_trial
+from orchestration.results.reader import read_trial, trial_folders
 from orchestration.virtual_rack import groups
 
 sys.path.insert(0, str(Path(__file__).parent))

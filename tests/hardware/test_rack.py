@@ -14,7 +14,7 @@ import pytest
 
 from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
-from inventory.reachability import fabric_addresses
+from inventory.cabling import fabric_addresses
 from inventory.routing import PathTable
 from orchestration.bench.rack import closloop
 from orchestration.core.errors import NotReadyError

@@ -14,7 +14,7 @@ import pytest
 from collectors.bpf.compile import DCTCP, compiled
 from orchestration.agent.bpf.congestion import OLDEST, Control, read_control, registered
 from orchestration.agent.bpf.load import kernel_release
-from orchestration.backends.dctcp_program import new_name
+from orchestration.backends.common.linux import new_name
 from orchestration.bench.rack import closloop
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack.control import find_rack, up
@@ -49,7 +49,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.ansible import load_rack
-from orchestration.backends.hardware.backend import make_switch
+from orchestration.backends.hardware.agents import make_switch
 from orchestration.device.client import AgentClient
 
 rack = load_rack(Path(sys.argv[1]))

@@ -13,7 +13,7 @@ PROGRAM = """
 import json, os, random, signal, socket, time, traceback
 from pathlib import Path
 from orchestration.agent.linux import netlink, qdiscs
-from orchestration.backends.emulated.console import say
+from orchestration.backends.emulated.system import say
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job

@@ -375,7 +375,7 @@ def test_the_check_pings_all_pairs_of_hosts(loopback, monkeypatch):
     """Both hosts are this machine: 127.0.0.1 is there, 198.51.100.2 is not."""
     rack = reached(loopback, h1={}, h2={}, leaf1={})
     addresses = {"h1": ["127.0.0.1"], "h2": ["127.0.0.2"]}
-    for module in ("orchestration.backends.hardware.survey", "inventory.reachability"):
+    for module in ("orchestration.backends.hardware.survey", "inventory.cabling"):
         monkeypatch.setattr(f"{module}.fabric_addresses", lambda rack: addresses)
 
     def fabric():

@@ -16,10 +16,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.agent.bpf.load import LoadError, bpf
+from orchestration.backends.common.linux import delays
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.machine import missing_parts
-from orchestration.backends.linux import delays
 from orchestration.campaign.expand import load_campaign
+from orchestration.core.ports import TrialRun
 from orchestration.results.reader import read_trial
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
@@ -177,7 +178,7 @@ def test_a_tuner_of_this_process_decides_while_time_goes_on(folder):
     work = folder / "work"
     work.mkdir()
     schedule = make_schedule(trial, testbed)
-    record = EmulatedBackend().run(trial, testbed, schedule, work, lambda *_: None, tuner)
+    record = EmulatedBackend().run(TrialRun(trial, testbed, schedule, work, tuner=tuner))
     assert record.facts["decisions"] == len(tuner.seen) > 10
     assert tuner.seen == sorted(tuner.seen)
     assert tuner.seen[-1] > 2_400_000

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.simulated.process import Operation, Simulation
-from orchestration.backends.simulated.program import require_program
+from orchestration.backends.simulated.program import Operation, Simulation, require_program
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.bench.outcome import SECN1, bench_trial, run_trial
 from orchestration.bench.repeatable import differing_values

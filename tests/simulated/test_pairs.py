@@ -8,6 +8,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.load_balancing import LoadBalancingSpec
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.signals import PAIRS, targets
@@ -62,9 +63,7 @@ def run(folder, traffic, host, backend="simulated", testbed="drlet-k4", balancin
     tuner, loaded = Watching(PAIRS), load_testbed(testbed)
     schedule = make_schedule(trial, loaded)
     folder.mkdir()
-    record = wiring.backend(backend).run(
-        trial, loaded, schedule, folder, lambda *_: None, tuner=tuner
-    )
+    record = wiring.backend(backend).run(TrialRun(trial, loaded, schedule, folder, tuner=tuner))
     assert (record.flows.status == DONE).all()
     return np.array([one[PAIRS] for one in tuner.seen]), record
 
@@ -178,7 +177,7 @@ def test_drlet_decides_from_the_pairs(tmp_path):
         load_balancing=LoadBalancingSpec("flowlets"),
     )
     schedule = make_schedule(trial, TESTBED)
-    record = wiring.backend("simulated").run(trial, TESTBED, schedule, tmp_path, lambda *_: None)
+    record = wiring.backend("simulated").run(TrialRun(trial, TESTBED, schedule, tmp_path))
     x, action, reward = (record.trace[part] for part in ("x", "action", "reward"))
     assert x.shape == (record.facts["decisions"], 1, 56)
     assert len(x) >= 4

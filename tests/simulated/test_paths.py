@@ -8,6 +8,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, ROUTES, LoadBalancingSpec, mixed, stream_of
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.trial import (
@@ -62,7 +63,7 @@ def run(tmp_path):
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         record = wiring.backend(backend).run(
-            trial, testbed, schedule, folder, lambda *_: None, tuner=tuner
+            TrialRun(trial, testbed, schedule, folder, tuner=tuner)
         )
         return testbed, record
 

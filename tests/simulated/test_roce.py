@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from inventory.flows import ideal_times_ns
+from inventory.routing import ideal_times_ns
 from orchestration.analysis.load import load_facts
 from orchestration.backends.simulated.program import POLICIES
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import InputError, TrialError
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
 from orchestration.core.trial import (
@@ -25,7 +26,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.datapath.flows import PARAMETER_ORDER
-from orchestration.results.load_fact import FACT
+from orchestration.results.reader import LOAD_FACT
 from orchestration.run import wiring
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
@@ -65,7 +66,7 @@ def run(tmp_path):
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
         backend = wiring.backend(trial.backend)
-        record = backend.run(trial, built, schedule, work, lambda *_: None)
+        record = backend.run(TrialRun(trial, built, schedule, work))
         return trial, built, schedule, record
 
     return run_trial
@@ -412,7 +413,7 @@ def test_delivered_is_what_receivers_kept_of_what_arrived(run):
     *_, sampled = run(incast, flow_sample_period_ns=100_000, **given)
     flows = sampled.samples["flow"]
     (kept,) = flows["acked_bytes"][flows.t_ns == 2 * MS].sum(axis=1)
-    load = load_facts(*plain)[FACT]
+    load = load_facts(*plain)[LOAD_FACT]
     assert load["delivered_bytes"] == kept
     _, testbed, _, record = plain
     (port,) = (

@@ -10,9 +10,10 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.simulated import backend as backend_module
-from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import TrialError
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.trial import (
     FaultSpec,
@@ -45,7 +46,7 @@ def run(tmp_path):
         schedule = make_schedule(trial, testbed)
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
-        record = wiring.backend(backend).run(trial, testbed, schedule, work, lambda *_: None)
+        record = wiring.backend(backend).run(TrialRun(trial, testbed, schedule, work))
         return schedule, record, stamp(trial, testbed, schedule, record)
 
     return run_trial

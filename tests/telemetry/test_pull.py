@@ -16,6 +16,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.core.ports import TrialRun
 from orchestration.results.reader import read_trial
 from orchestration.results.tables import TABLES
 from orchestration.results.writer import write_trial
@@ -142,7 +143,7 @@ def test_the_last_run_of_a_trial_is_taken(campaign, server, tmp_path):
     schedule = make_schedule(spec, testbed)
     work = tmp_path / "work"
     work.mkdir()
-    record = FluidBackend().run(spec, testbed, schedule, work, lambda t_ns, end_ns: None)
+    record = FluidBackend().run(TrialRun(spec, testbed, schedule, work))
     verdict = stamp(spec, testbed, schedule, record)
     later = {"wall_s": 7.5, "started_ns": int(old.facts["started_ns"]) + 10**9}
     newer = tmp_path / "newer" / campaign.name / spec.id

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.precision import likely_repeats, standing_at
 from orchestration.analysis.sequential import Looks
-from orchestration.analysis.statistics import paired_difference, t_interval
+from orchestration.analysis.statistics import (
+    likely_repeats,
+    paired_difference,
+    standing_at,
+    t_interval,
+)
 from orchestration.bench.sequential import lognormal, normal, simulate
 from orchestration.core.repeats import RepeatRule
 

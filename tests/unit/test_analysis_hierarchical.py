@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orchestration.analysis.detectable import detectable, found_with, noncentrality
 from orchestration.analysis.hierarchical import (
+    beyond,
     draw_counts,
+    drawn_tails,
     pooled_difference,
     pooled_estimate,
+    pooled_tail,
     stretched,
+    tail_difference,
     units,
 )
 from orchestration.analysis.statistics import paired_difference, t_interval
-from orchestration.analysis.tails import beyond, drawn_tails, pooled_tail, tail_difference
+from orchestration.analysis.student_t import detectable, found_with, noncentrality
 
 NETWORKS, REPEATS = 5, 2
 GROUPS = [network for network in range(NETWORKS) for _ in range(REPEATS)]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.report.output import report_blocks
+from orchestration.analysis.report.queue_figures import busiest_queues, downsample
 from orchestration.analysis.report.report_tables import stamp_tables
 from orchestration.analysis.report.shown import shown_repeat
-from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
-from orchestration.analysis.tables import report_blocks
 from orchestration.analysis.tuner_differences import compare
 from orchestration.core.errors import InputError
 from orchestration.core.trial import TunerSpec

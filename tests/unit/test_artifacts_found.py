@@ -7,8 +7,7 @@ import shutil
 import pytest
 
 from orchestration.exchange.source import read_source
-from orchestration.results.found import campaign_below, find_trials, trial_folders
-from orchestration.results.reader import finished_trials
+from orchestration.results.reader import campaign_below, find_trials, finished_trials, trial_folders
 from orchestration.telemetry.sender import _trials
 
 

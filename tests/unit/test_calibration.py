@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from inventory.amend import amended
-from inventory.files import load_testbed
+from inventory.files import amended, load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.calibration.measure import (
     calibrate,

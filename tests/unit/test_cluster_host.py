@@ -10,8 +10,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.cluster.host import Host, difference
 from orchestration.cluster.orders import Duty, Order, described
-from orchestration.cluster.task import Host, difference
 from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.run.worker import Failed, Finished, Progressed, work
 

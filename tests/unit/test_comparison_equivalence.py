@@ -11,10 +11,10 @@ from orchestration.analysis.comparison.equivalence import (
     interval_of,
     means_of,
     p_values,
+    parse_margins,
     repeats_needed,
     verdict,
 )
-from orchestration.analysis.comparison.margins import parse_margins
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import paired_difference
 from orchestration.core.errors import InputError

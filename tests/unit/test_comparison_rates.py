@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
+from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT, Margins
 from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.flows import (
     BLOCKS,
@@ -16,7 +16,6 @@ from orchestration.analysis.comparison.flows import (
     reduce_flows,
 )
 from orchestration.analysis.comparison.judge import judge
-from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.comparison.ports import PortBlocks, Timeline, TrialPorts
 from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
 from orchestration.analysis.flow_figures import flow_scalars

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.analysis.comparison.blocks import comparison_blocks, comparison_page
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.comparison.runs import open_runs, pair_trials
 from orchestration.analysis.comparison.sentences import needs

@@ -12,11 +12,10 @@ from orchestration.analysis.comparison.equivalence import (
     EQUIVALENT,
     UNDECIDED,
     Interval,
+    Margins,
 )
 from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.margins import Margins
-from orchestration.analysis.comparison.places import Places
-from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison
 from orchestration.analysis.comparison.runs import Run
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.metrics import METRICS

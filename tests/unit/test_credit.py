@@ -20,11 +20,17 @@ from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Observation
 from orchestration.core.trial import TunerSpec
-from orchestration.counterfactuals.credit import CreditRequest, measure, plan_credit
-from orchestration.counterfactuals.credit_printed import credit_csv, credit_page, credit_to_json
+from orchestration.counterfactuals.credit import draw_cases, measure, plan_credit, rewarded
 from orchestration.counterfactuals.decisions import Decisions
-from orchestration.counterfactuals.ranking import Measured, agreement, consistency, kendall
-from orchestration.counterfactuals.sample import draw_cases, half_marked_bytes, rewarded
+from orchestration.counterfactuals.printed import credit_csv, credit_page, credit_to_json
+from orchestration.counterfactuals.question import CreditRequest
+from orchestration.counterfactuals.ranking import (
+    Measured,
+    agreement,
+    consistency,
+    half_marked_bytes,
+    kendall,
+)
 from orchestration.results.reader import TrialResult
 from tests.unit.test_replay_runs import run
 from tuners.registry import create

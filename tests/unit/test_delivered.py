@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from orchestration.analysis.delivered import Ends, measure_delivered
+from orchestration.analysis.load import Ends, measure_delivered
 from orchestration.core.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.roce import RoceSpec

@@ -12,15 +12,15 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.emulated import backend, link_requests
-from orchestration.backends.emulated.backend import EmulatedBackend, fault_steps
+from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import (
     check_supported,
     delay_before_queue_ns,
+    fault_steps,
     plan_fabric,
     plan_routes,
 )
-from orchestration.backends.emulated.job import Job, read_job, write_job
-from orchestration.backends.emulated.numbering import ifindex
+from orchestration.backends.emulated.job import Job, ifindex, read_job, write_job
 from orchestration.core.errors import InputError
 from orchestration.core.records import Schedule
 from orchestration.core.topology import Device, LinkSpec, Testbed
@@ -221,7 +221,7 @@ def test_what_trials_share_is_encoded_before_workers_are_forked(monkeypatch):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
     monkeypatch.setattr(backend, "require_kernel", lambda: None)
-    monkeypatch.setattr(backend, "memory_dir", lambda size: None)
+    monkeypatch.setattr(backend.memory, "memory_dir", lambda size: None)
     EmulatedBackend().check(testbed, 2, [trial(testbed)])
 
     def refuse(*request):

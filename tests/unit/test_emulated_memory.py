@@ -9,11 +9,13 @@ import pytest
 
 from collectors.recorder import Recorder
 from inventory.files import load_testbed
-from orchestration.backends.emulated import backend
-from orchestration.backends.emulated.backend import EmulatedBackend, guest_memory_bytes
+from orchestration.backends.emulated import backend, memory
+from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.backends.emulated.memory import guest_memory_bytes
 from orchestration.core.codec import flattened
 from orchestration.core.errors import NotReadyError
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Applied, Observation, Schedule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import names
@@ -62,7 +64,7 @@ def test_a_host_whose_nic_makes_the_packets_is_planned_less_and_one_with_sockets
     plain = trial(20 * MS, MS)
     roce = replace(plain, host=HostSpec("dcqcn", roce=RoceSpec()))
     mixed = replace(plain, host=HostSpec("dctcp", roce=RoceSpec()))
-    planned = [backend.trial_memory_bytes(one, TESTBED, 0) for one in (plain, roce, mixed)]
+    planned = [memory.trial_memory_bytes(one, TESTBED, 0) for one in (plain, roce, mixed)]
     assert planned[0] - planned[1] == len(TESTBED.hosts) * 6 << 20
     assert planned[2] == planned[0]
 
@@ -105,13 +107,11 @@ def test_a_trial_beyond_the_machine_is_refused_in_one_line_before_anything_is_wr
     empty = np.zeros(0, dtype=np.int64)
     schedule = Schedule(empty, empty, empty, empty, empty, ())
     with pytest.raises(NotReadyError) as caught:
-        EmulatedBackend().run(
-            trial(20_000 * MS, 100_000), TESTBED, schedule, tmp_path, lambda t_ns, end_ns: None
-        )
+        EmulatedBackend().run(TrialRun(trial(20_000 * MS, 100_000), TESTBED, schedule, tmp_path))
     message = caught.value.message
     assert "4096 MiB are available" in message
     assert "202,000 readings of 40 queues" in message
     assert "\n" not in message
     assert "sample_period" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
-    backend.require_memory(trial(200 * MS, 100_000), TESTBED, 0)
+    memory.require_memory(trial(200 * MS, 100_000), TESTBED, 0)

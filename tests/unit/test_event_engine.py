@@ -21,7 +21,7 @@ def engine(tmp_path_factory):
     """engine.c as a library; what it includes of the kernel is empty, event_engine.c has it."""
     folder = tmp_path_factory.mktemp("engine")
     source = next(path for path in DATA_PATH if path.name == "engine.c").parent
-    for path in (source / "engine.c", source / "data_path.h"):
+    for path in (source / "engine.c", source / "engine.h"):
         for line in path.read_text().splitlines():
             if line.startswith("#include <"):
                 header = folder / line.split("<")[1].split(">")[0]

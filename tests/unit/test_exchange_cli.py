@@ -1,10 +1,17 @@
 import json
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from orchestration.cli.main import app
+from orchestration.core import plugins
 from orchestration.core.errors import InputError
+from orchestration.exchange import verbs
 
 TOPOLOGY = "3 1 2\n2\n0 2 25Gbps 1000ns 0.000000\n1 2 25Gbps 1000ns 0.000000\n"
 FLOWS = "1\n0 1 3 100 48213 2.000000000\n"
@@ -23,6 +30,8 @@ def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "exchange.md"
+MINE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[-1]
 IMPORT = ("import", "hpcc", "--flow", "flow.txt", "--topology", "topology.txt", "--fct", "fct.txt")
 
 
@@ -75,3 +84,34 @@ def test_flows_of_a_csv_for_a_replay(files):
     said = run(*words, "-o", "two.csv").output
     assert "dropped: 1 flows with an end that is no host of the testbed: x (1)" in said
     assert (files / "two.csv").read_text() == "start_ns,src,dst,bytes,class\n0,h1,h2,2000,all\n"
+
+
+def test_the_help_lists_importers_without_loading_them():
+    code = (
+        "import sys; from typer.testing import CliRunner; from orchestration.cli.main import app;"
+        "print(CliRunner().invoke(app, ['import', '--help']).output, *sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert "Take over a run of OMNeT++" in shown
+    assert "orchestration.exchange.verbs" in shown
+    assert "orchestration.exchange.omnetpp_import" not in shown
+    assert "numpy" not in shown
+
+
+def test_an_importer_of_ones_own_gets_the_options_of_a_trial_and_a_broken_one_is_said(
+    files, monkeypatch
+):
+    (files / "my_importer.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(files))
+    points = {
+        name: EntryPoint(name, f"{place}:import_mine", "closloop.importers")
+        for name, place in (("mine", "my_importer"), ("broken", "nowhere.at_all"))
+    }
+    monkeypatch.setattr(plugins, "offered", lambda group: points)
+    monkeypatch.setattr(verbs, "offered", lambda group: points)
+    (files / "run.log").write_text("0 0 1 1000 9000\n5 1 2 2000 19000\n")
+    assert "Take over a run of my simulator." in run("import", "--help").output
+    done = json.loads(run("import", "mine", "run.log", "-o", "runs/mine", "--json").stdout)
+    assert (done["label"], done["flows"], done["testbed"]) == ("imported", 2, "graphcc")
+    with pytest.raises(InputError, match=r"'broken' of closloop\.importers cannot be loaded"):
+        run("import", "broken", "run.log", "-o", "runs/mine")

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.summary import summarise
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError
+from orchestration.exchange.hpcc_config import control_of
 from orchestration.exchange.hpcc_export import export_hpcc
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
-from orchestration.exchange.hpcc_parameters import control_of
 from orchestration.exchange.imported import write_imported
 from orchestration.exchange.source import QueueThresholds, read_source
 from orchestration.results.reader import finished_trials, read_trial
@@ -61,7 +61,7 @@ def take_over(tmp_path):
         names = {"queues": "qlen.txt", "names": "names.json"}
         roles = ("topology", "flow", "fct", "queues", "config", "names")
         paths = {role: folder / names.get(role, f"{role}.txt") for role in roles}
-        imported = import_hpcc(HpccFiles(**paths), base_ns)
+        imported = import_hpcc(HpccFiles(**paths), base=f"{base_ns}ns")
         written = write_imported(imported, tmp_path / out, label=label, seed=seed)
         return read_trial(written.folder)
 

@@ -1,6 +1,6 @@
 """What several trials have in common is said once."""
 
-from orchestration.results.findings import Told, in_words, said_once, where
+from orchestration.results.stamp import Told, in_words, said_once, where
 
 
 def test_a_text_of_several_trials_is_said_once_with_their_number():

@@ -3,7 +3,7 @@
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.faults import fault_plan, link_name
+from orchestration.backends.common.faults import fault_plan, link_name
 from orchestration.core.trial import FaultSpec, TrialSpec, TunerSpec
 
 TESTBED = load_testbed("graphcc")

@@ -12,6 +12,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.backends.fluid.network import Paths
 from orchestration.core.codec import flattened
 from orchestration.core.errors import TrialError
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, UNFINISHED
 from orchestration.core.topology import Device, LinkSpec, Testbed
 from orchestration.core.trial import (
@@ -36,7 +37,7 @@ def run(tmp_path, *traffic, testbed=GRAPHCC, **changes):
     )
     trial = dataclasses.replace(trial, **changes)
     schedule = make_schedule(trial, testbed)
-    record = FluidBackend().run(trial, testbed, schedule, tmp_path, lambda now, end: None)
+    record = FluidBackend().run(TrialRun(trial, testbed, schedule, tmp_path))
     return trial, schedule, record
 
 

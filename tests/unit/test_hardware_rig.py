@@ -97,6 +97,7 @@ class Paths:
     def __init__(self):
         self.count = len(TESTBED.switches)
         self.calls = []
+        self.timeouts = self
         self.known = {"timeout_ns": np.full(self.count, 200_000)}
 
     def begin(self):

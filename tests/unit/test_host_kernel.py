@@ -10,11 +10,11 @@ import pytest
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
-from inventory.scale import scaled
+from inventory.rack import scaled
 from orchestration.agent.bpf.btf import LayoutError, Layouts, smallest
 from orchestration.backends.emulated import forwarding, machine
-from orchestration.backends.hardware.backend import make_switch
-from orchestration.backends.hardware.controls import check_controls, programmed
+from orchestration.backends.hardware.agents import make_switch
+from orchestration.backends.hardware.settings import check_controls, programmed
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import HostSpec, SingleFlowSpec

@@ -7,11 +7,13 @@ import pytest
 from inventory.cabling import (
     InterfaceState,
     Neighbour,
+    Reach,
     Survey,
+    fabric_addresses,
+    is_provisioned,
     judge,
 )
 from inventory.rack import Access, Rack
-from inventory.reachability import Reach, fabric_addresses, is_provisioned
 from orchestration.core.topology import Device, LinkSpec, Testbed
 
 RATE = 25 * 10**9

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from inventory.draw import picture
 from inventory.files import known_testbeds, load_testbed
 from inventory.generators import Cable, leaf_spine
+from inventory.summary import picture
 from orchestration.cli.inventory import app
 from orchestration.core.errors import InputError
 from orchestration.core.topology import Device, LinkSpec, Testbed

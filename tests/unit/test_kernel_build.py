@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.kernel import boot, build, cache, config, patches, source
+from orchestration.kernel import boot, build, cache, patches
+from orchestration.kernel import fetch as source
+from orchestration.kernel import patches as config
 from orchestration.kernel.fetch import take_source, tree_version
 
 MAKEFILE = "# SPDX\nVERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 4\nEXTRAVERSION =\nNAME = x\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.kernel.headers import FIRST, compiler
+from orchestration.kernel.build import FIRST, compiler
 
 HEADER = """
 #ifndef COMMON

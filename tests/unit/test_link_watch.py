@@ -6,7 +6,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.linux.kernel import read_links
 from orchestration.agent.main import OperationError
-from orchestration.backends.hardware.links import LinkWatch
+from orchestration.backends.hardware.watches import LinkWatch
 from orchestration.core.errors import TrialError
 from orchestration.device.errors import DeviceError, DeviceGone
 

@@ -18,6 +18,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.core.codec import flattened
 from orchestration.core.files import write_whole
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Applied, HostReading, Observation
 from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
@@ -190,7 +191,7 @@ def test_watching_changes_no_result(tmp_path, monkeypatch):
     schedule = make_schedule(spec, testbed)
 
     def outcome():
-        record = FluidBackend().run(spec, testbed, schedule, tmp_path, lambda *_: None)
+        record = FluidBackend().run(TrialRun(spec, testbed, schedule, tmp_path))
         tables = {"flows": record.flows, **record.samples, **record.changes}
         return flattened({name: vars(table) for name, table in tables.items()})
 

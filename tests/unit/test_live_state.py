@@ -51,11 +51,11 @@ def seen(folder, trial):
 class Slow(FluidBackend):
     """Runs a trial, and stays until it has been looked at."""
 
-    def run(self, trial, testbed, schedule, folder, progress):
-        record = super().run(trial, testbed, schedule, folder, progress)
-        while not seen(self.run_folder, trial).exists():
+    def run(self, run):
+        record = super().run(run)
+        while not seen(self.run_folder, run.trial).exists():
             time.sleep(0.01)
-        if trial.tuner.name == "amt":
+        if run.trial.tuner.name == "amt":
             raise TrialError("a cable is loose", "plug it in")
         return record
 

@@ -16,6 +16,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.trial import (
     STRATA,
@@ -23,8 +24,7 @@ from orchestration.core.trial import (
     IncastSpec,
     PoissonSpec,
 )
-from orchestration.results.load_fact import FACT, written_shares
-from orchestration.results.reader import read_trial
+from orchestration.results.reader import LOAD_FACT, read_trial, written_shares
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
 from tests.trials import trial_spec
@@ -107,7 +107,7 @@ def ran(tmp_path):
     def run(**changes):
         trial = dataclasses.replace(TRIAL, **changes)
         schedule = make_schedule(trial, STAR)
-        record = FluidBackend().run(trial, STAR, schedule, tmp_path, lambda t_ns, end_ns: None)
+        record = FluidBackend().run(TrialRun(trial, STAR, schedule, tmp_path))
         return trial, schedule, record
 
     return run
@@ -116,7 +116,7 @@ def ran(tmp_path):
 @pytest.mark.parametrize("warm_up_ns", [0, MS])
 def test_load_is_what_flows_offer_and_ports_send(ran, warm_up_ns):
     trial, schedule, record = ran(warm_up_ns=warm_up_ns)
-    told = load_facts(trial, STAR, schedule, record)[FACT]
+    told = load_facts(trial, STAR, schedule, record)[LOAD_FACT]
     capacity = 110e9 / 8 * (3 * MS - warm_up_ns) / 1e9
     assert told["capacity_bytes"] == round(capacity)
     late = schedule.start_ns >= warm_up_ns
@@ -140,13 +140,13 @@ def test_load_is_what_flows_offer_and_ports_send(ran, warm_up_ns):
 
 def test_without_counters_flows_have_one_rate_from_start_to_end(ran):
     trial, schedule, record = ran()
-    with_ports = load_facts(trial, STAR, schedule, record)[FACT]
+    with_ports = load_facts(trial, STAR, schedule, record)[LOAD_FACT]
     ports = record.ports
     unread = {name: np.full_like(one, MISSING) for name, one in ports.values.items()}
     blind = dataclasses.replace(
         record, samples={**record.samples, "queue": Samples(ports.t_ns, unread)}
     )
-    told = load_facts(trial, STAR, schedule, blind)[FACT]
+    told = load_facts(trial, STAR, schedule, blind)[LOAD_FACT]
     assert told["delivered_load"] == pytest.approx(with_ports["delivered_load"], rel=0.25)
     ends, flows = blind.flows.end_ns, schedule
     inside = np.clip((3 * MS - flows.start_ns) / (ends - flows.start_ns), 0, 1)
@@ -155,7 +155,7 @@ def test_without_counters_flows_have_one_rate_from_start_to_end(ran):
     for status in (UNFINISHED, LASTING):
         codes = np.full(len(flows), status)
         cut = dataclasses.replace(blind, flows=dataclasses.replace(blind.flows, status=codes))
-        delivered = load_facts(trial, STAR, schedule, cut)[FACT]["delivered_bytes"]
+        delivered = load_facts(trial, STAR, schedule, cut)[LOAD_FACT]["delivered_bytes"]
         assert delivered is None
 
 
@@ -166,14 +166,14 @@ def test_a_trial_that_did_not_write_it_down_has_the_same_load(ran, tmp_path):
     for name, more in (("new", facts), ("old", {})):
         write_trial(tmp_path / name, trial, STAR, schedule, record, verdict, more)
     new, old = (measure_load(read_trial(tmp_path / name)) for name in ("new", "old"))
-    assert to_json(new) == to_json(old) == facts[FACT]
+    assert to_json(new) == to_json(old) == facts[LOAD_FACT]
 
 
 def test_what_an_earlier_version_called_delivered_is_not_shown_as_that(ran, tmp_path):
     trial, schedule, record = ran(warm_up_ns=MS)
     facts = load_facts(trial, STAR, schedule, record)
     arrived = {"delivered_bytes": 7, "delivered_load": 0.7}
-    told = {**facts[FACT], "patterns": {}, **arrived}
+    told = {**facts[LOAD_FACT], "patterns": {}, **arrived}
     earlier = {key: value for key, value in told.items() if not key.startswith("discarded")}
     write_trial(
         tmp_path / "t",
@@ -182,13 +182,13 @@ def test_what_an_earlier_version_called_delivered_is_not_shown_as_that(ran, tmp_
         schedule,
         record,
         stamp(trial, STAR, schedule, record),
-        {FACT: earlier},
+        {LOAD_FACT: earlier},
     )
     result = read_trial(tmp_path / "t")
-    assert to_json(measure_load(result)) == facts[FACT]
+    assert to_json(measure_load(result)) == facts[LOAD_FACT]
     shares = written_shares(result)
     assert shares == {
-        "offered_load": facts[FACT]["offered_load"],
+        "offered_load": facts[LOAD_FACT]["offered_load"],
         "delivered_load": None,
         "discarded_load": None,
     }

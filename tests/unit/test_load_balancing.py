@@ -6,8 +6,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.balancing import check_platforms
-from orchestration.backends.linux import host_sysctls
+from orchestration.backends.common.linux import host_sysctls
+from orchestration.backends.hardware.switch_programs import check_platforms
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of

@@ -8,6 +8,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import Setup
 from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
@@ -49,7 +50,7 @@ def run(tmp_path, tuner, **changes):
         duration_ns=2 * MS, drain_ns=20 * MS, **spec,
     )  # fmt: skip
     schedule = make_schedule(trial, TESTBED)
-    record = FluidBackend().run(trial, TESTBED, schedule, tmp_path, lambda *_: None, tuner)
+    record = FluidBackend().run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=tuner))
     return trial, schedule, record
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.marks import UNANSWERED, why_identical
+from orchestration.analysis.counters import UNANSWERED, why_identical
 from orchestration.analysis.stamp import stamp
-from orchestration.backends.linux import host_sysctls
+from orchestration.backends.common.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.marks import marking
 from orchestration.core.capabilities import capabilities

@@ -10,7 +10,7 @@ import pytest
 from inventory.rack import Access
 from orchestration.agent.host import rdma as agent
 from orchestration.agent.main import OperationError
-from orchestration.backends.hardware.nic import NicWatch, growth
+from orchestration.backends.hardware.watches import NicWatch, growth
 from orchestration.device.errors import DeviceError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded"

@@ -10,8 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from orchestration.analysis.flow_figures import DoneFlows, done_flows, flow_figure
-from orchestration.analysis.flow_progress import FlowProgress
+from orchestration.analysis.flow_figures import DoneFlows, FlowProgress, done_flows, flow_figure
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_figures import measure_throughput
 from orchestration.analysis.trial_figures import written_load

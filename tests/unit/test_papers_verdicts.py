@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from orchestration.analysis.detectable import noncentrality
 from orchestration.analysis.flow_figures import DoneFlows
+from orchestration.analysis.student_t import noncentrality
 from orchestration.papers.answer import (
     claim_text,
     detectable_text,

@@ -25,9 +25,9 @@ from orchestration.agent.linux_switch.path_routes import (
 )
 from orchestration.agent.linux_switch.paths import Paths
 from orchestration.agent.main import OperationError
-from orchestration.backends.hardware import balancing
-from orchestration.backends.hardware.balancing import Balancing, check_paths, services_for
+from orchestration.backends.hardware import switch_programs as balancing
 from orchestration.backends.hardware.settings import Settings
+from orchestration.backends.hardware.switch_programs import Balancing, check_paths, path_services
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of
@@ -246,15 +246,17 @@ class Switch:
 
 @pytest.fixture
 def switches(monkeypatch):
-    monkeypatch.setattr(balancing, "_program", lambda rack, device, spec: {"program": spec.entries})
+    monkeypatch.setattr(
+        balancing, "_path_program", lambda rack, device, spec: {"program": spec.entries}
+    )
     return {name: Switch(name) for name in LEAVES}
 
 
 def test_only_switches_with_a_choice_are_asked_and_none_by_the_flow():
     spines = set(TESTBED.switches) - set(LEAVES)
     rack = rack_of(**dict.fromkeys(spines, "sonic"))
-    assert services_for(rack, [trial(ECMP)]) == {}
-    assert services_for(rack, [trial(ECMP), trial()]) == dict.fromkeys(LEAVES, ("paths",))
+    assert path_services(rack, [trial(ECMP)]) == {}
+    assert path_services(rack, [trial(ECMP), trial()]) == dict.fromkeys(LEAVES, ("paths",))
     check_paths(rack, Fleet({}), [trial(ECMP)])
 
 
@@ -288,18 +290,18 @@ def test_switches_are_told_their_streams_and_timeouts_and_report_theirs(switches
     assert [int(column[place]) for column in values.values()] == [9, 4, 2, 7]
     assert values["switch.flowlets"].sum() == 9 + len(LEAVES) - 1
     assert paths.facts()["load_balancing"]["overflows"] == {LEAVES[1]: 7}
-    assert "7 packets" in paths.findings()[0]["text"]
+    assert "7 packets" in paths.facts()["findings"][0]["text"]
 
 
 def test_a_timeout_is_set_where_there_is_a_choice_and_known_everywhere(switches):
     paths = Balancing(rack_of(), Fleet(switches), trial())
     spine = next(n for n, name in enumerate(TESTBED.switches) if name not in switches)
     leaf = TESTBED.switches.index(LEAVES[0])
-    change = paths.turn(FLOWLET_TIMEOUT.change([leaf, spine], [5_000, 6_000]))
+    change = paths.timeouts.turn(FLOWLET_TIMEOUT.change([leaf, spine], [5_000, 6_000]))
     assert change["timeout_ns"].tolist() == [5_000, 6_000]
     assert switches[LEAVES[0]].asked == [("paths.set", {"timeout_ns": 5_000})]
     assert not any(switches[name].asked for name in LEAVES[1:])
-    known = paths.known["timeout_ns"]
+    known = paths.timeouts.known["timeout_ns"]
     assert (known[leaf], known[spine]) == (5_000, 6_000)
     assert np.isin(known, (5_000, 6_000, 100_000, 300_000)).all()
 

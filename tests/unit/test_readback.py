@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from orchestration.backends.hardware.readback import ReadBack
+from orchestration.backends.hardware.switches import ReadBack
 from orchestration.core.knobs import ECN
 
 

@@ -15,12 +15,12 @@ from collectors.readers.tc import PlainReader, ReaderError
 from inventory.files import load_testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.analysis.counters import check_rates
+from orchestration.backends.common.realtime import SHAPERS_LATE_NS
 from orchestration.backends.emulated import forwarding, machine, real_time
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.launcher import init_script
 from orchestration.backends.emulated.real_time import check_here, facts_here, findings_here
-from orchestration.backends.realtime import SHAPERS_LATE_NS
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.run import at_scale

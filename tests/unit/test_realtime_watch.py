@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from orchestration.backends import realtime
-from orchestration.backends.lag import Lag
-from orchestration.backends.realtime import Counters, Load, MachineWatch, judge, rounded_up
+from orchestration.backends.common import realtime
+from orchestration.backends.common.lag import Lag
+from orchestration.backends.common.realtime import Counters, Load, MachineWatch, judge, rounded_up
 from orchestration.core.trial import TrialSpec, TunerSpec
 
 STAT = """cpu  0 0 0 0 0 0 0 0 0 0

@@ -16,8 +16,9 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
+from orchestration.core.ports import TrialRun
 from orchestration.replay.build import build_replays
-from orchestration.replay.drafts import ReplayRequest
+from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import TABLES, read_table, write_table
 from orchestration.results.writer import write_trial
@@ -68,7 +69,7 @@ def run(campaign: Campaign, out: Path) -> list[TrialResult]:
         schedule = make_schedule(trial, testbed)
         work = out / f".work-{trial.id}"
         work.mkdir(parents=True)
-        record = FluidBackend().run(trial, testbed, schedule, work, lambda *_: None)
+        record = FluidBackend().run(TrialRun(trial, testbed, schedule, work))
         verdict = stamp(trial, testbed, schedule, record)
         folder = out / campaign.name / trial.id
         write_trial(folder, trial, testbed, schedule, record, verdict, {"wall_s": 0.1})
@@ -180,7 +181,7 @@ def test_rates_change_and_thresholds_only_if_asked(old, tmp_path):
     (trial,) = (t for t in finished_trials(old) if t.name.startswith("secn1-r1"))
     name = load_testbed("rlcc-7").links_by_name
     link = next(iter(name))
-    plain = run(replay(trial, tmp_path, scale_rates=0.5, rates={link: 10**9}), tmp_path)[0]
+    plain = run(replay(trial, tmp_path, scale_rates=0.5, rate=[f"{link}=1Gbps"]), tmp_path)[0]
     rates = [item.rate_bps for item in plain.testbed.links]
     recorded = [item.rate_bps for item in read_trial(trial).testbed.links]
     changed = name[link]
@@ -350,7 +351,7 @@ def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
         ({"repeats": 10**9, "trials": "*-r1-*"}, "--repeats: 1,000,000,000 repeats are more than"),
         ({"trials": "nothing"}, "no trial of .* is called 'nothing'"),
         ({"scale_rates": 0.0}, "0 is no factor"),
-        ({"rates": {"h1-h2": 1}}, "no link 'h1-h2'"),
+        ({"rate": ["h1-h2=1Gbps"]}, "no link 'h1-h2'"),
         ({"tuners": ("{label: x}",)}, "names no tuner"),
     ],
 )

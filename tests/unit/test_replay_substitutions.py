@@ -17,7 +17,7 @@ from orchestration.core.trial import CLOSLOOP, DriverSpec, HostSpec
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.replay.build import build_replays
-from orchestration.replay.drafts import ReplayRequest
+from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.stamp import Stamp
 from orchestration.results.writer import write_trial

@@ -9,8 +9,8 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.analysis.device_figures import measure_devices
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
-from orchestration.analysis.report.nics import host_grids, rate_picture
-from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time
+from orchestration.analysis.report.nics import nics_over_time, rate_picture
+from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.core.signals import names, targets
 from orchestration.render.figure_style import colours_of
@@ -50,8 +50,8 @@ def result(testbed, **scopes):
 
 
 def shown(**results):
-    trials = [SimpleNamespace(tuner=name) for name in results]
-    return SimpleNamespace(repeat=1, trials=trials, results=list(results.values()))
+    trials = tuple(SimpleNamespace(tuner=name) for name in results)
+    return ShownRepeat(repeat=1, trials=trials, results=tuple(results.values()))
 
 
 def nics(testbed, cnps=((0, 0, 0, 0), (5, 0, 1, 0), (9, 0, 1, 0), (10, 0, 1, 0))):
@@ -84,29 +84,25 @@ def test_what_a_trial_does_not_have_is_no_number_and_no_picture(testbed):
     tcp = result(bare, host=samples(bare, "host", [0, MS, 2 * MS]))
     assert all(math.isnan(value) for value in measure_devices(tcp).values())
     both = shown(a=tcp, b=tcp)
-    assert host_grids(both, 100) is None
-    assert nic_timelines(both, 100) is None
+    assert rate_picture(both, 100, colours_of(["a", "b"])) is None
+    assert nics_over_time(both, 100, colours_of(["a", "b"])) is None
     assert shared_buffers(both) is None
 
 
 def test_the_hosts_that_were_told_to_slow_down_are_shown_with_their_rates(testbed):
     fabric = testbed()
     other = nics(fabric, cnps=np.zeros((4, 4), dtype=int))
-    found = host_grids(
-        shown(a=result(fabric, host=nics(fabric)), b=result(fabric, host=other)), 100
-    )
-    # the last sample before the end of arrivals counts
-    assert found.cnps["a"].tolist() == [9, 0, 1, 0]
-    assert found.lowest_bps["a"][0].tolist() == [5 * GBPS, 10 * GBPS]
-    assert found.lowest_bps["a"][1].tolist() == [25 * GBPS, 25 * GBPS]
-    assert math.isnan(found.lowest_bps["a"][2, 1])
-    picture = rate_picture(found, colours_of(["a", "b"]))
+    both = shown(a=result(fabric, host=nics(fabric)), b=result(fabric, host=other))
+    picture = rate_picture(both, 100, colours_of(["a", "b"]))
+    assert picture.data["h2_bps"][:2] == [25 * GBPS, 25 * GBPS]
+    assert math.isnan(picture.data["h3_bps"][1])
     assert picture.title == "h1 was told to slow down the most: 9 CNPs, with a"
     assert "With a 2 of 4 hosts got 10 CNPs; the lowest rate was h1's, 5Gbps of 25Gbps" in (
         picture.caption
     )
     panel = picture.figure.data[0]
-    assert panel["y"][0] == "h1 · 9"
+    # the last sample before the end of arrivals counts
+    assert panel["y"] == ["h1 · 9", "h2 · 0", "h3 · 1", "h4 · 0"]
     assert panel["z"][0] == [20, 40]
     assert picture.data["h1_bps"] == [5 * GBPS, 10 * GBPS] * 2
 
@@ -114,21 +110,21 @@ def test_the_hosts_that_were_told_to_slow_down_are_shown_with_their_rates(testbe
 def test_without_cnps_the_hosts_are_those_with_the_lowest_rates(testbed):
     fabric = testbed()
     quiet = nics(fabric, cnps=np.full((4, 4), MISSING))
-    found = host_grids(shown(a=result(fabric, host=quiet)), 100)
-    picture = rate_picture(found, colours_of(["a"]))
+    alone = shown(a=result(fabric, host=quiet))
+    picture = rate_picture(alone, 100, colours_of(["a"]))
     assert picture.title == "h1 was held back the most: to 5Gbps around 500us, with a"
     assert "CNPs" not in picture.caption
-    lines = nic_timelines(shown(a=result(fabric, host=quiet)), 100)
-    assert list(lines.values) == ["rate_bps", "rtt_ns"]
+    lines = nics_over_time(alone, 100, colours_of(["a"]))
+    assert list(lines.data) == ["tuner", "from_ns", "rate_mean_bps", "rtt_median_ns"]
 
 
 def test_hosts_over_time_are_counted_by_the_ms(testbed):
     fabric = testbed()
-    found = nic_timelines(shown(a=result(fabric, host=nics(fabric))), 100)
-    assert found.values["cnps"]["a"] == pytest.approx([6, 4], rel=1e-5)
-    assert found.values["rate_bps"]["a"].tolist() == pytest.approx([50 * GBPS / 3, 17.5 * GBPS])
-    assert found.values["rtt_ns"]["a"].tolist() == [8_000, 14_000]
-    picture = nics_over_time(found, colours_of(["a"]))
+    alone = shown(a=result(fabric, host=nics(fabric)))
+    picture = nics_over_time(alone, 100, colours_of(["a"]))
+    assert picture.data["cnps_per_ms"] == pytest.approx([6, 4], rel=1e-5)
+    assert picture.data["rate_mean_bps"] == pytest.approx([50 * GBPS / 3, 17.5 * GBPS])
+    assert picture.data["rtt_median_ns"] == [8_000, 14_000]
     assert picture.title == "CNPs in each ms: 5 with a"
     assert len(picture.figure.data) == 3
 

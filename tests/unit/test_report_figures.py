@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from orchestration.analysis.report.convergence import convergence
-from orchestration.analysis.report.differences import differences
-from orchestration.analysis.report.heatmap import fabric_grids
+from orchestration.analysis.report.differences import convergence, differences
+from orchestration.analysis.report.fabric import fabric_heatmap
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.tuner_differences import compare
 from orchestration.render.csv import csv_text
 from orchestration.render.figure_style import _PALETTE, colours_of, contrast_to_white, readable
 from orchestration.render.html import PLOTLY_FILE, asset
+from orchestration.render.numbers import quantity
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without a kind of cones.
 VISION = {
@@ -114,8 +114,9 @@ def test_a_tuner_that_differs_in_no_pair_is_called_identical(summary):
 @pytest.mark.parametrize("spans", [7, 30, 500])
 def test_a_fabrics_grid_keeps_every_ports_peak_and_has_no_holes(summary, spans):
     shown = shown_repeat(summary.conditions[0])
-    grids = fabric_grids(shown, spans)
-    for trial, result in zip(shown.trials, shown.results, strict=True):
+    picture = fabric_heatmap(shown, spans, colours_of(summary.tuners))
+    worst_hidden = 0
+    for tuner, result in shown.by_tuner.items():
         upto = result.ports.t_ns <= result.spec.duration_ns
         peaks = dict(
             zip(
@@ -124,9 +125,12 @@ def test_a_fabrics_grid_keeps_every_ports_peak_and_has_no_holes(summary, spans):
                 strict=True,
             )
         )
-        grid = grids.peak_bytes[trial.tuner]
+        rows = [row for row, name in enumerate(picture.data["tuner"]) if name == tuner]
+        ports = [name for name in picture.data if name not in ("tuner", "from_ns")]
+        grid = np.array([[picture.data[port][row] for row in rows] for port in ports])
         assert not np.isnan(grid).any()
-        assert [peaks[port] for port in grids.ports] == grid.max(axis=1).tolist()
-        hidden = [peak for port, peak in peaks.items() if port not in grids.ports]
-        assert len(hidden) == grids.left_out
-        assert max(hidden) <= grids.left_bytes
+        assert [peaks[port] for port in ports] == grid.max(axis=1).tolist()
+        hidden = [peak for port, peak in peaks.items() if port not in ports]
+        assert f"{len(hidden)} more ports are not drawn" in picture.caption
+        worst_hidden = max(worst_hidden, *hidden)
+    assert f"ever held more than {quantity(worst_hidden, 'bytes')}." in picture.caption

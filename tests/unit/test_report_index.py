@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from orchestration.analysis.index.entries import History, entry_of, unread_entry
+from orchestration.analysis.index import History, entry_of, unread_entry
 from orchestration.core.errors import InputError
 from orchestration.run.journal import read_history
 

@@ -7,7 +7,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.device_figures import measure_paths, packets_by_uplink
-from orchestration.analysis.report.paths import uplink_packets, uplink_picture
+from orchestration.analysis.report.fabric import uplink_picture
+from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine
@@ -57,13 +58,12 @@ def test_metrics_by_hand(testbed):
 
 
 def test_the_picture_names_the_most_uneven_switch(testbed):
-    shown = SimpleNamespace(
+    shown = ShownRepeat(
         repeat=1,
-        trials=[SimpleNamespace(tuner="a"), SimpleNamespace(tuner="b")],
-        results=[result_of(testbed, SENT), result_of(testbed, [0] * 10)],
+        trials=(SimpleNamespace(tuner="a"), SimpleNamespace(tuner="b")),
+        results=(result_of(testbed, SENT), result_of(testbed, [0] * 10)),
     )
-    found = uplink_packets(shown)
-    picture = uplink_picture(found, colours_of(["a", "b"]))
+    picture = uplink_picture(shown, colours_of(["a", "b"]))
     assert picture.title == (
         "The most uneven switch is leaf1: 75% by one port, where 50% were even, with a"
     )

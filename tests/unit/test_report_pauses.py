@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration.analysis.report.pauses import pause_picture, paused_pairs
+from orchestration.analysis.report.fabric import pause_picture
+from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine
 
@@ -25,15 +26,15 @@ def shown(tmp_path, **rows):
         columns = {name: np.array([row[i] for row in of]) for i, name in enumerate(names)}
         return lambda name: columns if name == "pauses" else None
 
-    return SimpleNamespace(
+    return ShownRepeat(
         repeat=1,
-        trials=[SimpleNamespace(tuner=name) for name in rows],
-        results=[SimpleNamespace(testbed=testbed, table=table(of)) for of in rows.values()],
+        trials=tuple(SimpleNamespace(tuner=name) for name in rows),
+        results=tuple(SimpleNamespace(testbed=testbed, table=table(of)) for of in rows.values()),
     )
 
 
 def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
-    found = paused_pairs(
+    picture = pause_picture(
         shown(
             tmp_path,
             a=[
@@ -45,14 +46,16 @@ def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
                 (2, "spine1", "eth2", 2_000),
             ],
             b=[(2, "leaf2", "eth1", 1_000)],
-        )
+        ),
+        colours_of(["a", "b"]),
     )
-    assert found.paused_ns["a"] == {
-        ("leaf1", "h1"): 900,
-        ("spine1", "leaf1"): 7_000,
-        ("spine1", "leaf2"): 2_000,
-    }
-    picture = pause_picture(found, colours_of(["a", "b"]))
+    rows = zip(*(picture.data[name] for name in ("tuner", "stops", "stopped")), strict=True)
+    assert list(rows) == [
+        ("a", "leaf1", "h1"),
+        ("a", "spine1", "leaf1"),
+        ("a", "spine1", "leaf2"),
+        ("b", "leaf2", "h4"),
+    ]
     assert picture.title == "spine1 stopped leaf1 the longest: 7us, with a"
     assert "With a 3 devices were stopped by 2, for 9.9us in all; with b 1" in picture.caption
     panel, other = picture.figure.data
@@ -64,5 +67,5 @@ def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
 
 
 def test_there_is_no_picture_if_nobody_was_stopped(tmp_path):
-    assert paused_pairs(shown(tmp_path, a=[(1, "leaf1", "eth0", 0)])) is None
-    assert paused_pairs(shown(tmp_path, a=[])) is None
+    for rows in ([(1, "leaf1", "eth0", 0)], []):
+        assert pause_picture(shown(tmp_path, a=rows), colours_of(["a"])) is None

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import closloop
-from orchestration.analysis.comparison.margins import Margins
+from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.sequential import Looks
 from orchestration.analysis.statistics import t_interval
@@ -201,18 +201,18 @@ def test_the_same_command_runs_nothing_twice(load, tmp_path):
 class Failing(FluidBackend):
     """Fails in one repeat of one tuner."""
 
-    def run(self, trial, testbed, schedule, folder, progress):
-        if trial.tuner.name == "secn2" and trial.repeat == 2:
+    def run(self, run):
+        if run.trial.tuner.name == "secn2" and run.trial.repeat == 2:
             raise TrialError("lost")
-        return super().run(trial, testbed, schedule, folder, progress)
+        return super().run(run)
 
 
 class Invalid(FluidBackend):
     """Loses a flow in one repeat of one tuner."""
 
-    def run(self, trial, testbed, schedule, folder, progress):
-        record = super().run(trial, testbed, schedule, folder, progress)
-        if trial.tuner.name == "secn2" and trial.repeat == 2:
+    def run(self, run):
+        record = super().run(run)
+        if run.trial.tuner.name == "secn2" and run.trial.repeat == 2:
             record.flows.status[0], record.flows.end_ns[0] = FAILED, -1
         return record
 

@@ -55,10 +55,10 @@ class Faulty(FluidBackend):
     def __init__(self, fault):
         self.fault = fault
 
-    def run(self, trial, testbed, schedule, folder, progress):
-        if trial.tuner.name == "secn2":
+    def run(self, run):
+        if run.trial.tuner.name == "secn2":
             self.fault()
-        return super().run(trial, testbed, schedule, folder, progress)
+        return super().run(run)
 
 
 class NotReady(FluidBackend):

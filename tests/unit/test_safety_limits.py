@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from inventory.rack import Corridor
-from orchestration.backends.hardware.safety.breaker import Breaker, CorridorLeft, PortCounters
-from orchestration.backends.hardware.safety.limiter import ChangeLimiter
+from orchestration.backends.hardware.safety.limits import (
+    Breaker,
+    ChangeLimiter,
+    CorridorLeft,
+    PortCounters,
+)
 from orchestration.core.knobs import ECN
 from orchestration.core.records import Change
 

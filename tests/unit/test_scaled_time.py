@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from inventory.ansible import load_rack, write_rack
 from inventory.files import load_testbed
-from inventory.flows import ideal_times_ns
-from inventory.rack import Access, Rack
-from inventory.scale import MOST_SCALE, scaled
-from orchestration.backends.dilation import (
+from inventory.rack import MOST_SCALE, Access, Rack, scaled
+from inventory.routing import ideal_times_ns
+from orchestration.backends.common.dilation import (
     dilated,
     stretched,
     stretched_schedule,

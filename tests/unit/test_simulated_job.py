@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.linux import switch_sysctls
+from orchestration.backends.common.linux import switch_sysctls
 from orchestration.backends.simulated.job import (
     build_arrays,
     check_supported,

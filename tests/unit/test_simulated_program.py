@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestration.backends.simulated import program as program_module
-from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import (
+    Operation,
     Program,
+    Simulation,
     Wheel,
     compile_argvs,
     find_program,

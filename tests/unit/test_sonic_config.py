@@ -14,8 +14,7 @@ from orchestration.backends.hardware.sonic.config import (
     desired_tables,
     queue_places,
 )
-from orchestration.backends.hardware.sonic.counters import shares
-from orchestration.backends.hardware.sonic.switch import SonicSwitch
+from orchestration.backends.hardware.sonic.switch import SonicSwitch, shares
 from orchestration.core.errors import InputError
 from orchestration.core.records import MISSING
 from orchestration.device.errors import DeviceError

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from orchestration.analysis.delivered import Ends
+from orchestration.analysis.load import Ends
 from orchestration.analysis.starvation import check_starvation, measure_shares
 from orchestration.core.records import DONE, LASTING, Samples, Schedule
 from orchestration.core.roce import RoceSpec

@@ -10,7 +10,7 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.signals import targets
 from orchestration.core.switch import headroom_bytes, response_bytes
-from orchestration.replay.testbed_file import write_testbed
+from orchestration.replay.campaign_file import write_testbed
 
 BASE = """
 kind: leaf-spine

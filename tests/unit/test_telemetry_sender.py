@@ -19,6 +19,7 @@ from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.ports import TrialRun
 from orchestration.core.records import (
     FlowRecords,
     HostReading,
@@ -65,7 +66,7 @@ def run_fake(campaign: Path, seed: int, limit=SPOOL, *, live=True, archive=True)
     if live:
         note = SpoolNote(str(campaign / ".telemetry" / "home"), limit, "tele", trial.id)
         leave_note(work, note)
-    record = FluidBackend().run(trial, testbed, schedule, work, lambda t_ns, end_ns: None)
+    record = FluidBackend().run(TrialRun(trial, testbed, schedule, work))
     if archive:
         facts = {"wall_s": 1.0, "started_ns": started_ns(work, START_NS + seed)}
         verdict = stamp(trial, testbed, schedule, record)

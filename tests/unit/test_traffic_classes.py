@@ -11,10 +11,10 @@ from inventory.files import load_testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.senders.connections import Service
 from orchestration.analysis.counters import check_rates
-from orchestration.analysis.report.timeline import timeline
+from orchestration.analysis.report.queue_figures import timeline
 from orchestration.analysis.trial_figures import measure
 from orchestration.backends.emulated.fabric import plan_fabric
-from orchestration.backends.emulated.numbering import ifindex
+from orchestration.backends.emulated.job import ifindex
 from orchestration.core.errors import NotReadyError
 from orchestration.core.knobs import ECN
 from orchestration.core.records import (

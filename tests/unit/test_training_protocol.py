@@ -160,7 +160,7 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
     job = types.SimpleNamespace(trial=trial, testbed=case.testbed)
     record = types.SimpleNamespace(flows=flows)
     (log_slowdown,) = figure_of(job, schedule, record)["log_slowdown"]
-    from inventory.flows import ideal_times_ns
+    from inventory.routing import ideal_times_ns
 
     ideal_ns = ideal_times_ns(case.testbed, schedule, trial)[0]
     assert math.exp(log_slowdown) == pytest.approx((400_000 + 1_500_000) / 2 / ideal_ns)

@@ -12,7 +12,7 @@ from orchestration.analysis.device_figures import measure_balance
 from orchestration.analysis.flow_figures import done_flows
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_figures import measure_throughput
-from orchestration.analysis.report.timeline import timeline
+from orchestration.analysis.report.queue_figures import timeline
 from orchestration.analysis.sample_parts import arrivals, since
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.trial_figures import measure, of_flows

@@ -18,8 +18,15 @@ from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.records import Observation
 from orchestration.core.trial import REAL, TunerSpec
-from orchestration.counterfactuals.ask import UNCHANGED, Asked, Question, answer, prepare
-from orchestration.counterfactuals.build import Variant, build_counterfactuals, edited
+from orchestration.counterfactuals.ask import (
+    UNCHANGED,
+    Asked,
+    Variant,
+    answer,
+    build_counterfactuals,
+    edited,
+    prepare,
+)
 from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
@@ -29,6 +36,7 @@ from orchestration.counterfactuals.decisions import (
 )
 from orchestration.counterfactuals.effects import Paths, differing_tables, flow_changes, totals
 from orchestration.counterfactuals.printed import answer_to_json
+from orchestration.counterfactuals.question import Question
 from orchestration.results.reader import TrialResult, read_trial
 from tests.unit.test_replay_runs import run
 from tuners import registry

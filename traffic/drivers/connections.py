@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.flows import own_control
 from inventory.rack import Rack
+from inventory.routing import own_control
 from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.agent.senders.connections import Flows, Service
 from orchestration.agent.senders.socket_driver import Board

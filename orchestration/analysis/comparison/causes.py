@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import ne
+from operator import itemgetter, ne
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def read_settings(trial: TrialResult) -> Settings:
         trial=fresh(trial),
         testbed=testbed,
         actions=_table(trial, "actions"),
-        timeouts=_total(hosts, "host", "timeouts") if hosts is not None else None,
+        timeouts=_timeouts_of(hosts) if hosts is not None else None,
         missed=_missed(trial, np.unique(ports["t_ns"])) if ports is not None else None,
     )
 
@@ -115,13 +115,11 @@ def _table(trial: TrialResult, name: str) -> Columns | None:
         return None
 
 
-def _total(table: Columns, by: str, counter: str) -> int:
-    """Return the sum of a counter's last values, one per value of the column `by`."""
-    if not len(table[counter]):
-        return 0
-    _, place = np.unique(table[by].astype(str), return_inverse=True)
-    most = np.zeros(place.max() + 1, dtype=np.int64)
-    np.maximum.at(most, place, table[counter])
+def _timeouts_of(hosts: Columns) -> int:
+    """Return the timeouts of all hosts together, by their last samples."""
+    names, place = np.unique(hosts["host"].astype(str), return_inverse=True)
+    most = np.zeros(len(names), dtype=np.int64)
+    np.maximum.at(most, place, hosts["timeouts"])
     return int(most.sum())
 
 
@@ -167,10 +165,6 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _short(text: str) -> str:
-    return text[:12]
-
-
 def _of_testbed(value: Callable[[Testbed], float]) -> Callable[[Settings], float | None]:
     return lambda item: value(item.testbed) if item.testbed else None
 
@@ -189,8 +183,12 @@ def _of_campaign(what: str, field: str) -> _Setting:
 
 
 def _model(item: Settings) -> str:
-    model = item.told("model", None)
-    return f"{item.spec.backend}, {model} model" if isinstance(model, str) else item.spec.backend
+    model = item.told("model")
+    return (
+        f"{item.spec.backend}, {model} model"
+        if isinstance(model, str) and model
+        else item.spec.backend
+    )
 
 
 def _two_models(a: Settings, b: Settings) -> str:
@@ -317,6 +315,7 @@ def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         yield prefix, f"{data:.6g}" if isinstance(data, float) else str(data)
 
 
+_short = itemgetter(slice(12))
 _PROGRAM = "the program itself was another: its changes say what may move"
 # fmt: off
 _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (

@@ -1,4 +1,4 @@
-"""The verdict on one difference: two one-sided tests against a margin, and a test against zero.
+"""The verdict on a difference: two one-sided tests against a margin, and a test against zero.
 
 Equivalent: both one-sided t-tests show at the 5 % level that the difference is within the margin.
 Different: after Holm's correction over all metrics of the comparison, the difference is
@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Literal
 
 import numpy as np
 
 from orchestration.analysis import student_t
+from orchestration.analysis.metric import Metric
+from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.sequential import FIXED, Look
 from orchestration.analysis.statistics import fieller
+from orchestration.core.errors import InputError
 from orchestration.core.records import Floats
 
 Verdict = Literal["equivalent", "different", "not enough data"]
@@ -104,7 +109,7 @@ def interval_of(means: Means, look: Look = FIXED) -> Interval:
         end = 0.0 if means.a else math.nan
         return Interval(0.0, 0.0, 0.0, 0.0, end, end)
     error = means.error()
-    t = _quantile(1 - look.level / 2, means.freedom)
+    t = student_t.quantile(means.freedom, 1 - look.level / 2)
     half = t * error
     relative = means.difference / means.a if means.a else math.nan
     low, high = math.nan, math.nan
@@ -196,5 +201,49 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
     return counts[place] if place < len(counts) else None
 
 
-def _quantile(share: float, freedom: float) -> float:
-    return student_t.quantile(freedom, share) if freedom > 0 else math.nan
+DEFAULT_MARGIN = 0.10
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The margins of a comparison: the default, and those set for families or single metrics."""
+
+    default: float = DEFAULT_MARGIN
+    of: Mapping[str, float] = field(default_factory=dict)
+
+    def margin(self, metric: Metric) -> float:
+        """Return a metric's margin as a share of A's value."""
+        return self.of.get(metric.key, self.of.get(metric.family, self.default))
+
+
+def parse_margins(texts: Sequence[str]) -> Margins:
+    """Parse margins such as `5%` and `slowdown_mean=15%`. Raises InputError with all problems."""
+    default, of, compared = DEFAULT_MARGIN, {}, METRICS.between_runs
+    known = sorted({name for metric in compared for name in (metric.key, metric.family)} - {""})
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        share = _share(number, text)
+        if not equals:
+            default = share
+        elif name in known:
+            of[name] = share
+        else:
+            near = get_close_matches(name, known, 3) or sorted({m.family for m in compared} - {""})
+            raise InputError.single(
+                "--margin", f"no metric is called {name!r}", f"known: {', '.join(near)}"
+            )
+    return Margins(default, of)
+
+
+def _share(number: str, text: str) -> float:
+    try:
+        share = float(number.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not number.endswith("%") or not 0 < share < 1:
+        raise InputError.single(
+            "--margin",
+            f"{text!r} is not a share between 0% and 100%",
+            "write it like 5% or slowdown_mean=15%",
+        )
+    return share

@@ -223,87 +223,86 @@ class CellEstimates:
         if metric.key == FCT_RATIO:
             return self._ratio()
         values = [
-            (pair.a.scalars.get(metric.key, math.nan), pair.b.scalars.get(metric.key, math.nan))
+            [side.scalars.get(metric.key, math.nan) for side in (pair.a, pair.b)]
             for pair in self._pairs
         ]
+        return self._over_pairs(values, lambda one, a, b: one.means(metric, a, b))
+
+    def _over_pairs(
+        self, values: Sequence[Sequence[float]], of_one: Callable[[Resampled, float, float], Means]
+    ) -> Means | None:
+        """Return the means over the pairs with both values, those of a single pair by `of_one`."""
         both = np.array([value for value in values if np.isfinite(value).all()]).reshape(-1, 2)
         if not len(both):
             return None
         if self._resampled is None:
             return means_of(both[:, 0], both[:, 1])
         a, b = both[0].tolist()
-        return self._resampled.means(metric, a, b)
+        return of_one(self._resampled, a, b)
 
     def on_one_side(self, metric: Metric) -> str:
         """Return "A" or "B" if only that run has the metric, else ""."""
-        sides = []
-        for side in ([pair.a for pair in self._pairs], [pair.b for pair in self._pairs]):
+
+        def has(figures: TrialFigures) -> bool:
             if metric.distance:
-                has = [_counts(figures, metric) is not None for figures in side]
-            else:
-                has = [math.isfinite(item.scalars.get(metric.key, math.nan)) for item in side]
-            sides.append(any(has))
-        return "" if sides[0] == sides[1] else "A" if sides[0] else "B"
+                return _counts(figures, metric) is not None
+            return math.isfinite(figures.scalars.get(metric.key, math.nan))
+
+        a, b = any(has(pair.a) for pair in self._pairs), any(has(pair.b) for pair in self._pairs)
+        return "" if a == b else "A" if a else "B"
 
     def _ratio(self) -> Means | None:
         """Return the geometric mean of the flows' ratios FCT of B / FCT of A, compared with 1."""
         paired = [pair.paired for pair in self._pairs]
         known = [item for item in paired if item is not None and item.count.sum()]
-        if not known:
-            return None
-        logs = np.array([item.log_ratio_sum.sum() / item.count.sum() for item in known])
-        if self._resampled is None:
-            return means_of(np.ones(len(logs)), np.exp(logs))
-        ratio = float(np.exp(logs[0]))
-        return Means(1.0, ratio, self._resampled.ratio_covariance(ratio), BLOCKS - 1, 1)
+        logs = [item.log_ratio_sum.sum() / item.count.sum() for item in known]
+        return self._over_pairs(
+            [(1.0, ratio) for ratio in np.exp(logs)],
+            lambda one, a, b: Means(a, b, one.ratio_covariance(b), BLOCKS - 1, 1),
+        )
 
     def by_size(self, group: int) -> Means | None:
         """Return the mean slowdowns in one group of flow sizes; None without flows."""
         values = [
             [
                 side.group_sum[:, group].sum() / side.group_count[:, group].sum()
-                for side in (pair.a.flows, pair.b.flows)
                 if side is not None and side.group_count[:, group].any()
+                else math.nan
+                for side in (pair.a.flows, pair.b.flows)
             ]
             for pair in self._pairs
         ]
-        both = np.array([value for value in values if len(value) == 2]).reshape(-1, 2)
-        if not len(both):
-            return None
-        if self._resampled is None:
-            return means_of(both[:, 0], both[:, 1])
-        a, b = both[0].tolist()
-        return Means(a, b, self._resampled.group_covariance(group), BLOCKS - 1, 1)
+        return self._over_pairs(
+            values, lambda one, a, b: Means(a, b, one.group_covariance(group), BLOCKS - 1, 1)
+        )
 
     def distance(self, metric: Metric, margin: float) -> Distance | None:
         """Return the distance of two distributions; None if a side has no distribution."""
-        counts, scales = [], []
-        for pair in self._pairs:
-            a, b = _counts(pair.a, metric), _counts(pair.b, metric)
-            if a is not None and b is not None:
-                counts.append((a, b))
-                scales.append(pair.a.scalars[_mean_key(metric)])
-        if not counts:
+        known = _with_counts(self._pairs, metric)
+        if not known:
             return None
+        queue = metric.key == QUEUE_WASSERSTEIN
+        key = "queue_mean_bytes" if queue else slowdown_key("mean", "all")
+        scale = float(np.mean([pair.a.scalars[key] for pair, _, _ in known]))
+        counts = [(a, b) for _, a, b in known]
         # outside the range of all values both CDFs are equal
         filled = np.flatnonzero(sum((a + b).sum(axis=0) for a, b in counts))
         span = slice(int(filled[0]), int(filled[-1]) + 1)
         counts = [(a[:, span], b[:, span]) for a, b in counts]
         freedom = float(BLOCKS - 1 if self._resampled is not None else len(counts) - 1)
-        scale, n = float(np.mean(scales)), len(counts)
+        n = len(counts)
         same = all(np.array_equal(a.sum(axis=0), b.sum(axis=0)) for a, b in counts)
         if same and self._resampled is None:
             # A and B agree in every pair: the spread between repeats does not matter
             nothing = np.zeros(1)
             return Distance(0.0, nothing, 0.0, nothing, scale, freedom, n)
+        mean, drawn = self._apart(metric, counts, np.subtract)
         if metric.distance == "mean":
             widths = np.diff(_edges(metric), append=np.inf)[span]
             widths[-1] = 0.0
-            mean, drawn = self._apart(metric, counts, np.subtract)
             value, noise = float(np.abs(mean) @ widths), np.abs(drawn) @ widths
             beyond, drawn_beyond = value, value + noise
         else:
-            mean, drawn = self._apart(metric, counts, np.subtract)
             value, noise = float(np.abs(mean).max()), np.abs(drawn).max(axis=1, initial=0.0)
             mean, drawn = self._apart(metric, counts, _tolerant(margin))
             beyond = max(0.0, float(mean.max()))
@@ -314,8 +313,7 @@ class CellEstimates:
         self, metric: Metric, counts: Sequence[tuple[Floats, Floats]], apart: Apart
     ) -> tuple[Floats, Floats]:
         """Return the mean of `apart` over the pairs, and its noise (draws, ...)."""
-        a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
-        seen = apart(a, b)
+        seen = apart(*_cdfs(counts))
         mean = seen.mean(axis=0)
         if self._resampled is not None:
             return mean, self._resampled.noise(metric, *counts[0], apart)
@@ -328,16 +326,25 @@ def mean_distribution(
     pairs: Sequence[PairFigures], metric: Metric
 ) -> tuple[Floats, Floats, Floats] | None:
     """Return the edges and the mean CDFs of A and of B over the pairs, all (bins,)."""
-    counts = [
-        (a, b)
-        for pair in pairs
-        for a, b in [(_counts(pair.a, metric), _counts(pair.b, metric))]
-        if a is not None and b is not None
-    ]
-    if not counts:
+    known = _with_counts(pairs, metric)
+    if not known:
         return None
-    a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
+    a, b = _cdfs([(a, b) for _, a, b in known])
     return _edges(metric), a.mean(axis=0), b.mean(axis=0)
+
+
+def _cdfs(counts: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Return the CDFs of A and of B, both (pairs, bins)."""
+    a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
+    return a, b
+
+
+def _with_counts(
+    pairs: Sequence[PairFigures], metric: Metric
+) -> list[tuple[PairFigures, Floats, Floats]]:
+    """Return the pairs of which both sides have a distribution, with A's and B's counts."""
+    found = ((pair, _counts(pair.a, metric), _counts(pair.b, metric)) for pair in pairs)
+    return [(pair, a, b) for pair, a, b in found if a is not None and b is not None]
 
 
 def _counts(figures: TrialFigures, metric: Metric) -> Floats | None:
@@ -348,11 +355,6 @@ def _counts(figures: TrialFigures, metric: Metric) -> Floats | None:
     else:
         counts = figures.flows.histogram.sum(axis=1) if figures.flows is not None else None
     return counts if counts is not None and counts.any() else None
-
-
-def _mean_key(metric: Metric) -> str:
-    queue = metric.key == QUEUE_WASSERSTEIN
-    return "queue_mean_bytes" if queue else slowdown_key("mean", "all")
 
 
 def _edges(metric: Metric) -> Floats:

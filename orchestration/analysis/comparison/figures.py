@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,13 +13,17 @@ from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell
 from orchestration.analysis.figure_parts import (
     corner_name,
+    estimate_row,
+    flow_size_axis,
+    log_axis,
     named_rows,
     queue_share_axes,
     ratio_axes,
     row_name,
+    time_axis,
 )
 from orchestration.analysis.metrics import METRICS, QUEUE_WASSERSTEIN, SLOWDOWN_WASSERSTEIN
-from orchestration.analysis.queue_histogram import queue_span
+from orchestration.analysis.port_figures import queue_span
 from orchestration.core.records import Floats
 from orchestration.core.units import format_duration, format_size
 from orchestration.render.figure import Figure, scatter
@@ -31,12 +34,11 @@ from orchestration.render.figure_style import (
     band,
     base_figure,
     line,
-    log_ticks,
     padded,
     size_ticks,
 )
 from orchestration.render.numbers import quantity
-from orchestration.render.picture import Picture
+from orchestration.render.page import Picture
 
 _MARGIN_COLOUR = "#e3efe3"
 # Axes of ratios end here; values beyond are drawn at the end.
@@ -86,26 +88,12 @@ def _estimate(figure: Figure, row: int, item: Judged, colour: str) -> list[float
     got = item.interval
     shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
     ratio = _within(1 + got.relative)
-    ends = [ratio]
-    if math.isfinite(got.relative_low):
-        ends += [_within(1 + got.relative_low), _within(1 + got.relative_high)]
-        figure.add_trace(line(ends[1:], [row, row], shade, 3))
-    figure.add_trace(
-        scatter(
-            x=[ratio],
-            y=[row],
-            mode="markers",
-            marker={
-                "size": 11,
-                "color": shade if item.verdict == DIFFERENT else "white",
-                "line": {"color": shade, "width": 2},
-            },
-            hovertemplate=f"{item.metric.short_label}: {sentences.difference(item)}<br>"
-            f"{item.verdict}<extra></extra>",
-        )
-    )
+    known = math.isfinite(got.relative_low)
+    ends = [_within(1 + end) for end in (got.relative_low, got.relative_high)] if known else []
+    says = f"{item.metric.short_label}: {sentences.difference(item)}<br>{item.verdict}"
+    estimate_row(figure, row, ratio, ends, shade, filled=item.verdict == DIFFERENT, says=says)
     row_name(figure, row, item.metric.short_label)
-    return ends
+    return [ratio, *ends]
 
 
 def _within(ratio: float) -> float:
@@ -133,14 +121,8 @@ def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     if apart[worst] > 0:
         at = [float(edges[worst])] * 2
         figure.add_trace(line(at, [float(s[worst]) for s in shares], INK, 2))
-    ticks = log_ticks(low, top)
-    figure.update_xaxes(
-        title="slowdown",
-        type="log",
-        range=[math.log10(low), math.log10(top * 1.05)],
-        tickvals=ticks,
-        ticktext=[f"{tick:.3g}" for tick in ticks],
-    )
+    figure.update_xaxes(type="log", range=[math.log10(low), math.log10(top * 1.05)])
+    figure.update_xaxes(**log_axis("slowdown", low, top))
     figure.update_yaxes(title="share of flows up to x", range=[0, 1.01], tickformat=".0%")
     where = f"; farthest apart, {100 * apart[worst]:.1f} points, at {edges[worst]:.2f}"
     return Picture(
@@ -200,7 +182,6 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
     if not sizes:
         return []
     groups = np.arange(len(sizes))
-    text = [f"≤{quantity(group.upto_bytes, 'bytes')}" for group in sizes]
     both = base_figure(height=330)
     columns = ([group.a for group in sizes], [group.b for group in sizes])
     for name, values in zip(colours, columns, strict=True):
@@ -208,13 +189,12 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
         trace.update(mode="lines+markers", hovertemplate=f"{name}: %{{y:.2f}}<extra></extra>")
         both.add_trace(trace)
     every = [value for column in columns for value in column]
-    ticks = log_ticks(min(every), max(every))
-    both.update_yaxes(
-        title="mean slowdown", type="log", tickvals=ticks, ticktext=[f"{t:.3g}" for t in ticks]
-    )
+    both.update_yaxes(**log_axis("mean slowdown", min(every), max(every)))
     apart = base_figure(height=330)
-    relative = [100 * np.array(_row(group.interval)) for group in sizes]
-    middle, low, high = np.array(relative).T
+    middle, low, high = (
+        100 * np.array([getattr(group.interval, name) for group in sizes])
+        for name in ("relative", "relative_low", "relative_high")
+    )
     margin = 100 * next(
         (item.margin for item in cell.judged if item.metric.family == "slowdown_mean"), 0.1
     )
@@ -240,29 +220,17 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
     shown = np.clip(np.concatenate([middle, low, high, [-margin, margin]]), -100, 300)
     apart.update_yaxes(title="B against A, %", range=padded(shown.tolist()))
     for figure in (both, apart):
-        figure.update_xaxes(
-            title="flow size",
-            tickvals=groups,
-            ticktext=text,
-            tickangle=-45,
-            range=[-0.5, len(sizes) - 0.5],
-        )
-    apart_count = sum(group.interval.relative_low > 0 or group.interval.relative_high < 0
-                      for group in sizes)  # fmt: skip
+        flow_size_axis(figure, [group.upto_bytes for group in sizes], room=0.5)
+    sure = sum(group.surely_differs for group in sizes)
     return [
         Picture("Mean slowdown by flow size", "A tenth of all flows a point.", both),
         Picture(
-            f"In {apart_count} of {len(sizes)} groups of flow sizes the difference is surely not 0",
+            f"In {sure} of {len(sizes)} groups of flow sizes the difference is surely not 0",
             "Relative difference of the mean slowdown with its 95% interval, one by one. Green: "
             "the margin.",
             apart,
         ),
     ]
-
-
-def _row(interval: object) -> Sequence[float]:
-    names = ("relative", "relative_low", "relative_high")
-    return [float(getattr(interval, name)) for name in names]
 
 
 _PORTS = 10
@@ -301,7 +269,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
     parted = cell.places.parted_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
-    figure.update_xaxes(title="time since the start, ms", row=2 * len(lines))
+    time_axis(figure, 2 * len(lines))
     when = "Links and marks over time"
     if math.isfinite(parted):
         when = f"The queues part at {format_duration(parted)}"

@@ -14,6 +14,7 @@ from orchestration.analysis.comparison.equivalence import (
     SIGNIFICANCE,
     UNDECIDED,
     Interval,
+    Margins,
     Means,
     PValues,
     Verdict,
@@ -23,7 +24,6 @@ from orchestration.analysis.comparison.equivalence import (
     verdict,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates, Distance
-from orchestration.analysis.comparison.margins import Margins
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.sequential import Look
@@ -58,12 +58,8 @@ class Judged:
         return self.interval.difference == self.interval.low == self.interval.high == 0
 
 
-@dataclass(frozen=True)
-class _Draft:
-    judged: Judged
-    p: PValues
-    spread: float
-    beyond: float
+# A metric before Holm's correction, the spread of one repeat, and what is compared with the margin.
+_Draft = tuple[Judged, float, float]
 
 
 def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[Judged]:
@@ -74,31 +70,24 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
     drafts = []
     for label, estimates in cells:
         for metric in METRICS.between_runs:
-            margin = margins.margin(metric)
-            draft: _Draft | None = None
+            margin, look = margins.margin(metric), estimates.look
             if metric.distance:
-                distance = estimates.distance(metric, margin)
-                draft = (
-                    _of_distance(label, metric, distance, margin, estimates.look)
-                    if distance
-                    else None
-                )
-            else:
-                means = estimates.means(metric)
-                draft = _of_means(label, metric, means, margin, estimates.look) if means else None
-            if draft is not None:
-                drafts.append(draft)
-    corrected = holm([draft.p.zero for draft in drafts])
+                if distance := estimates.distance(metric, margin):
+                    drafts.append(_of_distance(label, metric, distance, margin, look))
+            elif means := estimates.means(metric):
+                drafts.append(_of_means(label, metric, means, margin, look))
+    corrected = holm([judged.p_zero for judged, _, _ in drafts])
     family = sum(not math.isnan(p) for p in corrected)
     return [_settled(draft, p, family) for draft, p in zip(drafts, corrected, strict=True)]
 
 
 def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
-    judged = draft.judged
-    found = verdict(draft.beyond, draft.p, p_zero)
+    judged, spread, beyond = draft
+    tests = PValues(judged.p_zero, judged.p_beyond, judged.allowed)
+    found = verdict(beyond, tests, p_zero)
     repeats = None
     if found == UNDECIDED:
-        repeats = repeats_needed(draft.beyond, draft.spread, draft.p.allowed, family)
+        repeats = repeats_needed(beyond, spread, judged.allowed, family)
         repeats = max(repeats, judged.n + 1) if repeats is not None else None
     return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
 
@@ -106,10 +95,10 @@ def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
 def _of_means(cell: str, metric: Metric, means: Means, margin: float, look: Look) -> _Draft:
     p = p_values(means, margin, metric.floor, look)
     judged = Judged(
-        cell, metric, means.a, means.b, interval_of(means, look), margin, p.allowed, math.nan,
+        cell, metric, means.a, means.b, interval_of(means, look), margin, p.allowed, p.zero,
         p.beyond, UNDECIDED, None, means.n,
     )  # fmt: skip
-    return _Draft(judged, p, means.error() * math.sqrt(means.n), means.difference)
+    return judged, means.error() * math.sqrt(means.n), means.difference
 
 
 def _of_distance(
@@ -125,26 +114,23 @@ def _of_distance(
     allowed = margin if absolute else max(margin * distance.scale, metric.floor)
     known = len(noise) > 0
     half = float(np.quantile(noise, 1 - look.level)) if known else math.nan
-    p = PValues(
-        zero=look.p_value(_tail(noise, value, distance.freedom)) if known else math.nan,
-        beyond=look.p_value(float(np.mean(distance.drawn_beyond >= allowed)))
-        if known
-        else math.nan,
-        allowed=allowed,
-    )
+    p_zero = p_beyond = math.nan
+    if known:
+        p_zero = look.p_value(_tail(noise, value, distance.freedom))
+        p_beyond = look.p_value(float(np.mean(distance.drawn_beyond >= allowed)))
     # NaN if the noise is unknown
     low, high = float(np.maximum(0.0, value - half)), value + half
     scale = 1.0 if absolute else distance.scale
     relative = [x / scale if scale else math.nan for x in (value, low, high)]
     judged = Judged(
         cell, metric, math.nan, math.nan, Interval(value, low, high, *relative), margin, allowed,
-        math.nan, p.beyond, UNDECIDED, None, distance.n,
+        p_zero, p_beyond, UNDECIDED, None, distance.n,
     )  # fmt: skip
     # the spread of one repeat that would give this interval
-    t = student_t.quantile(distance.freedom, 1 - SIGNIFICANCE) if distance.freedom > 0 else math.nan
+    t = student_t.quantile(distance.freedom, 1 - SIGNIFICANCE)
     beyond = float(np.quantile(distance.drawn_beyond, 1 - SIGNIFICANCE)) if known else math.nan
     spread = (beyond - distance.beyond) / t * math.sqrt(distance.n)
-    return _Draft(judged, p, spread, distance.beyond)
+    return judged, spread, distance.beyond
 
 
 def _tail(noise: np.ndarray, value: float, freedom: float) -> float:

@@ -1,18 +1,21 @@
-"""Measurements of the switch ports of two trials, and where they first differ."""
+"""Measurements of two trials' switch ports: where they first differ, and both on one clock."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.analysis import student_t
 from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.sample_parts import arrivals
+from orchestration.analysis.sequential import Look
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples
-from orchestration.core.topology import Testbed
+from orchestration.core.topology import Queue, Testbed
 from orchestration.results.reader import TrialResult
 
 
@@ -191,7 +194,9 @@ class PortParting:
 def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
     """Return where two trials' ports first differ; None, with a note, for different ports."""
     testbed, other = trials[0].testbed, trials[1].testbed
-    labels = tuple(_label(testbed, number) for number in range(len(testbed.queues)))
+    labels = tuple(
+        f"{queue.label} to {testbed.peer_device(queue).name}" for queue in testbed.queues
+    )
     if [queue.label for queue in testbed.queues] != [queue.label for queue in other.queues]:
         notes.append(
             f"the testbeds have other ports ({testbed.name}: {len(testbed.queues)} queues, "
@@ -200,23 +205,18 @@ def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> Por
         return None
     first, second = (arrivals(trial.ports, trial.spec.measured_ns) for trial in trials)
     parted_ns, place = _parted(first, second)
+    names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
     return PortParting(
         labels=labels,
-        kinds=tuple(_kind(testbed, number) for number in range(len(labels))),
+        kinds=tuple(_kind(testbed, queue) for queue in testbed.queues),
         parted_ns=parted_ns,
         parted_at=labels[place] if parted_ns is not None else "",
-        identical=_identical(first, second),
+        identical=all(np.array_equal(getattr(first, n), getattr(second, n)) for n in names),
     )
 
 
-def _label(testbed: Testbed, number: int) -> str:
-    queue = testbed.queues[number]
-    return f"{queue.label} to {testbed.peer_device(queue).name}"
-
-
-def _kind(testbed: Testbed, number: int) -> str:
+def _kind(testbed: Testbed, queue: Queue) -> str:
     """Return `ports to hosts, tier 1`, `ports up, tier 1`."""
-    queue = testbed.queues[number]
     here, there = testbed.device[queue.device], testbed.peer_device(queue)
     if there.kind == "host":
         return f"ports to hosts, tier {here.tier}"
@@ -249,6 +249,72 @@ def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _identical(a: Samples, b: Samples) -> bool:
-    names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
+# The most points a picture can show.
+_POINTS = 400
+# The quantities that are aligned over time.
+SERIES = ("queued_bytes", "utilisation", "marked_share")
+
+
+@dataclass(frozen=True)
+class AlignedTimeline:
+    """One quantity over time, shapes (points,): means over the pairs, and the difference B - A.
+
+    `low` and `high` are the 95 % interval of the mean difference at each point, NaN with one pair.
+    """
+
+    name: str
+    t_ns: Floats
+    a: Floats
+    b: Floats
+    difference: Floats
+    low: Floats
+    high: Floats
+
+
+def align(lines: Sequence[tuple[Timeline, Timeline]], look: Look) -> list[AlignedTimeline]:
+    """Return the quantities of `SERIES` over the time span common to all trials, given in pairs.
+
+    Empty without trials; a quantity that one run did not count is left out. Time is cut into
+    intervals at least as long as the longest sampling period. A value is the mean of the samples in
+    its interval, or is interpolated if there are none.
+    """
+    if not lines:
+        return []
+    every = [line for both in lines for line in both]
+    end_ns = min(int(line.t_ns[-1]) for line in every)
+    begin_ns = max(int(line.t_ns[0]) for line in every)
+    period = max(float(np.median(np.diff(line.t_ns))) for line in every)
+    points = int(min(_POINTS, (end_ns - begin_ns) // period))
+    if points < 2:
+        return []
+    edges = np.linspace(begin_ns, end_ns, points + 1)
+    aligned = [_aligned(name, lines, edges, look) for name in SERIES]
+    return [line for line in aligned if np.isfinite(line.difference).any()]
+
+
+def _aligned(
+    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, look: Look
+) -> AlignedTimeline:
+    a, b = (np.stack([_binned(both[side], name, edges) for both in lines]) for side in (0, 1))
+    apart, n = b - a, len(lines)
+    mean = apart.mean(axis=0)
+    half = np.full(len(mean), np.nan)
+    if n > 1:
+        t = student_t.quantile(n - 1, 1 - look.level / 2)
+        half = t * apart.std(axis=0, ddof=1) / np.sqrt(n)
+    middle = (edges[1:] + edges[:-1]) / 2
+    return AlignedTimeline(
+        name, middle, a.mean(axis=0), b.mean(axis=0), mean, mean - half, mean + half
+    )
+
+
+def _binned(line: Timeline, name: str, edges: Floats) -> Floats:
+    values = np.asarray(getattr(line, name))
+    known = np.isfinite(values) & (line.t_ns >= edges[0]) & (line.t_ns <= edges[-1])
+    place = np.clip(np.searchsorted(edges, line.t_ns[known], side="right") - 1, 0, len(edges) - 2)
+    count = np.bincount(place, minlength=len(edges) - 1)
+    total = np.bincount(place, values[known], minlength=len(edges) - 1)
+    filled = np.flatnonzero(count)
+    if not len(filled):
+        return np.full(len(count), np.nan)
+    return np.interp(np.arange(len(count)), filled, total[filled] / count[filled])

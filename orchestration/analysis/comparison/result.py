@@ -1,31 +1,162 @@
-"""A whole comparison of two runs: pairs, verdicts, places and likely causes."""
+"""A whole comparison of two runs: pairs, verdicts, where they differ, and likely causes."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from orchestration.analysis.comparison.causes import Cause, Settings, causes_of, read_settings
-from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT, UNDECIDED, Verdict
+from orchestration.analysis.comparison.equivalence import (
+    DIFFERENT,
+    EQUIVALENT,
+    UNDECIDED,
+    Interval,
+    Margins,
+    Verdict,
+    interval_of,
+)
 from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.judge import Judged, judge
-from orchestration.analysis.comparison.margins import Margins
-from orchestration.analysis.comparison.places import Places, find_places
+from orchestration.analysis.comparison.ports import AlignedTimeline, align
 from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_runs, pair_trials
-from orchestration.analysis.comparison.trials import (
-    PairFigures,
-    Speed,
-    reduce_pair,
-    speed_of,
-)
-from orchestration.analysis.marks import why_identical
+from orchestration.analysis.comparison.trials import PairFigures, Speed, reduce_pair, speed_of
+from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metric import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.packet_hops import told_hops
+from orchestration.analysis.port_figures import told_hops
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.records import Floats
 from orchestration.results.reader import TrialResult
+
+_EIGHTHS = 8
+
+
+@dataclass(frozen=True)
+class SizeGroup:
+    """Flows of up to `upto_bytes`: their number in A, mean slowdowns, and the difference."""
+
+    upto_bytes: float
+    flows: int
+    a: float
+    b: float
+    interval: Interval
+
+    @property
+    def surely_differs(self) -> bool:
+        """Whether the interval of the relative difference is on one side of 0."""
+        return self.interval.relative_low > 0 or self.interval.relative_high < 0
+
+
+@dataclass(frozen=True)
+class PortGap:
+    """One queue's mean length and marks in both runs, averaged over the pairs."""
+
+    label: str
+    kind: str
+    queue_a_bytes: float
+    queue_b_bytes: float
+    marked_a: float
+    marked_b: float
+
+    @property
+    def gap_bytes(self) -> float:
+        """B's mean length minus A's."""
+        return self.queue_b_bytes - self.queue_a_bytes
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the pairs of a cell differ.
+
+    `sizes` are ordered by flow size, `ports` by the difference of their queues, largest first.
+    `parted_ns` is the median time at which queues first differ, over the `parted_pairs` pairs in
+    which they do; `parted_at` is the most common queue. `apart_ns` is the eighth of the time in
+    which the queued bytes differ most, and `apart_bytes` the mean difference there; `apart_ns` is
+    None without ports.
+    """
+
+    sizes: tuple[SizeGroup, ...]
+    ports: tuple[PortGap, ...]
+    timelines: tuple[AlignedTimeline, ...]
+    parted_ns: float
+    parted_pairs: int
+    parted_at: str
+    apart_ns: tuple[float, float] | None
+    apart_bytes: float
+
+
+def find_places(
+    pairs: Sequence[PairFigures], estimates: CellEstimates, size_edges: Floats
+) -> Places:
+    """Return where the pairs differ."""
+    times = [
+        (pair.parting.parted_ns, pair.parting.parted_at)
+        for pair in pairs
+        if pair.parting is not None and pair.parting.parted_ns is not None
+    ]
+    lines = [(p.a.ports.timeline, p.b.ports.timeline) for p in pairs if p.a.ports and p.b.ports]
+    timelines = tuple(align(lines, estimates.look))
+    apart_ns, apart_bytes = _eighth(timelines)
+    names = [name for _, name in times]
+    return Places(
+        sizes=tuple(_sizes(pairs, estimates, size_edges)),
+        ports=tuple(_ports(pairs)),
+        timelines=timelines,
+        parted_ns=float(np.median([t for t, _ in times])) if times else math.nan,
+        parted_pairs=len(times),
+        parted_at=max(dict.fromkeys(names), key=names.count) if names else "",
+        apart_ns=apart_ns,
+        apart_bytes=apart_bytes,
+    )
+
+
+def _sizes(
+    pairs: Sequence[PairFigures], estimates: CellEstimates, edges: Floats
+) -> list[SizeGroup]:
+    groups = []
+    for group, upto in enumerate(edges):
+        means = estimates.by_size(group)
+        if means is not None and math.isfinite(upto):
+            flows = sum(
+                int(p.a.flows.group_count[:, group].sum()) for p in pairs if p.a.flows is not None
+            )
+            interval = interval_of(means, estimates.look)
+            groups.append(SizeGroup(float(upto), flows, means.a, means.b, interval))
+    return groups
+
+
+def _ports(pairs: Sequence[PairFigures]) -> list[PortGap]:
+    known = [pair for pair in pairs if pair.parting is not None]
+    partings = [pair.parting for pair in known if pair.parting is not None]
+    if not known or any(item.labels != partings[0].labels for item in partings):
+        return []
+    columns = [
+        np.mean([getattr(getattr(pair, side).ports, name) for pair in known], axis=0).tolist()
+        for name in ("queue_mean_bytes", "marked")
+        for side in ("a", "b")
+    ]
+    rows = zip(partings[0].labels, partings[0].kinds, *columns, strict=True)
+    gaps = [PortGap(label, kind, *values) for label, kind, *values in rows]
+    sure = [gap for gap in gaps if math.isfinite(gap.gap_bytes)]
+    return sorted(sure, key=lambda gap: -abs(gap.gap_bytes))
+
+
+def _eighth(timelines: Sequence[AlignedTimeline]) -> tuple[tuple[float, float] | None, float]:
+    queued = next((line for line in timelines if line.name == "queued_bytes"), None)
+    if queued is None or len(queued.t_ns) < _EIGHTHS:
+        return None, math.nan
+    parts = np.array_split(np.arange(len(queued.t_ns)), _EIGHTHS)
+    gaps = [float(queued.difference[part].mean()) for part in parts]
+    most = int(np.argmax(np.abs(gaps)))
+    half = float(queued.t_ns[1] - queued.t_ns[0]) / 2
+    span = (queued.t_ns[parts[most][0]] - half, queued.t_ns[parts[most][-1]] + half)
+    return (float(span[0]), float(span[1])), gaps[most]
+
 
 Progress = Callable[[int, int], None]
 
@@ -93,15 +224,11 @@ def compare_runs(
     ]
     raise_any(problems)
     total = sum(len(cell.pairs) for pairing in pairings for cell in pairing.cells)
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        progress(done, total)
-
+    done = itertools.count(1)
     return [
-        _Work(reference, other, margins, step).result(pairing.cells, pairing.left_over)
+        _Work(reference, other, margins, lambda: progress(next(done), total)).result(
+            pairing.cells, pairing.left_over
+        )
         for other, pairing in zip(others, pairings, strict=True)
     ]
 
@@ -130,19 +257,17 @@ class _Work:
         self._hops: tuple[list[tuple[TrialResult, int, str]], ...] = ([], [])
 
     def result(self, cells: Sequence[PairedCell], left_over: Sequence[str]) -> RunComparison:
-        self._notes += [note for run in (self._a, self._b) for note in _about(run)]
-        self._notes += left_over
+        self._notes += [*_about(self._a), *_about(self._b), *left_over]
         read = [self._read(cell) for cell in cells]
-        looks = [cell.look for cell in cells]
         estimates = [
-            CellEstimates(pairs, look) for (pairs, _, _), look in zip(read, looks, strict=True)
-        ]
-        self._notes += [
-            f"{cell.label}: {look.in_words}"
-            for cell, look in zip(cells, looks, strict=True)
-            if look.planned
+            CellEstimates(pairs, cell.look) for cell, (pairs, _, _) in zip(cells, read, strict=True)
         ]
         labels = [cell.label for cell in cells]
+        self._notes += [
+            f"{label}: {known.look.in_words}"
+            for label, known in zip(labels, estimates, strict=True)
+            if known.look.planned
+        ]
         judged = judge(list(zip(labels, estimates, strict=True)), self._margins)
         if not judged:
             raise InputError([Problem("compare", note) for note in dict.fromkeys(self._notes)])
@@ -173,23 +298,20 @@ class _Work:
         pairs: list[PairFigures] = []
         edges: Floats | None = None
         settings: list[Settings] = []
-        for pair in cell.pairs:
-            trials = (fresh(pair[0]), fresh(pair[1]))
+        for a, b in cell.pairs:
+            trials = (fresh(a), fresh(b))
             figures, edges = reduce_pair(trials, edges)
             pairs.append(figures)
             self._notes += figures.notes
+            settings = settings or [read_settings(trial) for trial in trials]
             for trial, hops in zip(trials, self._hops, strict=True):
-                if len(settings) < 2:
-                    settings.append(read_settings(trial))
                 hops.append((fresh(trial), *told_hops(trial)))
             self._step()
         assert edges is not None
         if why := why_identical(trial.stamp for pair in cell.pairs for trial in pair):
             self._notes.append(f"{cell.label}: {why}, so thresholds make no difference")
-        if cell.shared:
-            self._notes.append(
-                f"{cell.label}: all replays have one parent: the intervals are of the replays alone"
-            )
+        about = "all replays have one parent: the intervals are of the replays alone"
+        self._notes += [f"{cell.label}: {about}"] if cell.shared else []
         if len(pairs) == 1:
             self._notes.append(
                 f"{cell.label}: one pair of trials: intervals are a block bootstrap over eight "

@@ -8,6 +8,7 @@ folder are paired first.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,8 @@ from orchestration.analysis.sequential import FIXED, Look, Looks
 from orchestration.analysis.summary import tuner_label
 from orchestration.core.condition import TUNER, factors_of, labels_of
 from orchestration.core.errors import InputError, Problem, gather
-from orchestration.results.found import campaign_below, read_each, trial_folders
 from orchestration.results.looks import read_looks
-from orchestration.results.reader import TrialResult
+from orchestration.results.reader import TrialResult, campaign_below, read_each, trial_folders
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # (campaign below the run's folder, factors, tuner)
@@ -97,13 +97,14 @@ def open_runs(folders: Sequence[Path]) -> list[Run]:
 def _open(letter: str, folder: Path) -> Run:
     places = trial_folders(folder)
     if not places:
-        what = "there is no such folder"
-        remedy = "give a run folder: runs/<campaign>, or one trial's"
         if folder.is_dir():
             what, remedy = (
                 "holds no finished trial",
                 "run the campaign first: closloop run CAMPAIGN",
             )
+        else:
+            what = "there is no such folder"
+            remedy = "give a run folder: runs/<campaign>, or one trial's"
         raise InputError.single(str(folder), what, remedy)
     trials, problems = read_each(places)
     if not trials:
@@ -152,7 +153,7 @@ class _Pairs:
             for first in a.trials
             if _is_parent(first, second) or _is_parent(second, first)
         ]
-        cells = [self._of_parents(pairs) for pairs in self._by_cell(replayed)]
+        cells = self._of_parents(replayed)
         ours = self._grouped(0, [t for t in a.trials if not any(t is p[0] for p in replayed)])
         theirs = self._grouped(1, [t for t in b.trials if not any(t is p[1] for p in replayed)])
         keys: tuple[Callable[[_Cell], object], ...] = (
@@ -178,20 +179,18 @@ class _Pairs:
             groups.setdefault(self._cell(side, trial), []).append(trial)
         return groups
 
-    def _by_cell(
-        self, pairs: Sequence[tuple[TrialResult, TrialResult]]
-    ) -> list[list[tuple[TrialResult, TrialResult]]]:
+    def _of_parents(self, replayed: Sequence[tuple[TrialResult, TrialResult]]) -> list[PairedCell]:
         groups: dict[object, list[tuple[TrialResult, TrialResult]]] = {}
-        for a, b in pairs:
+        for a, b in replayed:
             key = (self._cell(0, a), self._cell(1, b)[0], tuner_label(b.spec.tuner))
             groups.setdefault(key, []).append((a, b))
-        return list(groups.values())
-
-    def _of_parents(self, pairs: Sequence[tuple[TrialResult, TrialResult]]) -> PairedCell:
-        a, b = pairs[0]
-        one = len({first.spec.id for first, _ in pairs}) == 1 and len(pairs) > 1
-        label = self._labels(self._cell(0, a), self._cell(1, b))
-        return PairedCell(label, tuple(pairs), "each replay with its parent", one)
+        cells = []
+        for pairs in groups.values():
+            a, b = pairs[0]
+            one = len({first.spec.id for first, _ in pairs}) == 1 and len(pairs) > 1
+            label = self._labels(self._cell(0, a), self._cell(1, b))
+            cells.append(PairedCell(label, tuple(pairs), "each replay with its parent", one))
+        return cells
 
     def _within(
         self, cells: tuple[_Cell, _Cell], a: list[TrialResult], b: list[TrialResult]
@@ -231,15 +230,8 @@ def _common(
     ours: _Trials, theirs: _Trials, key: Callable[[_Cell], object]
 ) -> list[tuple[_Cell, _Cell]]:
     """Return pairs of cells whose key is unique on both sides."""
-    sides: list[dict[object, list[_Cell]]] = []
-    for groups in (ours, theirs):
-        side: dict[object, list[_Cell]] = {}
-        for cell in groups:
-            side.setdefault(key(cell), []).append(cell)
-        sides.append(side)
-    first, second = sides
+    count = Counter(map(key, ours)), Counter(map(key, theirs))
+    by_key = {key(cell): cell for cell in theirs}
     return [
-        (cells[0], second[at][0])
-        for at, cells in first.items()
-        if len(cells) == 1 and len(second.get(at, ())) == 1
+        (cell, by_key[key(cell)]) for cell in ours if all(side[key(cell)] == 1 for side in count)
     ]

@@ -12,8 +12,7 @@ from orchestration.analysis.comparison.equivalence import (
     UNDECIDED,
 )
 from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.places import Places, SizeGroup
-from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.core.units import format_duration, format_size
@@ -94,8 +93,7 @@ def allowed(item: Judged) -> str:
     """Return the margin: `10%`, `1.5KB` if the floor is larger, `10 points` of all flows."""
     if item.metric.distance == "cdf":
         return f"{100 * item.margin:g} points"
-    relative = item.allowed > item.metric.floor or not item.metric.floor
-    if relative:
+    if item.allowed > item.metric.floor or not item.metric.floor:
         return f"{100 * item.margin:g}%"
     if item.metric.unit == "share":
         return f"{100 * item.allowed:g} points"
@@ -126,7 +124,7 @@ def _by_size(places: Places) -> str:
     known = [group for group in places.sizes if math.isfinite(group.interval.relative)]
     if not known:
         return ""
-    most = max(known, key=lambda group: (_sure(group), abs(group.interval.relative)))
+    most = max(known, key=lambda group: (group.surely_differs, abs(group.interval.relative)))
     if most.interval.relative == 0:
         return "By size: no group of flow sizes differs."
     before = [group.upto_bytes for group in places.sizes if group.upto_bytes < most.upto_bytes]
@@ -137,11 +135,6 @@ def _by_size(places: Places) -> str:
         f"By size: flows of {low}{format_size(most.upto_bytes)} differ most, mean slowdown "
         f"{most.a:.2f} and {most.b:.2f}, {gap}."
     )
-
-
-def _sure(group: SizeGroup) -> bool:
-    low, high = group.interval.relative_low, group.interval.relative_high
-    return low > 0 or high < 0
 
 
 def _by_port(places: Places) -> str:
@@ -186,10 +179,8 @@ def _by_time(cell: ComparedCell) -> str:
 def speeds(comparison: RunComparison) -> list[str]:
     """Return the speed of each run, and their ratio if both are known."""
     a, b = comparison.speed_a, comparison.speed_b
-    lines = [
-        f"{run.letter} ({run.backend}): {_speed(speed)}"
-        for run, speed in ((comparison.a, a), (comparison.b, b))
-    ]
+    runs = ((comparison.a, a), (comparison.b, b))
+    lines = [f"{run.letter} ({run.backend}): {_speed(speed)}" for run, speed in runs]
     pairs = (
         ("traffic alone", a.per_run_s, b.per_run_s),
         ("starting and building included", a.per_wall_s, b.per_wall_s),
@@ -198,24 +189,16 @@ def speeds(comparison: RunComparison) -> list[str]:
         if first and second:
             fast, slow = ("A", "B") if first >= second else ("B", "A")
             ratio = max(first, second) / min(first, second)
-            lines.append(_ratio(fast, slow, ratio, word))
+            times = f"{ratio:,.{1 if ratio < 10 else 0}f} times as fast as {slow}"
+            said = f"{fast} is {times}" if ratio >= 1.05 else "Both are as fast"
+            lines.append(f"{said}, {word}.")
             break
-    counted = {
-        letter: speed.counted
-        for letter, speed in zip("AB", (a, b), strict=True)
-        if speed.packet_hops
-    }
+    counted = {letter: of.counted for letter, of in (("A", a), ("B", b)) if of.packet_hops}
     if len(set(counted.values())) > 1:
         lines += [f"A packet-hop of {letter}: {said}." for letter, said in counted.items()]
     elif counted:
         lines.append(f"A packet-hop: {next(iter(counted.values()))}.")
     return lines
-
-
-def _ratio(fast: str, slow: str, ratio: float, word: str) -> str:
-    if ratio < 1.05:
-        return f"Both are as fast, {word}."
-    return f"{fast} is {ratio:,.{1 if ratio < 10 else 0}f} times as fast as {slow}, {word}."
 
 
 def _speed(speed: Speed) -> str:

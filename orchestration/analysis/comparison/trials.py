@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,8 +22,12 @@ from orchestration.analysis.comparison.ports import PortParting, TrialPorts, par
 from orchestration.analysis.comparison.runs import fresh
 from orchestration.analysis.flow_figures import flow_scalars
 from orchestration.analysis.metrics import DROPPED_SHARE, METRICS
-from orchestration.analysis.port_figures import measure_ports
-from orchestration.analysis.queue_histogram import FACT, QueueHistogram, queue_span
+from orchestration.analysis.port_figures import (
+    HISTOGRAM_FACT,
+    QueueHistogram,
+    measure_ports,
+    queue_span,
+)
 from orchestration.analysis.summary import size_edges
 from orchestration.analysis.trial_figures import own_figures
 from orchestration.core.capabilities import capabilities
@@ -78,18 +82,25 @@ def reduce_pair(
     histograms = _histograms(trials, notes)
     measured_ns = trials[0].spec.measured_ns
     if edges is None:
-        edges = _edges(first or second)
+        flows_of_one = first or second
+        edges = np.array([np.inf])
+        if flows_of_one is not None and flows_of_one.done.any():
+            edges = size_edges(flows_of_one.size_bytes[flows_of_one.done].astype(np.float64))
     figures = []
     for trial, mine, measured, histogram in zip(trials, flows, ports, histograms, strict=True):
         scalars: dict[str, float] = {}
         blocks = None
         if mine is not None:
             blocks = reduce_flows(mine, trial.spec.measured_ns, edges)
-            scalars |= _scalars(mine)
+            fct = mine.fct_ns[mine.done].astype(np.float64)
+            slowdown = fct / mine.ideal_ns[mine.done]
+            scalars |= flow_scalars(mine.size_bytes[mine.done], fct, slowdown)
         counts = None
         if measured is not None:
             scalars |= measure_ports(trial).scalars
-            scalars[DROPPED_SHARE] = _dropped_share(measured)
+            packets = float(measured.blocks.drop_packets.sum())  # NaN if not counted
+            dropped = float(measured.blocks.dropped.sum())
+            scalars[DROPPED_SHARE] = dropped / packets if packets else 0.0
         elif histogram is not None:
             scalars |= histogram.scalars
             counts = histogram.binned(QUEUE_EDGES_BYTES)
@@ -153,14 +164,14 @@ def _histograms(trials: Sequence[TrialResult], notes: list[str]) -> list[QueueHi
         if not _unsampled(trial):
             continue
         text = f"{'AB'[number]}: its ports were not sampled over time"
-        if FACT not in trial.facts:
+        if HISTOGRAM_FACT not in trial.facts:
             notes.append(f"{text}: nothing of them is compared")
         elif spans[0] != spans[1]:
             when = spans[number] or "while flows arrived"
             notes.append(f"{text}, and its queues' lengths are of another time ({when}): left out")
         else:
             notes.append(f"{text}: its queues' lengths are compared without times and ports")
-            found[number] = QueueHistogram.of(trial.facts[FACT], trial.testbed)
+            found[number] = QueueHistogram.of(trial.facts[HISTOGRAM_FACT], trial.testbed)
     return found
 
 
@@ -170,24 +181,6 @@ def _unsampled(trial: TrialResult) -> bool:
         return not len(trial.ports.t_ns)
     except InputError:
         return False
-
-
-def _edges(flows: TrialFlows | None) -> Floats:
-    if flows is None or not flows.done.any():
-        return np.array([np.inf])
-    return size_edges(flows.size_bytes[flows.done].astype(np.float64))
-
-
-def _scalars(flows: TrialFlows) -> dict[str, float]:
-    done = flows.done
-    fct = flows.fct_ns[done].astype(np.float64)
-    return flow_scalars(flows.size_bytes[done], fct, fct / flows.ideal_ns[done])
-
-
-def _dropped_share(ports: TrialPorts) -> float:
-    """Return the share of sent packets that were dropped; NaN if not counted."""
-    total = float(ports.blocks.drop_packets.sum())
-    return float(ports.blocks.dropped.sum()) / total if total else 0.0
 
 
 def _about_flows(paired: PairedFlows, a: TrialFlows, b: TrialFlows) -> list[str]:
@@ -233,23 +226,22 @@ class Speed:
 
 def speed_of(trials: Sequence[tuple[TrialResult, int, str]]) -> Speed:
     """Return the speed over trials, given as (trial, packet-hops, what was counted)."""
-    walls = [_seconds(trial.facts.get("wall_s")) for trial, _, _ in trials]
-    runs = [_run_s(trial) for trial, _, _ in trials]
     return Speed(
         packet_hops=sum(hops for _, hops, _ in trials),
-        wall_s=sum(w for w in walls if w) if all(walls) else None,
-        run_s=sum(r for r in runs if r) if all(runs) else None,
+        wall_s=_seconds(trial.facts.get("wall_s") for trial, _, _ in trials),
+        run_s=_seconds(_run_s(trial.facts) for trial, _, _ in trials),
         trials=len(trials),
         counted=", ".join(sorted({said for _, _, said in trials})),
     )
 
 
-def _run_s(trial: TrialResult) -> float | None:
-    facts = trial.facts
+def _run_s(facts: Mapping[str, Any]) -> object:
     stages = facts.get("stages_s")
-    told = facts.get("run_wall_s", stages.get("run") if isinstance(stages, dict) else None)
-    return _seconds(told)
+    return facts.get("run_wall_s", stages.get("run") if isinstance(stages, dict) else None)
 
 
-def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and value > 0 else None
+def _seconds(values: Iterable[object]) -> float | None:
+    """Return the sum of times; None if one is unknown."""
+    every = list(values)
+    known = [float(one) for one in every if isinstance(one, int | float) and one > 0]
+    return sum(known) if len(known) == len(every) else None

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.figure_parts import Cells, cell_panels, corner_name, grid_data, texts_of
+from orchestration.analysis.figure_parts import corner_name, size_axis, time_axis
+from orchestration.analysis.report.heat_maps import MOST_ROWS, Spans, grid_data, over_time, spans_of
+from orchestration.analysis.report.queue_figures import downsample
 from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.report.spans import Spans, spans_of
-from orchestration.analysis.report.timeline import downsample
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.core.topology import Testbed
-from orchestration.core.units import format_size
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     FAINT,
@@ -24,15 +23,11 @@ from orchestration.render.figure_style import (
     line,
     readable,
     short,
-    size_ticks,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Picture, rows_of
 from orchestration.results.reader import TrialResult
 
-# The most rows whose names are readable on a phone.
-_MOST_SWITCHES = 24
-_ROW_PIXELS = 16
 # Brewer's Greens, as lightness only; dark means full.
 _SCALE = [(0, "#F1F7EF"), (0.25, "#BAE4B3"), (0.5, "#74C476"), (0.75, "#238B45"), (1, "#00441B")]
 # With less than this share in use, the axis does not go up to the buffer's size.
@@ -69,8 +64,8 @@ def shared_buffers(shown: ShownRepeat) -> Buffers | None:
     """Return what switches held while flows arrived; None without shared buffers, or if empty."""
     testbed = shown.results[0].testbed
     windows = {
-        trial.tuner: arrivals(result.samples("switch"), result.spec.measured_ns)
-        for trial, result in zip(shown.trials, shown.results, strict=True)
+        tuner: arrivals(result.samples("switch"), result.spec.measured_ns)
+        for tuner, result in shown.by_tuner.items()
     }
     if testbed.switch is None or any(len(window.t_ns) < 2 for window in windows.values()):
         return None
@@ -83,8 +78,8 @@ def shared_buffers(shown: ShownRepeat) -> Buffers | None:
         size_bytes=testbed.switch.buffer_bytes,
         reserved_bytes=_reserved(testbed),
         ports={
-            trial.tuner: place
-            for trial, result in zip(shown.trials, shown.results, strict=True)
+            tuner: place
+            for tuner, result in shown.by_tuner.items()
             if (place := _fullest_port(result)) is not None
         },
     )
@@ -142,20 +137,19 @@ def fullest_buffer(found: Buffers, colours: Colours, points: int) -> Picture:
         figure.add_trace(trace, row=row)
         headroom = found.headroom_bytes[tuner][:, switch]
         if np.nansum(headroom) > 0:
-            dark = line(*_in_ms(downsample(found.t_ns[tuner], headroom, points)), INK, 1.2)
+            part_ns, part = downsample(found.t_ns[tuner], headroom, points)
+            dark = line(part_ns / 1e6, part, INK, 1.2)
             dark["hovertemplate"] = "%{x:.2f} ms: %{y:,} B of it in headroom<extra></extra>"
             figure.add_trace(dark, row=row)
         corner_name(figure, row, f"<b>{short(tuner)}</b>", readable(colours[tuner]))
     _draw_limits(figure, pool, size, top)
-    ticks = size_ticks(top)
-    figure.update_yaxes(
-        range=[0, top], tickvals=ticks, ticktext=[format_size(tick) for tick in ticks]
-    )
-    figure.update_xaxes(title="time since the start, ms", row=len(tuners))
+    size_axis(figure, top)
+    time_axis(figure, len(tuners))
     peaks = {tuner: float(np.nanmax(held[:, switch])) for tuner, held in found.buffer_bytes.items()}
+    used = extremes({tuner: held / size for tuner, held in peaks.items()}, "share")
     return Picture(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
-        f"{_shares(peaks, size)} {_lines(pool, size, top)}{_headroom(found)} The switch that held "
+        f"At most in use: {used}. {_lines(pool, size, top)}{_headroom(found)} The switch that held "
         f"most in repeat {found.repeat}, while flows arrived.",
         figure,
         f"buffer-{name}",
@@ -194,14 +188,6 @@ def _draw_limits(figure: Figure, pool: int, size: int, top: float) -> None:
         )
 
 
-def _in_ms(points: tuple[Ints, Floats]) -> tuple[Floats, Floats]:
-    return points[0] / 1e6, points[1]
-
-
-def _shares(peaks: dict[str, float], size: int) -> str:
-    return f"At most in use: {extremes({t: v / size for t, v in peaks.items()}, 'share')}."
-
-
 def _lines(pool: int, size: int, top: float) -> str:
     """Say what the lines of a panel mean, and what is beyond its scale."""
     text = "Black: headroom. " if pool < size else ""
@@ -229,7 +215,7 @@ def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
     if len(found.switches) < 2:
         return None
     by_peak = np.argsort(-found.peak_bytes, kind="stable")
-    rows, rest = np.sort(by_peak[:_MOST_SWITCHES]), by_peak[_MOST_SWITCHES:]
+    rows, rest = np.sort(by_peak[:MOST_ROWS]), by_peak[MOST_ROWS:]
     of_time = spans_of(list(found.t_ns.values()), spans)
     grids = {
         tuner: of_time.binned(found.t_ns[tuner], held[:, rows])
@@ -237,20 +223,15 @@ def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
     }
     names = [found.switches[row] for row in rows]
     top = 100 * float(found.peak_bytes.max()) / found.size_bytes
-    figure = cell_panels(
-        {
-            tuner: Cells(
-                of_time.middle_ms,
-                names,
-                np.round(100 * grid / found.size_bytes, 2).tolist(),
-                texts_of(grid, "bytes"),
-            )
-            for tuner, grid in grids.items()
-        },
+    figure = over_time(
+        grids,
+        of_time,
+        dict.fromkeys(grids, names),
+        "bytes",
         colours,
-        says=", %{y}, %{x:.2f} ms: up to %{text}",
-        row_pixels=_ROW_PIXELS,
-        x_title="time since the start, ms",
+        shades=lambda grid: np.round(100 * grid / found.size_bytes, 2),
+        says="up to",
+        row_pixels=16,
         scale={
             "colorscale": _SCALE,
             "cmin": 0,
@@ -267,7 +248,7 @@ def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
         f"arrived.{more}",
         figure,
         "buffers-over-time",
-        grid_data(grids, of_time.begins_ns.tolist(), [f"{name}_bytes" for name in names]),
+        grid_data(grids, of_time, [f"{name}_bytes" for name in names]),
     )
 
 

@@ -1,35 +1,47 @@
-"""The report's pictures of paired differences: all metrics, pair by pair, and repeat by repeat.
-
-A picture's title says what to see in it. The caption gives details and how it was made.
-"""
+"""The report's pictures of paired differences: all metrics, pair by pair, and with more repeats."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import lt
 
 import numpy as np
 
-from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
+from orchestration.analysis.figure_parts import (
+    estimate_row,
+    ratio_axes,
+    row_name,
+    value_row,
+    value_rows,
+)
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Looks
-from orchestration.analysis.statistics import PairedDifference, paired_difference
+from orchestration.analysis.statistics import (
+    PairedDifference,
+    paired_difference,
+    repeats_needed,
+    t_interval,
+)
 from orchestration.analysis.summary import Condition
 from orchestration.analysis.tuner_differences import IDENTICAL, Comparison
-from orchestration.render.figure import scatter
+from orchestration.core.records import Floats
 from orchestration.render.figure_style import (
     FAINT,
     INK,
     Colours,
+    band,
     base_figure,
-    line,
+    curve,
+    end_labels,
+    label_room,
     padded,
     short,
 )
 from orchestration.render.numbers import short_percent
-from orchestration.render.picture import Picture, rows_of
+from orchestration.render.page import Picture, rows_of
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
@@ -44,22 +56,11 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     for row, item in enumerate(drawn):
         difference, colour = item.difference, colours[tuner] if item.real else FAINT
         label, ratio = METRICS[item.metric].label, 1 + difference.relative
-        ratios.append(ratio)
-        if difference.relative_low > -1:
-            ends = [1 + difference.relative_low, 1 + difference.relative_high]
-            ratios += ends
-            figure.add_trace(line(ends, [row, row], colour, 3))
-        marker = {"size": 11, "color": colour if item.real else "white"}
-        figure.add_trace(
-            scatter(
-                x=[ratio],
-                y=[row],
-                mode="markers",
-                marker={**marker, "line": {"color": colour, "width": 2}},
-                hovertemplate=f"{label}: {100 * difference.relative:+.1f}%<br>{item.verdict}"
-                "<extra></extra>",
-            )
-        )
+        ends = [1 + difference.relative_low, 1 + difference.relative_high]
+        ends = ends if difference.relative_low > -1 else []
+        ratios += [ratio, *ends]
+        says = f"{label}: {100 * difference.relative:+.1f}%<br>{item.verdict}"
+        estimate_row(figure, row, ratio, ends, colour, filled=item.real, says=says)
         row_name(figure, row, label, above_pixels=15, size=13)
     title = f"{short(tuner)} against {short(baseline)}"
     ratio_axes(figure, title, ratios, [-0.5, len(drawn) - 0.3])
@@ -122,6 +123,11 @@ class PairedValues:
     second: tuple[float, ...]
     looks: Looks
 
+    @property
+    def percent(self) -> Floats:
+        """The relative difference of each pair, shape (pairs,)."""
+        return np.asarray(100 * (np.array(self.second) / np.array(self.first) - 1))
+
     def upto(self, pairs: int) -> PairedDifference:
         """Return the paired difference over the first `pairs` pairs, as their look reads it."""
         look = self.looks.at(self.repeats[pairs - 1])
@@ -161,7 +167,7 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     for item in values:
         whole = item.upto(len(item.first))
         ends = (100 * whole.relative_low, 100 * whole.relative_high)
-        percent = (100 * (np.array(item.second) / np.array(item.first) - 1)).tolist()
+        percent = item.percent.tolist()
         drawn += [*percent, *ends]
         value_row(
             figure,
@@ -176,7 +182,10 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
         )
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.update_xaxes(range=padded(drawn))
-    clauses = [_higher_in(item) for item in values[::-1]]
+    clauses = [
+        f"with {item.tuner} in {sum(map(lt, item.first, item.second))} of {len(item.first)} pairs"
+        for item in values[::-1]
+    ]
     ranges = [_pair_range(item) for item in values[::-1]]
     return Picture(
         f"{label[0].upper() if label[0] == 'm' else label[0]}{label[1:]} against "
@@ -199,15 +208,153 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     )
 
 
-def _higher_in(item: PairedValues) -> str:
-    higher = sum(second > first for first, second in zip(item.first, item.second, strict=True))
-    return f"with {item.tuner} in {higher} of {len(item.first)} pairs"
-
-
 def _pair_range(item: PairedValues) -> str:
-    percent = 100 * (np.array(item.second) / np.array(item.first) - 1)
+    percent = item.percent
     low, high = int(np.argmin(percent)), int(np.argmax(percent))
     text = f"{item.tuner}: {short_percent(percent[low])} in repeat {item.repeats[low]}"
     if low != high:
         text += f" to {short_percent(percent[high])} in repeat {item.repeats[high]}"
     return f"{text}."
+
+
+# The half-width that readers would like to reach.
+_TARGET = 0.01
+
+
+@dataclass(frozen=True)
+class _Path:
+    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,)."""
+
+    tuner: str
+    mean: Floats
+    low: Floats
+    high: Floats
+    needed: int
+    identical: bool = False
+
+    @property
+    def half_width(self) -> float:
+        return float(self.high[-1] - self.low[-1]) / 2
+
+    @property
+    def steps(self) -> list[tuple[int, float, float, float]]:
+        """Number of repeats, mean, low and high of each step."""
+        return list(zip(range(1, len(self.mean) + 1), self.mean, self.low, self.high, strict=True))
+
+
+def convergence(condition: Condition, key: str, colours: Colours) -> Picture | None:
+    """Draw a metric's estimate and interval over the number of repeats; None for fewer than two.
+
+    Shows the paired difference from the baseline or, without one, the mean, both in percent.
+    """
+    paired = paired_values(condition, key)
+    paths = _differences(condition, key) if paired else _means(condition, key)
+    paths = [path for path in paths if len(path.mean) > 1]
+    if not paths:
+        return None
+    label = METRICS[key].label
+    baseline = paired[0].baseline if paired else ""
+    figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
+    for place, path in enumerate(paths):
+        # side by side, so that bars do not hide each other
+        shift = 0.05 * (place - (len(paths) - 1) / 2)
+        count, colour = np.arange(1, len(path.mean) + 1) + shift, colours[path.tuner]
+        figure.add_trace(band(count, path.low, path.high, colour))
+        trace = curve(count, path.mean, colour)
+        above, below = np.nan_to_num(path.high - path.mean), np.nan_to_num(path.mean - path.low)
+        trace.update(
+            mode="lines+markers",
+            error_y={"array": above, "arrayminus": below, "thickness": 1.5, "width": 3},
+            text=[
+                f"{count} {'repeat' if count == 1 else 'repeats'}: {mean:+.2f}%"
+                + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
+                for count, mean, low, high in path.steps
+            ],
+            hovertemplate=f"{path.tuner}, %{{text}}<extra></extra>",
+        )
+        figure.add_trace(trace)
+    bounds = np.concatenate([part[1:] for path in paths for part in (path.low, path.high)])
+    known_bounds = bounds[np.isfinite(bounds)]
+    spread = float(np.ptp(known_bounds)) if len(known_bounds) else 0.0
+    names = {path.tuner: (len(path.mean), float(path.mean[-1])) for path in paths}
+    end_labels(figure, names, colours, spread)
+    most = max(len(path.mean) for path in paths)
+    figure.add_hline(y=0, line={"color": INK, "width": 1})
+    # the interval after two repeats is so wide that it would hide the others
+    settled = 2 if most > 3 else 1
+    ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
+    title = f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean"
+    figure.update_yaxes(title=title, range=padded([0.0, *ends]))
+    step = max(1, -(-most // 10))
+    figure.update_xaxes(title="repeats", range=[0.8, most + 0.2], dtick=step, tick0=step)
+    widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
+    what = f"the difference in {label}" if paired else label
+    known = f"is known to ±{short_percent(widest.half_width, sign='')}"
+    if all(path.identical for path in paths):
+        known = f"is 0: {IDENTICAL}"
+    elif not math.isfinite(widest.half_width):
+        known = "cannot be told from chance"
+    return Picture(
+        f"After {most} repeats {what} {known}",
+        f"{' '.join(_said(path) for path in paths)} "
+        f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
+        "that many repeats, in their order.",
+        figure,
+        f"convergence-{key}",
+        rows_of(
+            {"tuner": path.tuner, "repeats": count, "percent": mean, "low": low, "high": high}
+            for path in paths
+            for count, mean, low, high in path.steps
+        ),
+    )
+
+
+def _differences(condition: Condition, key: str) -> list[_Path]:
+    paths = []
+    for item in paired_values(condition, key):
+        steps = [item.upto(pairs) for pairs in range(1, len(item.first) + 1)]
+        mean, low, high = (
+            100 * np.array([getattr(step, name) for step in steps])
+            for name in ("relative", "relative_low", "relative_high")
+        )
+        apart = np.array(item.second) - np.array(item.first)
+        needed = repeats_needed(apart, _TARGET * float(np.mean(item.first)))
+        paths.append(_Path(item.tuner, mean, low, high, needed, steps[-1].identical))
+    return paths
+
+
+def _means(condition: Condition, key: str) -> list[_Path]:
+    paths = []
+    for arm in shown_arms(condition):
+        known = [
+            (trial.metrics.scalars[key], condition.looks.at(trial.spec.repeat))
+            for trial in sorted(arm.valid, key=lambda trial: trial.spec.repeat)
+            if math.isfinite(trial.metrics.scalars[key])
+        ]
+        values = [value for value, _ in known]
+        whole = float(np.mean(values)) if values else 0.0
+        if whole > 0:
+            steps = [
+                t_interval(values[:count], look) for count, (_, look) in enumerate(known, start=1)
+            ]
+            mean, low, high = (
+                100 * (np.array([getattr(step, name) for step in steps]) / whole - 1)
+                for name in ("mean", "low", "high")
+            )
+            needed = repeats_needed(values, _TARGET * whole)
+            paths.append(_Path(arm.tuner, mean, low, high, needed))
+    return paths
+
+
+def _said(path: _Path) -> str:
+    count = len(path.mean)
+    if path.identical:
+        return f"{path.tuner}: {IDENTICAL}."
+    known = f"{path.tuner}: ±{short_percent(path.half_width, sign='')}"
+    if not math.isfinite(path.half_width):
+        return f"{path.tuner}: no interval after {count} repeats."
+    if path.half_width <= 100 * _TARGET:
+        return f"{known}, more repeats are hardly needed."
+    if path.needed <= count:
+        return f"{known}."
+    return f"{known}; at this spread ±1% takes about {path.needed:,} repeats."

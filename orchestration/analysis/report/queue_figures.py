@@ -1,21 +1,29 @@
-"""The report's pictures of queues: length distributions and timelines."""
+"""The report's pictures of queues: length distributions, and single queues over time."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from orchestration.analysis.figure_parts import corner_name, queue_share_axes
+from orchestration.analysis.figure_parts import (
+    corner_name,
+    queue_share_axes,
+    size_axis,
+    thresholds,
+    time_axis,
+)
 from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
-from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.report.timeline import QueueTimelines, Timeline
+from orchestration.analysis.report.shown import ShownRepeat, shown_arms
+from orchestration.analysis.sample_parts import arrivals
 from orchestration.analysis.summary import Condition
-from orchestration.core.records import Floats
-from orchestration.core.units import format_duration, format_size
+from orchestration.core.records import MISSING, Floats, Ints
+from orchestration.core.units import format_duration
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
-    INK,
     Colours,
     band,
     base_figure,
@@ -24,10 +32,114 @@ from orchestration.render.figure_style import (
     name_line,
     readable,
     short,
-    size_ticks,
 )
 from orchestration.render.numbers import extremes, quantity
-from orchestration.render.picture import Picture, lines_of, rows_of
+from orchestration.render.page import Picture, lines_of, rows_of
+from orchestration.results.reader import TrialResult
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """`qlen_bytes` at `t_ns` (points,); thresholds in force from `set_ns` on, shapes (changes,).
+
+    `mean_bytes` and `above_kmin`, a share, are over all samples, including those not drawn.
+    `above_kmin` is None if no thresholds are known.
+    """
+
+    tuner: str
+    t_ns: Ints
+    qlen_bytes: Ints
+    set_ns: Ints
+    kmin_bytes: Ints
+    kmax_bytes: Ints
+    mean_bytes: float
+    above_kmin: float | None
+
+
+@dataclass(frozen=True)
+class QueueTimelines:
+    """One queue under every tuner, in one repeat that all of them ran."""
+
+    label: str
+    kind: str
+    towards: str
+    repeat: int
+    timelines: tuple[Timeline, ...]
+
+
+def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
+    """Return the busiest queue towards a host and the busiest between switches.
+
+    Busiest means the longest mean length over all tuners. Timelines have at most `points` points.
+    Empty if a trial has no samples. Raises InputError for an unreadable table.
+    """
+    if not shown.sampled:
+        return []
+    testbed = shown.results[0].testbed
+    means = np.mean([trial.metrics.queue_mean_bytes for trial in shown.trials], axis=0)
+    found = []
+    peers = [testbed.peer_device(port) for port in testbed.queues]
+    for kind, words in (("host", "towards a host"), ("switch", "between switches")):
+        of_kind = np.array([peer.kind == kind for peer in peers])
+        length = np.where(of_kind & ~np.isnan(means), means, 0.0)
+        queue = int(np.argmax(length))
+        if length[queue] > 0:
+            lines = tuple(
+                timeline(tuner, result, queue, points) for tuner, result in shown.by_tuner.items()
+            )
+            name, towards = testbed.queues[queue].label, peers[queue].name
+            found.append(QueueTimelines(name, words, towards, shown.repeat, lines))
+    return found
+
+
+def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
+    """Return the timeline of a queue, by its number, while flows arrived; skips missing samples."""
+    ports = arrivals(result.ports, result.spec.measured_ns)
+    length = ports.qlen_bytes[:, queue]
+    known = length != MISSING
+    every_ns, every = ports.t_ns[known], length[known]
+    t_ns, qlen = downsample(every_ns, every, points)
+    actions = result.table("actions")
+    end_ns = int(every_ns[-1]) if len(every_ns) else 0
+    mine = changes_of(result, queue) & (actions["applied_ns"] <= end_ns)
+    set_ns, kmin = np.maximum(actions["applied_ns"][mine], 0), actions["kmin_bytes"][mine]
+    return Timeline(
+        tuner=tuner,
+        t_ns=t_ns,
+        qlen_bytes=qlen,
+        set_ns=set_ns,
+        kmin_bytes=kmin,
+        kmax_bytes=actions["kmax_bytes"][mine],
+        mean_bytes=float(every.mean()) if len(every) else math.nan,
+        above_kmin=_above(every_ns, every, set_ns, kmin),
+    )
+
+
+def _above(t_ns: Ints, qlen: Ints, set_ns: Ints, kmin: Ints) -> float | None:
+    """Return the share of samples above the kmin in force; None if none is known."""
+    if not len(set_ns) or not len(t_ns):
+        return None
+    held = kmin[np.maximum(np.searchsorted(set_ns, t_ns, side="right") - 1, 0)]
+    return float((qlen > held).mean())
+
+
+def changes_of(result: TrialResult, queue: int) -> np.ndarray:
+    """Return which rows of the table `actions` belong to the queue, as booleans (actions,)."""
+    actions, port = result.table("actions"), result.testbed.queues[queue]
+    mine = (actions["device"] == port.device) & (actions["port"] == port.name)
+    return np.asarray(mine & (actions["queue"] == port.klass))
+
+
+def downsample(t_ns: Ints, values: NDArray[Any], points: int) -> tuple[Ints, NDArray[Any]]:
+    """Reduce to at most `points` points that include the minimum and maximum of each stretch."""
+    if len(t_ns) <= points:
+        return t_ns, values
+    kept: list[int] = []
+    for stretch in np.array_split(np.arange(len(values)), max(1, points // 2)):
+        part = values[stretch]
+        kept += sorted({int(stretch[np.argmin(part)]), int(stretch[np.argmax(part)])})
+    return t_ns[kept], values[kept]
+
 
 # The distance between names at the same point, as a share of the axis.
 _NAME_SHARE = 0.06
@@ -81,9 +193,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
     empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
     names_of = ("share", "share_low", "share_high")
-    columns = {
-        tuner: dict(zip(names_of, both.tolist(), strict=True)) for tuner, both in shares.items()
-    }
+    columns = {name: dict(zip(names_of, c.tolist(), strict=True)) for name, c in shares.items()}
     return Picture(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}"
         if any(value > 0 for value in p99.values())
@@ -112,26 +222,18 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
         words = f"<b>{short(item.tuner)}</b>"
         if len(item.set_ns):
             words += _thresholds(item)
-            end_ms = float(item.t_ns[-1]) / 1e6
-            at_ms = [*(item.set_ns / 1e6), end_ms]
-            for name, values in (("kmin", item.kmin_bytes), ("kmax", item.kmax_bytes)):
-                steps = line(at_ms, [*values, values[-1]], INK, 1.2)
-                steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
-                steps["hovertemplate"] = f"{name} %{{y:,}} B<extra></extra>"
-                figure.add_trace(steps, row=row)
+            limits = (item.set_ns, item.kmin_bytes, item.kmax_bytes)
+            thresholds(figure, *limits, int(item.t_ns[-1]), row)
         corner_name(figure, row, words, readable(colour))
-    ticks = size_ticks(top)
-    figure.update_yaxes(
-        range=[0, top], tickvals=ticks, ticktext=[format_size(tick) for tick in ticks]
-    )
-    figure.update_xaxes(title="time since the start, ms", row=len(lines))
+    size_axis(figure, top)
+    time_axis(figure, len(lines))
     means = {item.tuner: item.mean_bytes for item in lines}
     known = any(len(item.set_ns) for item in lines)
-    thresholds = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
+    how = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
-        f"{queue.repeat}, while flows arrived.{thresholds}",
+        f"{queue.repeat}, while flows arrived.{how}",
         figure,
         f"queue-{queue.label.replace(':', '-')}",
         rows_of(

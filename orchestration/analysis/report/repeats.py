@@ -11,7 +11,7 @@ from orchestration.analysis.summary import Arm, Condition
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, Colours, line, padded, short
 from orchestration.render.numbers import Unit, extremes, quantity
-from orchestration.render.picture import Picture
+from orchestration.render.page import Picture, rows_of
 
 HOW_REPEATS = (
     "Circles: one repeat each, same seed joined by a line. Diamond and bar: mean over repeats with "
@@ -23,10 +23,10 @@ def repeats(condition: Condition, key: str, colours: Colours) -> Picture | None:
     """Draw a metric's value in every repeat, its mean and 95 % interval; None without values."""
     arms = shown_arms(condition)[::-1]
     metric = METRICS[key]
-    drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
-    drawn += [end for arm in arms for end in (arm.estimates[key].low, arm.estimates[key].high)]
     if not any(math.isfinite(arm.estimates[key].mean) for arm in arms):
         return None
+    drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
+    drawn += [end for arm in arms for end in (arm.estimates[key].low, arm.estimates[key].high)]
     scale, suffix = _scale(metric.unit, max(filter(math.isfinite, drawn), default=0.0))
     figure = value_rows(len(arms), f"{metric.label}{f', {suffix}' if suffix else ''}")
     for seed in dict.fromkeys(trial.spec.seed for arm in arms for trial in arm.valid):
@@ -38,23 +38,24 @@ def repeats(condition: Condition, key: str, colours: Colours) -> Picture | None:
         _row(figure, arm, key, scale, suffix, colours[arm.tuner])
     figure.update_xaxes(range=padded([scale * value for value in drawn]))
     means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
-    rows = [(arm, trial) for arm in arms[::-1] for trial in arm.trials]
     spreads = " ".join(text for arm in arms[::-1] if (text := _spread(arm, key)))
     return Picture(
         metric.title.format(extremes(means, metric.unit)),
         f"{spreads} {HOW_REPEATS}",
         figure,
         f"repeats-{key}",
-        {
-            "tuner": [arm.tuner for arm, _ in rows],
-            "seed": [trial.spec.seed for _, trial in rows],
-            "repeat": [trial.spec.repeat for _, trial in rows],
-            "valid": [trial.stamp.valid for _, trial in rows],
-            key: [trial.metrics.scalars[key] for _, trial in rows],
-            "mean": [arm.estimates[key].mean for arm, _ in rows],
-            "low": [arm.estimates[key].low for arm, _ in rows],
-            "high": [arm.estimates[key].high for arm, _ in rows],
-        },
+        rows_of(
+            {
+                "tuner": arm.tuner,
+                "seed": trial.spec.seed,
+                "repeat": trial.spec.repeat,
+                "valid": trial.stamp.valid,
+                key: trial.metrics.scalars[key],
+                **{name: getattr(arm.estimates[key], name) for name in ("mean", "low", "high")},
+            }
+            for arm in arms[::-1]
+            for trial in arm.trials
+        ),
     )
 
 

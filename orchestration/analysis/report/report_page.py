@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
-from orchestration.analysis.report.actions import acted_queues, actions_over_queue
+from orchestration.analysis.report.actions import actions_over_queues
 from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
-from orchestration.analysis.report.convergence import convergence
-from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
-from orchestration.analysis.report.nics import host_grids, rate_picture
-from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time
-from orchestration.analysis.report.paths import uplink_packets, uplink_picture
-from orchestration.analysis.report.pauses import pause_picture, paused_pairs
+from orchestration.analysis.report.differences import convergence
+from orchestration.analysis.report.fabric import fabric_heatmap, pause_picture, uplink_picture
+from orchestration.analysis.report.nics import nics_over_time, rate_picture
+from orchestration.analysis.report.queue_figures import busiest_queues
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.report_tables import (
     comparison_table,
@@ -26,13 +24,7 @@ from orchestration.analysis.report.report_tables import (
     provenance_table,
     stamp_tables,
 )
-from orchestration.analysis.report.shown import (
-    MOST_TUNERS,
-    ShownRepeat,
-    shown_arms,
-    shown_repeat,
-)
-from orchestration.analysis.report.timeline import busiest_queues
+from orchestration.analysis.report.shown import MOST_TUNERS, ShownRepeat, shown_arms, shown_repeat
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
@@ -45,10 +37,10 @@ from orchestration.render.page import (
     Links,
     Page,
     Paragraph,
+    Picture,
     Pictures,
     Section,
 )
-from orchestration.render.picture import Picture
 
 # Totals over all pictures of a kind, which limit the page of a big campaign to a few megabytes.
 _TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000
@@ -128,8 +120,7 @@ class _Report:
             parts += [Heading("What differs"), *self._differences(condition)]
             parts.append(comparison_table(condition))
         headline = convergence(condition, HEADLINES[0], self._colours)
-        if headline:
-            parts += [Heading("Are there enough repeats?"), self._grid(condition, [headline])]
+        parts += self._part(condition, "Are there enough repeats?", [headline])
         parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
         parts += self._queues(condition)
         parts += self._links(condition)
@@ -154,8 +145,8 @@ class _Report:
             for quantile in range(len(QUANTILES))
         ]
         distributions = [
-            slowdowns.slowdown_cdf(condition, self._colours),
-            slowdowns.fct_cdf(condition, self._colours),
+            slowdowns.cdf(condition, "slowdown", self._colours),
+            slowdowns.cdf(condition, "fct_ns", self._colours),
         ]
         times = slowdowns.fct_by_size(condition, self._colours)
         fct = repeats(condition, fct_key("all"), self._colours)
@@ -186,58 +177,46 @@ class _Report:
         if shown is None or not shown.sampled:
             parts.append(Paragraph("No queue was sampled over time.", "note"))
             return parts
-        acted = acted_queues(shown, self._points)
-        if acted:
-            pictures = [actions_over_queue(queue, self._colours) for queue in acted]
-            parts += [Heading("Threshold actions"), self._grid(condition, pictures)]
-        grids = fabric_grids(shown, self._spans)
-        if grids:
-            picture = fabric_heatmap(grids, self._colours)
-            parts += [Heading("The fabric over time"), self._grid(condition, [picture])]
-        parts += self._paths(condition, shown)
-        parts += self._buffers(condition, shown)
-        parts += self._hosts(condition, shown)
-        return parts
+        acted = actions_over_queues(shown, self._points, self._colours)
+        fabric = fabric_heatmap(shown, self._spans, self._colours)
+        return [
+            *parts,
+            *self._part(condition, "Threshold actions", acted),
+            *self._part(condition, "The fabric over time", [fabric]),
+            *self._paths(condition, shown),
+            *self._buffers(condition, shown),
+            *self._hosts(condition, shown),
+        ]
 
     def _paths(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
         """Show how paths were chosen, if a trial of the campaign has another way than ECMP."""
         if all(trial.spec.load_balancing == ECMP for trial in self._summary.trials):
             return []
-        found = uplink_packets(shown)
         keys = ("uplink_imbalance", "out_of_order_share", "reroutes_per_flow")
-        pictures = [uplink_picture(found, self._colours)] if found else []
-        drawn = self._grid(condition, pictures)
+        drawn = self._grid(condition, [uplink_picture(shown, self._colours)])
         return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, keys)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
         parts: list[Block] = []
         held = shared_buffers(shown)
-        pictures: list[Picture | None]
         if held:
             pictures = [
                 fullest_buffer(held, self._colours, self._points),
                 buffer_map(held, self._colours, self._spans),
             ]
-            parts += [Heading("Shared buffers"), self._grid(condition, pictures)]
+            parts += self._part(condition, "Shared buffers", pictures)
             keys = ("buffer_max_bytes", "headroom_max_bytes")
             parts.append(self._repeats(condition, keys))
-        paused = paused_pairs(shown)
-        if paused:
+        if paused := pause_picture(shown, self._colours):
             counted = repeats(condition, "pauses_sent", self._colours)
-            pictures = [pause_picture(paused, self._colours), counted]
-            parts += [Heading("Who stops whom"), self._grid(condition, pictures)]
+            parts += self._part(condition, "Who stops whom", [paused, counted])
         return parts
 
     def _hosts(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        grids = host_grids(shown, self._spans)
-        timelines = nic_timelines(shown, self._spans)
-        pictures = [rate_picture(grids, self._colours)] if grids else []
-        pictures += [nics_over_time(timelines, self._colours)] if timelines else []
-        if not pictures:
-            return []
+        drawn = [draw(shown, self._spans, self._colours) for draw in (rate_picture, nics_over_time)]
+        parts = self._part(condition, "RoCE NICs: notifications, rates, round trips", drawn)
         keys = ("cnps", "rate_mean_bps", "rtt_p99_ns")
-        parts: list[Block] = [Heading("RoCE NICs: notifications, rates, round trips")]
-        return [*parts, self._grid(condition, pictures), self._repeats(condition, keys)]
+        return [*parts, self._repeats(condition, keys)] if parts else []
 
     def _links(self, condition: Condition) -> list[Block]:
         keys = ("marked_share", "utilisation_hosts", "utilisation_fabric")
@@ -253,6 +232,12 @@ class _Report:
     def _repeats(self, condition: Condition, keys: Sequence[str]) -> Pictures:
         pictures = [repeats(condition, key, self._colours) for key in keys]
         return self._grid(condition, pictures, wide=False)
+
+    def _part(
+        self, condition: Condition, heading: str, pictures: Sequence[Picture | None]
+    ) -> list[Block]:
+        """Return pictures below a heading, nothing without pictures."""
+        return [Heading(heading), self._grid(condition, pictures)] if any(pictures) else []
 
     def _grid(
         self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from orchestration.analysis.answer import marking_law
 from orchestration.analysis.load import Load
 from orchestration.analysis.metrics import (
     DEVICES,
@@ -37,9 +36,8 @@ from orchestration.render.table import (
     strong,
     table,
 )
-from orchestration.results.findings import Told, said_once, where
-from orchestration.results.load_fact import FACT
-from orchestration.results.stamp import Severity
+from orchestration.results.reader import LOAD_FACT
+from orchestration.results.stamp import Severity, Told, said_once, where
 
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 STYLES: dict[Severity, Style] = {"invalid": "bad", "warning": "warning"}
@@ -134,10 +132,10 @@ def fabric_table(condition: Condition) -> tuple[Table | None, str]:
         return None, said
     rows = [
         [
-            METRICS[key].label,
-            *(with_error(arm.estimates[key], METRICS[key].unit) for arm in condition.arms),
+            metric.label,
+            *(with_error(arm.estimates[metric.key], metric.unit) for arm in condition.arms),
         ]
-        for key in known
+        for metric in map(METRICS.__getitem__, known)
     ]
     spans = condition.queue_spans
     caption = f"{spans} All else: " if spans else "All switch ports, "
@@ -151,9 +149,31 @@ def _measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
 
 
 def marking_text(condition: Condition) -> str:
-    """Return the marking law as a sentence, "" if it is not known."""
-    law = marking_law(condition)
-    return f"Marking law: {law}" if law else ""
+    """Return the tuners' marking laws, shared parts once, as a sentence; "" if none is known.
+
+    The backend's fact `red` is one text, or a mapping of names to texts.
+    """
+    laws = {arm.tuner: law for arm in condition.arms if (law := _law(arm))}
+    names = dict.fromkeys(name for law in laws.values() for name in law)
+    text = "; ".join(_law_text(name, laws) for name in names)
+    return f"Marking law: {text}" if text else ""
+
+
+def _law(arm: Arm) -> dict[str, str]:
+    for trial in arm.valid:
+        law = trial.facts.get("red")
+        if isinstance(law, dict):
+            return {str(name).replace("_", " "): str(value) for name, value in law.items()}
+        if law:
+            return {"": str(law)}
+    return {}
+
+
+def _law_text(name: str, laws: dict[str, dict[str, str]]) -> str:
+    values = {tuner: law[name] for tuner, law in laws.items() if name in law}
+    one = set(values.values())
+    text = one.pop() if len(one) == 1 else ", ".join(f"{v} ({k})" for k, v in values.items())
+    return f"{name}: {text}" if name else text
 
 
 def load_table(condition: Condition) -> Table | None:
@@ -196,7 +216,7 @@ def _mean_load(arm: Arm, name: str, what: str) -> str:
     nothing = Load(math.nan, math.nan, math.nan, 1.0)
     loads = [trial.metrics.load for trial in arm.valid]
     parts = [load.total if name == _TOTAL else load.patterns.get(name, nothing) for load in loads]
-    return with_error(t_interval([getattr(part, what) for part in parts]), "share")
+    return with_error(t_interval([part.share(what) for part in parts]), "share")
 
 
 def findings(summary: Summary, severity: Severity) -> list[Told]:
@@ -293,7 +313,7 @@ def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return the facts that fit a cell; those of a group are named `group: name`."""
     plain = {}
     for key, value in facts.items():
-        if key in (_CC_FACT, FACT):  # shown among the settings, and in a table of its own
+        if key in (_CC_FACT, LOAD_FACT):  # shown among the settings, and in a table of its own
             continue
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:

@@ -1,4 +1,4 @@
-"""Which parts of a condition are drawn: the tuners, and the repeat shown over time."""
+"""Which parts of a condition are drawn: the tuners, the repeat shown over time."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ class ShownRepeat:
     repeat: int
     trials: tuple[Trial, ...]
     results: tuple[TrialResult, ...]
+
+    @property
+    def by_tuner(self) -> dict[str, TrialResult]:
+        """The trials' tables by tuner."""
+        return {t.tuner: result for t, result in zip(self.trials, self.results, strict=True)}
 
     @property
     def sampled(self) -> bool:

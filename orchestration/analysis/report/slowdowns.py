@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
+from orchestration.analysis.figure_parts import flow_size_axis, log_axis
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.sequential import Look
 from orchestration.analysis.statistics import Estimate, t_interval
-from orchestration.analysis.summary import Arm, Condition, Trial
+from orchestration.analysis.summary import Arm, Condition
 from orchestration.core.records import Floats
-from orchestration.render.figure import Figure
 from orchestration.render.figure_style import (
     Colours,
     band,
@@ -20,13 +21,17 @@ from orchestration.render.figure_style import (
     curve,
     end_labels,
     label_room,
-    log_ticks,
     name_line,
 )
 from orchestration.render.numbers import Unit, interval, quantity
-from orchestration.render.picture import Picture, lines_of
+from orchestration.render.page import Picture, lines_of
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
+# column of a trial's metrics -> name of the data, verb, unit, title of the axis
+_DISTRIBUTIONS: dict[str, tuple[str, str, Unit, str]] = {
+    "slowdown": ("slowdown", "have a slowdown of", "ratio", "slowdown"),
+    "fct_ns": ("fct", "take", "ns", "flow completion time"),
+}
 # Shares at which distributions are drawn, finer near 1.
 _SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
 
@@ -34,26 +39,19 @@ _SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
 def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> Picture:
     """Draw one quantile of the slowdown over flow size, a line per tuner."""
     arms = shown_arms(condition)
-    curves = {
-        arm.tuner: np.stack(
-            [
-                arm.by_size.slowdown[:, quantile],
-                arm.by_size.low[:, quantile],
-                arm.by_size.high[:, quantile],
-                arm.by_size.flows,
-            ]
-        )
-        for arm in arms
-    }
+    curves = {}
+    for arm in arms:
+        size = arm.by_size
+        ends = (part[:, quantile] for part in (size.slowdown, size.low, size.high))
+        curves[arm.tuner] = np.stack([*ends, size.flows])
     name = _QUANTILE_NAMES[quantile]
     return _by_size(
         arms,
         curves,
         colours,
+        "ratio",
         title=f"{name}: {_lowest(arms, quantile)}",
         how="Band: 95% bootstrap interval over repeats and flows.",
-        axis="slowdown",
-        unit="ratio",
         name=f"slowdown-by-size-{name.lower()}",
     )
 
@@ -62,20 +60,17 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
     """Draw the mean FCT over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {arm.tuner: _mean_fcts(arm, condition.look) for arm in arms}
-    small = {tuner: values[0, 0] for tuner, values in curves.items()}
-    large = {tuner: values[0, -1] for tuner, values in curves.items()}
     spans = (
-        f"{quantity(small[tuner], 'ns')} to {quantity(large[tuner], 'ns')} with {tuner}"
-        for tuner in list(curves)[:2]
+        f"{interval(values[0, 0], values[0, -1], 'ns')} with {tuner}"
+        for tuner, values in list(curves.items())[:2]
     )
     return _by_size(
         arms,
         curves,
         colours,
+        "ns",
         title=f"Mean FCT, smallest to largest flows: {', '.join(spans)}",
         how="Band: Student's 95% interval, one mean a repeat.",
-        axis="mean FCT",
-        unit="ns",
         name="fct-by-size",
     )
 
@@ -101,14 +96,14 @@ def _by_size(
     arms: Sequence[Arm],
     curves: dict[str, Floats],
     colours: Colours,
+    unit: Unit,
     *,
     title: str,
     how: str,
-    axis: str,
-    unit: Unit,
     name: str,
 ) -> Picture:
     """Draw curves of shape (4: mean, low, high, flows; groups) over the size groups."""
+    axis, column = ("mean FCT", "mean_fct") if unit == "ns" else ("slowdown", "slowdown")
     sizes = arms[0].by_size.upto_bytes
     groups = np.arange(len(sizes))
     figure = base_figure(height=330, right=label_room(curves))
@@ -131,18 +126,10 @@ def _by_size(
     every = np.stack(list(curves.values()))[:, :3]
     low_end, high_end = float(np.nanmin(every)), float(np.nanmax(every))
     end_labels(figure, ends, colours, math.log10(high_end / low_end))
-    figure.update_xaxes(
-        title="flow size",
-        tickvals=groups,
-        ticktext=[f"≤{quantity(size, 'bytes')}" for size in sizes],
-        tickangle=-45,
-        range=[-0.4, len(sizes) - 0.6],
-    )
-    ticks = log_ticks(low_end, high_end)
-    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
-    figure.update_yaxes(title=axis, type="log", tickvals=ticks, ticktext=texts)
+    flow_size_axis(figure, sizes, room=0.4)
+    figure.update_yaxes(**log_axis(axis, low_end, high_end, unit))
     suffix = "_ns" if unit == "ns" else ""
-    names = [f"{column}{suffix}" for column in (axis.replace(" ", "_").lower(), "low", "high")]
+    names = [f"{column}{suffix}" for column in (column, "low", "high")]
     columns = {
         tuner: {
             "flows": flows.astype(int).tolist(),
@@ -194,30 +181,17 @@ def _lowest(arms: Sequence[Arm], quantile: int) -> str:
     return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
 
 
-def slowdown_cdf(condition: Condition, colours: Colours) -> Picture:
-    """Draw the share of flows with a slowdown of at most x."""
-    return _cdf(condition, lambda trial: trial.metrics.slowdown, colours, "slowdown", "ratio")
-
-
-def fct_cdf(condition: Condition, colours: Colours) -> Picture:
-    """Draw the share of flows that finish within x."""
-    return _cdf(condition, lambda trial: trial.metrics.fct_ns, colours, "FCT", "ns")
-
-
-def _cdf(
-    condition: Condition,
-    values: Callable[[Trial], Floats],
-    colours: Colours,
-    what: str,
-    unit: Unit,
-) -> Picture:
-    arms = shown_arms(condition)
+def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Colours) -> Picture:
+    """Draw the share of flows with a slowdown, or a completion time, of at most x."""
+    name, verb, unit, title = _DISTRIBUTIONS[column]
     figure = base_figure(height=330)
     curves: dict[str, Floats] = {}
-    for arm in arms:
-        every = [np.quantile(values(trial), _SHARES) for trial in arm.valid if len(values(trial))]
+    for arm in shown_arms(condition):
+        values = [getattr(trial.metrics, column) for trial in arm.valid]
+        every = [np.quantile(one, _SHARES) for one in values if len(one)]
         if every:
-            curves[arm.tuner] = np.stack([_pooled(arm, values), np.min(every, 0), np.max(every, 0)])
+            pooled = np.asarray(np.quantile(np.concatenate(values), _SHARES))
+            curves[arm.tuner] = np.stack([pooled, np.min(every, 0), np.max(every, 0)])
     for tuner, (line, low, high) in curves.items():
         around = np.concatenate([low, high[::-1]])
         area = band(_SHARES, low, high, colours[tuner])
@@ -229,41 +203,32 @@ def _cdf(
         )
         figure.add_trace(area)
         figure.add_trace(trace)
-    _name_lines(figure, curves, colours)
+    for number, (tuner, (line, *_)) in enumerate(curves.items()):
+        # at different heights to avoid overlap
+        place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
+        at = float(np.log10(line[place])), 100 * float(_SHARES[place])
+        name_line(figure, tuner, *at, colours[tuner])
     every_value = np.concatenate([values[0] for values in curves.values()])
-    ticks = log_ticks(float(every_value.min()), float(every_value.max()))
-    if len(ticks) > 6:
-        ticks = ticks[:: -(-len(ticks) // 6)]
-    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
-    title = "flow completion time" if unit == "ns" else what
-    figure.update_xaxes(title=title, type="log", tickvals=ticks, ticktext=texts)
+    ends = float(every_value.min()), float(every_value.max())
+    figure.update_xaxes(**log_axis(title, *ends, unit, most=6))
     figure.update_yaxes(title="flows, %", range=[-2, 102])
-    column = "fct_ns" if unit == "ns" else what
     names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
     columns = {tuner: dict(zip(names, c.tolist(), strict=True)) for tuner, c in curves.items()}
     return Picture(
-        f"Half of the flows {_at(curves, 0.5, unit, what)}",
-        f"1 in 20 {_at(curves, 0.95, unit, what, over=True)}. {_apart(curves, unit)}"
+        f"Half of the flows {verb} at most {_at(curves, 0.5, unit)}",
+        f"1 in 20 {verb} over {_at(curves, 0.95, unit)}. {_apart(curves, unit)}"
         "All flows that are done, all valid repeats together; band: the repeats' range.",
         figure,
-        f"{what.lower()}-cdf",
+        f"{name}-cdf",
         lines_of("tuner", columns, {"share": _SHARES.tolist()}),
     )
 
 
-def _pooled(arm: Arm, values: Callable[[Trial], Floats]) -> Floats:
-    return np.asarray(np.quantile(np.concatenate([values(trial) for trial in arm.valid]), _SHARES))
-
-
-def _at(
-    curves: dict[str, Floats], share: float, unit: Unit, what: str, *, over: bool = False
-) -> str:
+def _at(curves: dict[str, Floats], share: float, unit: Unit) -> str:
     place = int(np.argmin(np.abs(_SHARES - share)))
-    verb = {"FCT": "take", "slowdown": "have a slowdown of"}[what]
-    named = ", ".join(
+    return ", ".join(
         f"{quantity(values[0, place], unit)} with {tuner}" for tuner, values in curves.items()
     )
-    return f"{verb} {'over' if over else 'at most'} {named}"
 
 
 def _apart(curves: dict[str, Floats], unit: Unit) -> str:
@@ -278,11 +243,3 @@ def _apart(curves: dict[str, Floats], unit: Unit) -> str:
         f"The curves are farthest apart at {quantity(grid[at], unit)}: {100 * low[at]:.1f}% of "
         f"flows with {one}, {100 * high[at]:.1f}% with {two}. "
     )
-
-
-def _name_lines(figure: Figure, curves: dict[str, Floats], colours: Colours) -> None:
-    """Write each line's name beside it, at different heights to avoid overlap."""
-    for number, (tuner, values) in enumerate(curves.items()):
-        place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
-        x, y = float(np.log10(values[0, place])), 100 * float(_SHARES[place])
-        name_line(figure, tuner, x, y, colours[tuner])

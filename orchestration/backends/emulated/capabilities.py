@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestration.core.capabilities import (
-    EVERYWHERE,
-    TCP_CONTROLS,
-    Capabilities,
-    Mode,
-    Pace,
-)
+from orchestration.core.capabilities import EVERYWHERE, TCP_CONTROLS, Capabilities, Mode, Pace
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ROUTES
 from orchestration.core.signals import (
@@ -35,7 +29,7 @@ _OWN = Mode(
     fabric="closloop",
     pace=Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
     # hosts leave Linux' tcp_ecn at 2: connections between them do not ask for ECN
-    # (`orchestration.backends.linux.host_sysctls`)
+    # (`orchestration.backends.common.linux.host_sysctls`)
     controls=(*TCP_CONTROLS, *ROCE_CONTROLS),
     loss_detections=("rack", "duplicate-acks"),
     marks=("arrivals", "departures"),

@@ -22,23 +22,30 @@ has no delay: netem would orphan the packets, and TCP would lose the NIC queue's
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from orchestration.agent.linux import qdiscs
-from orchestration.backends.emulated import link_requests
-from orchestration.backends.emulated.job import FabricPlan, NamespacePlan
-from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
-from orchestration.backends.linux import (
+from orchestration.backends.common.faults import fault_plan
+from orchestration.backends.common.linux import (
     delays,
     host_queues,
     host_sysctls,
     switch_queues,
     switch_sysctls,
 )
+from orchestration.backends.emulated import link_requests
+from orchestration.backends.emulated.job import (
+    FIRST_NAMESPACE_FD,
+    FabricPlan,
+    NamespacePlan,
+    Step,
+    ifindex,
+)
 from orchestration.core.errors import InputError
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.core.trial import LINUX, FabricSpec, HostSpec
+from orchestration.core.trial import LINUX, FabricSpec, HostSpec, TrialSpec
 from orchestration.datapath import flows as own_nics
 from orchestration.datapath import ports as own_ports
 
@@ -61,26 +68,24 @@ def delay_before_queue_ns(testbed: Testbed, port: Port) -> int:
 
 def check_supported(testbed: Testbed) -> None:
     """Raise InputError for a testbed that this backend cannot reproduce exactly."""
+    refuse = partial(InputError.single, testbed.name)
     delays: dict[tuple[int, int], set[int]] = {}
     for link in testbed.links:
         a, b = (testbed.device[testbed.ports[end].device].tier for end in (link.a, link.b))
         delays.setdefault((min(a, b), max(a, b)), set()).add(link.delay_ns)
         if a == b:
-            raise InputError.single(
-                testbed.name,
+            raise refuse(
                 f"link {link.index} joins two devices of tier {a}",
                 "the emulated backend takes fabrics whose links go from one tier to the next",
             )
     for (low, high), values in delays.items():
         if len(values) > 1:
-            raise InputError.single(
-                testbed.name,
+            raise refuse(
                 f"links between tier {low} and {high} have different delays: {sorted(values)} ns",
                 "the emulated backend needs one propagation delay per tier",
             )
     if len(attachments(testbed)) > MAX_ATTACHMENTS:
-        raise InputError.single(
-            testbed.name,
+        raise refuse(
             f"more than {MAX_ATTACHMENTS} switches with hosts",
             "use a smaller testbed: addresses hold one octet for the switch",
         )
@@ -110,10 +115,7 @@ def plan_fabric(
     namespaces = []
     for device in testbed.devices:
         ports = testbed.ports_of[device.name]
-        links_up = [
-            link_requests.link_up(1),
-            *(link_requests.link_up(ifindex(port)) for port in ports),
-        ]
+        links_up = map(link_requests.link_up, (1, *map(ifindex, ports)))
         requests = []
         for port in ports:
             requests.append(link_requests.neighbour(ifindex(port), mac(testbed.ports[port.peer])))
@@ -122,9 +124,8 @@ def plan_fabric(
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
-                    requests += qdiscs.stack(
-                        ifindex(port), host_queues(testbed, port, lacks, late_ns)
-                    )
+                    queues = host_queues(testbed, port, lacks, late_ns)
+                    requests += qdiscs.stack(ifindex(port), queues)
                 else:
                     words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
                     requests.append(own_ports.host(ifindex(port), **words))
@@ -139,14 +140,9 @@ def plan_fabric(
         else:
             sysctls = switch_sysctls(seed, number[device.name])
         requests += routes.get(device.name, ())
+        interfaces = tuple(port.name for port in ports)
         namespaces.append(
-            NamespacePlan(
-                device.name,
-                sysctls,
-                tuple(links_up),
-                tuple(requests),
-                tuple(port.name for port in ports),
-            )
+            NamespacePlan(device.name, sysctls, tuple(links_up), tuple(requests), interfaces)
         )
     return FabricPlan(
         namespaces=tuple(namespaces),
@@ -195,35 +191,29 @@ def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tupl
     addresses = emulated_addresses(testbed)
     hops = next_hops(testbed, down_links)
     result: dict[str, tuple[bytes, ...]] = {}
+    route = partial(link_requests.route, replace=True)
     for name in testbed.switches:
         requests = []
         for target, number in numbers.items():
             ports = hops[name].get(target)
             if ports:
-                requests.append(
-                    link_requests.route(
-                        f"10.{number}.0.0", 16, [*map(ifindex, ports)], replace=True
-                    )
-                )
+                requests.append(route(f"10.{number}.0.0", 16, [*map(ifindex, ports)]))
             elif target != name:
                 requests.append(link_requests.unreachable(f"10.{number}.0.0", 16))
         for port in testbed.ports_of[name]:
-            if testbed.ports[port.peer].index in addresses:
-                requests.append(
-                    link_requests.route(addresses[port.peer], 32, [ifindex(port)], replace=True)
-                )
+            if port.peer in addresses:
+                requests.append(route(addresses[port.peer], 32, [ifindex(port)]))
         result[name] = tuple(requests)
     return result
 
 
 def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[bytes]:
     """Route through the first NIC by default; with several NICs, by source address."""
-    requests = [link_requests.route("0.0.0.0", 0, [ifindex(ports[0])], replace=False)]
+    default = partial(link_requests.route, "0.0.0.0", 0, replace=False)
+    requests = [default([ifindex(ports[0])])]
     if len(ports) > 1:
         for table, port in enumerate(ports, start=_FIRST_NIC_TABLE):
-            requests.append(
-                link_requests.route("0.0.0.0", 0, [ifindex(port)], replace=False, table=table)
-            )
+            requests.append(default([ifindex(port)], table=table))
             requests.append(link_requests.rule(addresses[port.index], table))
     return requests
 
@@ -289,9 +279,36 @@ def _own_port(
 
 def _veth(testbed: Testbed, number: dict[str, int], a: int, b: int) -> bytes:
     def end(port: Port) -> link_requests.End:
-        namespace_fd = FIRST_NAMESPACE_FD + number[port.device]
-        return link_requests.End(
-            ifindex(port), port.name, mac(port), namespace_fd, testbed.mtu_bytes
-        )
+        fd = FIRST_NAMESPACE_FD + number[port.device]
+        return link_requests.End(ifindex(port), port.name, mac(port), fd, testbed.mtu_bytes)
 
     return link_requests.veth(end(testbed.ports[a]), end(testbed.ports[b]))
+
+
+def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[Step, ...]:
+    """Return the trial's faults as requests. A cut cable drops what arrives at both its ends."""
+    number = {item.name: place for place, item in enumerate(plan.namespaces)}
+    steps = []
+    cut: frozenset[int] = frozenset()
+    hooked: set[int] = set()
+    for fault in fault_plan(trial, testbed):
+        requests: dict[int, list[bytes]] = {}
+        if fault.kind == "routes":
+            for name, routes in plan_routes(testbed, fault.down).items():
+                requests[number[name]] = list(routes)
+        else:
+            for index in sorted(cut ^ fault.down):
+                link = testbed.links[index]
+                for end in (link.a, link.b):
+                    port = testbed.ports[end]
+                    batch = requests.setdefault(number[port.device], [])
+                    if end not in hooked:
+                        hooked.add(end)
+                        batch.append(qdiscs.clsact(ifindex(port)))
+                    change = qdiscs.drop_arrivals if index in fault.down else qdiscs.accept_arrivals
+                    batch.append(change(ifindex(port)))
+            cut = fault.down
+        sent = tuple((place, tuple(batch)) for place, batch in requests.items() if batch)
+        down = tuple(sorted(fault.down)) if fault.kind == "links" else None
+        steps.append(Step(fault.t_ns, fault.kind, fault.detail, sent, down))
+    return tuple(steps)

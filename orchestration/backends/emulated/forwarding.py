@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collectors.bpf.compile import RED_LAW, compiled
-from inventory.scale import MOST_SCALE, scaled
+from inventory.rack import MOST_SCALE, scaled
 from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
 from orchestration.agent.linux_switch.marks import Marker, offsets
+from orchestration.backends.common.realtime import rounded_up
 from orchestration.backends.emulated.machine import said_apart
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
-from orchestration.backends.realtime import rounded_up
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import write_whole
 from orchestration.core.topology import Testbed
@@ -98,17 +98,13 @@ def wanted(testbed: Testbed) -> float:
 
 def known() -> int | None:
     """Return the packet-hops a second that were measured here last; None if that was never."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads(_file().read_text())["packet_hops_per_s"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return None
 
 
 def known_or_measured() -> int:
-    """Return this machine's packet-hops a second, measured now if they are not known.
-
-    Raises NotReadyError as `measure` does.
-    """
+    """Return this machine's packet-hops a second. Raises NotReadyError as `measure` does."""
     hops_per_s = known()
     if hops_per_s is None:
         hops_per_s = measure(MEASURE_S).hops_per_s
@@ -146,9 +142,8 @@ def scale_in_words(testbed: Testbed, scale: int) -> str:
     hops_per_s, needed = known(), wanted(testbed) / scale
     rates = sorted({port.rate_bps for port in scaled(testbed, scale).ports})
     links = " and ".join(format_rate(rate) for rate in rates)
-    if hops_per_s is None:
-        machine = "what this machine forwards is not known: closloop doctor --benchmark tries it"
-    else:
+    machine = "what this machine forwards is not known: closloop doctor --benchmark tries it"
+    if hops_per_s is not None:
         machine = (
             f"NICs at line rate make {needed:,.0f} packet-hops a second, and this machine did "
             f"{hops_per_s:,}"
@@ -171,7 +166,9 @@ def _host(number: int, work: Callable[[], None]) -> tuple[int, socket.socket]:
         unshare_network()
         there.sendall(b"1")
         there.recv(1)
-        run_batch("ip", _set_up(number))
+        own, router = f"10.0.{number}.2/24", f"10.0.{number}.1"
+        lines = ("link set eth0 up", f"address add {own} dev eth0")
+        run_batch("ip", (*lines, f"route add default via {router}"))
         Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1")
         offloads_off(["eth0"])
         run_batch("tc", _shaper("eth0"))
@@ -181,12 +178,6 @@ def _host(number: int, work: Callable[[], None]) -> tuple[int, socket.socket]:
         os._exit(0)
     _await(here)
     return pid, here
-
-
-def _set_up(number: int) -> Iterator[str]:
-    yield "link set eth0 up"
-    yield f"address add 10.0.{number}.2/24 dev eth0"
-    yield f"route add default via 10.0.{number}.1"
 
 
 def _shaper(port: str) -> Iterator[str]:
@@ -237,14 +228,9 @@ def _try(seconds: float) -> Forwarded:
     hosts = [_host(number, work) for number, work in enumerate(works)]
     ports = [f"to-{number}" for number in range(count)]
     for number, ((pid, line), port) in enumerate(zip(hosts, ports, strict=True)):
-        run_batch(
-            "ip",
-            [
-                f"link add name {port} type veth peer name eth0 netns {pid}",
-                f"address add 10.0.{number}.1/24 dev {port}",
-                f"link set {port} up",
-            ],
-        )
+        link = f"link add name {port} type veth peer name eth0 netns {pid}"
+        address = f"address add 10.0.{number}.1/24 dev {port}"
+        run_batch("ip", (link, address, f"link set {port} up"))
         run_batch("tc", _shaper(port))
         line.sendall(b"1")
         _await(line)

@@ -1,7 +1,7 @@
 """The guest's first process: builds the fabric, runs one trial, writes the result, powers off.
 
 The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
-through its console (see `console`). Any other output is for people.
+through its console (`system.say`). Any other output is for people.
 
 With the argument `real` it is the first process of namespaces of the machine's own kernel, and it
 ends where the guest powers off (see `machine`).
@@ -14,44 +14,36 @@ import resource
 import sys
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off
+from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off, say
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.problems import told
 from orchestration.core.trial import REAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from orchestration.agent.bpf.congestion import Control
     from orchestration.backends.emulated.job import Job
-    from orchestration.core.ports import Rig, Tuner
-    from orchestration.core.records import TrialRecord
+    from orchestration.core.ports import Tuner
 
 # How often a process in real time looks for its tuner's answer.
 _PAUSE_S = 50e-6
 
 
-def prepare_process() -> None:
-    """Mount the file systems that the rest needs, and allow a socket for every flow."""
+def prepare_process(clock: str = "") -> None:
+    """Mount the file systems that the rest needs, and allow a socket for every flow.
+
+    In real time, run before all ordinary programs of the machine, as children will: a generator or
+    a reading that waits for another program is late. The kernel leaves the others a twentieth of
+    each second whatever happens (sched_rt_runtime_us).
+    """
     mount_kernel_files()
     files = 1_000_000
     with suppress(ValueError):  # a container's limit: there it has to do
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-
-def go_first() -> None:
-    """Run before all ordinary programs of the machine, as children will.
-
-    A generator or a reading that waits for another program is late. The kernel leaves the others a
-    twentieth of each second whatever happens (sched_rt_runtime_us).
-    """
-    with suppress(OSError):  # a container may lack CAP_SYS_NICE; then the stamp tells what was late
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    if clock == REAL:
+        with suppress(OSError):  # a container may lack CAP_SYS_NICE; the stamp tells what was late
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def repeat_draws(seed: int) -> None:
@@ -73,21 +65,26 @@ def run_job(folder: Path) -> None:
     """
     import numpy.ma  # noqa: F401 (NumPy imports it at the first np.unique)
 
-    from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import POLICY, read_job, write_result
-    from orchestration.backends.emulated.namespaces import Fabric
+    from orchestration.backends.emulated.namespaces import Fabric, attach_flow_tables
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
-    from orchestration.core.signals import HOST_KEYS, PAIRS
+    from orchestration.core.ports import TrialRun
     from orchestration.session import run_trial
 
     if (folder / POLICY).exists():
-        _run_policy(folder)
+        from orchestration.backends.emulated.programs import run_policy
+
+        run_policy(folder)
         return
     written = read_job(folder)
-    job = _told(written)
+    real = None
+    if written.trial.clock == REAL:
+        from orchestration.backends.emulated.real_time import RealTime
+
+        real = RealTime(written)
+    job = real.job if real else written
     say(stage="build")
-    control = _dctcp(job)
     fabric = Fabric(job)
     say(stage="connect")
     if job.probe is not None:
@@ -95,21 +92,12 @@ def run_job(folder: Path) -> None:
 
         run_probe(job, fabric, folder, lambda: traffic_of(job, fabric))
         return
-    real = job.trial.clock == REAL
     tuner = _tuner(job, folder)
     if not real:
         repeat_draws(job.trial.seed)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     driver = traffic_of(job, fabric)
-    watches_hosts = not set(HOST_KEYS).isdisjoint(tuner.observes)
-    rig = EmulatedRig(
-        job,
-        fabric,
-        driver,
-        flows,
-        watches_hosts=watches_hosts,
-        watches_pairs=PAIRS in tuner.observes,
-    )
+    rig = EmulatedRig(job, fabric, driver, flows, tuner.observes)
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:
@@ -118,23 +106,11 @@ def run_job(folder: Path) -> None:
             shown = t_ns + end_ns // 50
             say(t_ns=t_ns, done=driver.flows_done())
 
-    def run(rig: Rig) -> TrialRecord:
-        trial, testbed = written.trial, written.testbed
-        return run_trial(rig, tuner, trial, testbed, folder, progress, in_guest=not real)
-
     say(stage="run")
-    record = _run_real(run, rig, written, control) if real else run(rig)
+    run = TrialRun(written.trial, written.testbed, written.schedule, folder, progress)
+    record = real.run(rig, tuner, run) if real else run_trial(rig, tuner, run, in_guest=True)
     say(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
-
-
-def _run_policy(folder: Path) -> None:
-    """Load the policy that the job names, and run it on the job's contexts."""
-    from collectors.bpf.policy import attach
-    from orchestration.backends.emulated.job import POLICY
-    from orchestration.backends.emulated.policies import run_contexts
-
-    run_contexts(attach(Path((folder / POLICY).read_text())), folder)
 
 
 def _tuner(job: Job, folder: Path) -> Tuner:
@@ -149,64 +125,10 @@ def _tuner(job: Job, folder: Path) -> Tuner:
     return AskingTuner(folder, job.host_observes, say, pause_s)
 
 
-def _run_real(
-    run: Callable[[Rig], TrialRecord], rig: Rig, written: Job, control: Control | None
-) -> TrialRecord:
-    """Run a trial by the machine's clock, and say what of the machine disturbed it."""
-    from orchestration.backends import dctcp_program
-    from orchestration.backends.dilation import dilated, unscalable
-    from orchestration.backends.realtime import MachineWatch
-
-    trial = written.trial
-    with MachineWatch(trial) as watch:
-        record = run(dilated(rig, trial.scale))
-    found = [*record.facts["findings"], *watch.findings(), *unscalable(trial)]
-    facts = {**record.facts, **watch.facts(), "findings": found}
-    if control is not None and written.dctcp is not None:
-        totals = control.totals()
-        facts |= dctcp_program.facts(written.dctcp[1], totals._asdict())
-        found += dctcp_program.findings(totals.astray)
-    if trial.scale > 1:
-        facts["scale"] = trial.scale
-    return replace(record, facts=facts)
-
-
-def _told(job: Job) -> Job:
-    """Return the job in the clock's time, which passes faster than a scaled trial's."""
-    if job.dctcp is not None:
-        from orchestration.backends.dctcp_program import by_name
-
-        job = replace(job, trial=by_name(job.trial, job.dctcp[1]))
-    factor = job.trial.scale
-    if factor == 1:
-        return job
-    from inventory.scale import scaled
-    from orchestration.backends.dilation import stretched, stretched_schedule
-
-    return replace(
-        job,
-        trial=stretched(job.trial),
-        testbed=scaled(job.testbed, factor),
-        schedule=stretched_schedule(job.schedule, factor),
-    )
-
-
-def _dctcp(job: Job) -> Control | None:
-    """Register the program that is DCTCP on this kernel, until this process ends."""
-    if job.dctcp is None:
-        return None
-    from orchestration.agent.bpf.congestion import Control, read_control
-
-    path, name = job.dctcp
-    return Control(read_control(Path(path).read_bytes()), name)
-
-
 def main(clock: str = "") -> None:
     """Run as process 1 of the guest, or with the clock `REAL` of namespaces of the machine."""
     try:
-        prepare_process()
-        if clock == REAL:
-            go_first()
+        prepare_process(clock)
         say(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
         if clock != REAL:

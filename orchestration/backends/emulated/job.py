@@ -8,11 +8,14 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from orchestration.core.topology import Port
 
 # The file in a job's folder that names a policy to load, in place of a trial.
 POLICY = "policy"
@@ -110,3 +113,13 @@ def read_result(folder: Path) -> TrialRecord:
         raise ValueError(str(error)) from error
     assert isinstance(record, TrialRecord)
     return record
+
+
+# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
+FIRST_NAMESPACE_FD = 2_000
+FIRST_IFINDEX = 10
+
+
+def ifindex(port: Port) -> int:
+    """Return the interface index of a port, unique in the whole fabric."""
+    return FIRST_IFINDEX + port.index

@@ -22,9 +22,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.emulated.console import CONSOLE_MARK
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
+from orchestration.backends.emulated.system import CONSOLE_MARK
 from orchestration.core.brought import BROUGHT
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.trial import REAL
@@ -64,24 +64,15 @@ def run_guest(
 
     The guest is stopped while `listener` answers a question (a message with `ASKS`).
 
-    Raises:
-        TrialError: the guest failed, died or hung; with the end of its console.
-        NotReadyError: there is no space for its memory.
+    Raises TrialError, with the end of its console, if the guest failed, died or hung,
+    NotReadyError if there is no space for its memory.
     """
     where = memory_dir(memory_bytes)
     with _plain_folder(folder.absolute()) as plain, _cpu() as cpu:
-        init = plain / "init"
-        init.write_text(init_script(folder.absolute()))
-        init.chmod(0o755)
+        init = _write_init(plain, folder)
         argv = guest_argv(kernel.path, memory_bytes=memory_bytes, init=init)
-        process = launch(
-            argv,
-            cpu=cpu,
-            cwd=plain,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            memory_dir=where,
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        process = launch(argv, cpu=cpu, cwd=plain, memory_dir=where, **pipes)
         _attend(process, listener, silence_s, stops=True)
 
 
@@ -91,9 +82,7 @@ def run_here(folder: Path, listener: Listener) -> None:
     `listener` gets the messages of their first process, which goes on meanwhile. Raises TrialError
     as `run_guest` does.
     """
-    init = folder / "init"
-    init.write_text(init_script(folder.absolute(), REAL))
-    init.chmod(0o755)
+    init = _write_init(folder, folder, REAL)
     process = subprocess.Popen(
         own_namespaces_argv(init.absolute()),
         cwd=folder,
@@ -152,6 +141,13 @@ def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
     yield
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGCONT)
+
+
+def _write_init(where: Path, job: Path, clock: str = "") -> Path:
+    init = where / "init"
+    init.write_text(init_script(job.absolute(), clock))
+    init.chmod(0o755)
+    return init
 
 
 def init_script(job: Path, clock: str = "") -> str:

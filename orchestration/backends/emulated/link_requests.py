@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from orchestration.agent.linux.netlink import (
@@ -58,7 +59,6 @@ class End:
 @lru_cache(maxsize=_KEPT)
 def veth(near: End, far: End) -> bytes:
     """Return the request that makes a cable between two namespaces."""
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
     def attrs(end: End) -> list[tuple[str, Any]]:
         return [
@@ -68,53 +68,40 @@ def veth(near: End, far: End) -> bytes:
             ("IFLA_NET_NS_FD", end.namespace_fd),
         ]
 
-    info = [
-        ("IFLA_INFO_KIND", "veth"),
-        (
-            "IFLA_INFO_DATA",
-            {"attrs": [("VETH_INFO_PEER", {"index": far.index, "attrs": attrs(far)})]},
-        ),
-    ]
+    peer = ("VETH_INFO_PEER", {"index": far.index, "attrs": attrs(far)})
+    info = [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [peer]})]
     both = [*attrs(near), ("IFLA_LINKINFO", {"attrs": info})]
-    return _encode(ifinfmsg(), RTM_NEWLINK, _CREATE, {"index": near.index}, both)
+    return _encode("ifinfmsg", RTM_NEWLINK, _CREATE, {"index": near.index}, both)
 
 
 @lru_cache(maxsize=_KEPT)
 def link_up(index: int) -> bytes:
     """Return the request that sets an interface up."""
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-
     header = {"index": index, "flags": _IFF_UP, "change": _IFF_UP}
-    return _encode(ifinfmsg(), RTM_NEWLINK, NLM_F_REQUEST, header, [])
+    return _encode("ifinfmsg", RTM_NEWLINK, NLM_F_REQUEST, header, [])
 
 
 @lru_cache(maxsize=_KEPT)
 def address(index: int, own: str) -> bytes:
     """Return the request that gives an interface a /32 of its own."""
-    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-
-    attrs = [("IFA_LOCAL", own), ("IFA_ADDRESS", own)]
     header = {"family": _AF_INET, "prefixlen": 32, "index": index}
-    return _encode(ifaddrmsg(), RTM_NEWADDR, _CREATE, header, attrs)
+    attrs = [("IFA_LOCAL", own), ("IFA_ADDRESS", own)]
+    return _encode("ifaddrmsg", RTM_NEWADDR, _CREATE, header, attrs)
 
 
 @lru_cache(maxsize=_KEPT)
 def neighbour(index: int, mac: str) -> bytes:
     """Return the request that makes `mac` the gateway's, behind an interface, for good."""
-    from pyroute2.netlink.rtnl.ndmsg import ndmsg
-
-    attrs = [("NDA_DST", GATEWAY), ("NDA_LLADDR", mac)]
     header = {"family": _AF_INET, "ifindex": index, "state": _NUD_PERMANENT}
-    return _encode(ndmsg(), _RTM_NEWNEIGH, _CREATE, header, attrs)
+    attrs = [("NDA_DST", GATEWAY), ("NDA_LLADDR", mac)]
+    return _encode("ndmsg", _RTM_NEWNEIGH, _CREATE, header, attrs)
 
 
 @lru_cache(maxsize=_KEPT)
 def rule(source: str, table: int) -> bytes:
     """Return the request that routes what comes from an address by a table."""
-    from pyroute2.netlink.rtnl.fibmsg import fibmsg
-
     header = {"family": _AF_INET, "src_len": 32, "table": table, "action": _FR_ACT_TO_TBL}
-    return _encode(fibmsg(), RTM_NEWRULE, _CREATE, header, [("FRA_SRC", source)])
+    return _encode("fibmsg", RTM_NEWRULE, _CREATE, header, [("FRA_SRC", source)])
 
 
 def route(
@@ -130,34 +117,23 @@ def route(
 
 @lru_cache(maxsize=_KEPT)
 def _route_to_0(length: int, interfaces: tuple[int, ...], replace: bool, table: int) -> bytes:
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
     header = _route_header(length, table, _RTN_UNICAST)
     attrs: list[tuple[str, Any]] = [("RTA_DST", "0.0.0.0")] if length else []
+    gateway = ("RTA_GATEWAY", GATEWAY)
     if len(interfaces) == 1:
         header["flags"] = _RTNH_ONLINK
-        attrs += [("RTA_GATEWAY", GATEWAY), ("RTA_OIF", interfaces[0])]
+        attrs += [gateway, ("RTA_OIF", interfaces[0])]
     else:
-        hops = [
-            {
-                "hops": 0,
-                "oif": interface,
-                "flags": _RTNH_ONLINK,
-                "attrs": [("RTA_GATEWAY", GATEWAY)],
-            }
-            for interface in interfaces
-        ]
-        attrs.append(("RTA_MULTIPATH", hops))
-    return _encode(rtmsg(), RTM_NEWROUTE, _REPLACE if replace else _CREATE, header, attrs)
+        hop = {"hops": 0, "flags": _RTNH_ONLINK, "attrs": [gateway]}
+        attrs.append(("RTA_MULTIPATH", [{**hop, "oif": interface} for interface in interfaces]))
+    return _encode("rtmsg", RTM_NEWROUTE, _REPLACE if replace else _CREATE, header, attrs)
 
 
 @lru_cache(maxsize=_KEPT)
 def unreachable(prefix: str, length: int) -> bytes:
     """Return the request that drops what goes to a prefix."""
-    from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
     header = _route_header(length, MAIN_TABLE, _RTN_BLACKHOLE)
-    return _encode(rtmsg(), RTM_NEWROUTE, _REPLACE, header, [("RTA_DST", prefix)])
+    return _encode("rtmsg", RTM_NEWROUTE, _REPLACE, header, [("RTA_DST", prefix)])
 
 
 def _route_header(length: int, table: int, kind: int) -> dict[str, int]:
@@ -165,11 +141,11 @@ def _route_header(length: int, table: int, kind: int) -> dict[str, int]:
     return words | {"proto": _RTPROT_STATIC, "scope": 0, "type": kind}
 
 
-def _encode(message: Any, kind: int, flags: int, header: dict[str, int], attrs: Any) -> bytes:
-    for key, value in header.items():
+def _encode(name: str, kind: int, flags: int, header: dict[str, int], attrs: Any) -> bytes:
+    """Return a request; `name` is that of its class in pyroute2, imported at the first one."""
+    message = getattr(import_module(f"pyroute2.netlink.rtnl.{name}"), name)()
+    for key, value in {**header, "attrs": attrs}.items():
         message[key] = value
-    message["attrs"] = attrs
-    message["header"]["type"] = kind
-    message["header"]["flags"] = flags
+    message["header"]["type"], message["header"]["flags"] = kind, flags
     message.encode()
     return bytes(message.data)

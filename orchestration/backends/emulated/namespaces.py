@@ -7,26 +7,22 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestration.agent.linux import ethtool, netlink
 from orchestration.agent.linux.kernel import write_present
-from orchestration.agent.linux.netlink import (
-    NLM_F_ACK,
-    NLM_F_DUMP,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    RTM_GETLINK,
-    attributes,
-    messages,
-)
-from orchestration.backends.emulated.numbering import FIRST_IFINDEX, FIRST_NAMESPACE_FD
+from orchestration.agent.linux.netlink import NLMSG_DONE, NLMSG_ERROR, messages
+from orchestration.backends.emulated.job import FIRST_IFINDEX, FIRST_NAMESPACE_FD, Job
+from orchestration.backends.emulated.system import unshare_network
+from orchestration.core.errors import NotReadyError
+from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import REAL
+from orchestration.datapath.samples import OwnFlowTables
 
 if TYPE_CHECKING:
-    from orchestration.backends.emulated.job import Job
+    from collectors.readers.flows import FlowTables
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,8 +68,7 @@ class NetlinkError(OSError):
 
 def new_namespace(fd: int) -> None:
     """Move this process into a new network namespace and keep it open at descriptor `fd`."""
-    if _libc.unshare(_CLONE_NEWNET) < 0:
-        raise OSError(ctypes.get_errno(), "unshare: new network namespace")
+    unshare_network()
     opened = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.dup2(opened, fd, inheritable=True)
     os.close(opened)
@@ -110,18 +105,16 @@ def send_requests(link: socket.socket, requests: Sequence[bytes]) -> None:
 
 
 def _send_batch(link: socket.socket, batch: Iterable[bytes], first: int) -> None:
-    packed = bytearray()
-    last = 0
-    for number, request in enumerate(batch):
-        last = number
+    packed, at, number = bytearray(), 0, 0
+    for number, request in enumerate(batch, 1):
         at = len(packed)
         packed += request
-        struct.pack_into("=I", packed, at + 8, number + 1)
+        struct.pack_into("=I", packed, at + 8, number)
         packed += b"\0" * (-len(packed) % 4)
     (flags,) = struct.unpack_from("=H", packed, at + 6)
-    struct.pack_into("=H", packed, at + 6, flags | NLM_F_ACK)
+    struct.pack_into("=H", packed, at + 6, flags | netlink.NLM_F_ACK)
     link.send(packed)
-    await_answer(link, last + 1, link.recv(65_536), first)
+    await_answer(link, number, link.recv(65_536), first)
 
 
 def await_answer(link: socket.socket, last: int, answer: bytes, first: int = 0) -> None:
@@ -152,15 +145,15 @@ def links_operational(link: socket.socket) -> bool:
     Below `FIRST_IFINDEX` are the loopback and devices that a kernel puts into every namespace.
     """
     ifla_operstate, if_oper_up = 16, b"\6"
-    request = netlink.message(RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), NLM_F_REQUEST | NLM_F_DUMP)
-    link.send(request)
+    flags = netlink.NLM_F_REQUEST | netlink.NLM_F_DUMP
+    link.send(netlink.message(netlink.RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), flags))
     good = True
     while True:
         for kind, _, _, payload in messages(link.recv(65_536)):
             if kind in (NLMSG_DONE, NLMSG_ERROR):
                 return good and kind == NLMSG_DONE
             _, _, index, _, _ = _IFINFO.unpack_from(payload)
-            state = attributes(payload, _IFINFO.size).get(ifla_operstate, if_oper_up)
+            state = netlink.attributes(payload, _IFINFO.size).get(ifla_operstate, if_oper_up)
             good = good and (index < FIRST_IFINDEX or state == if_oper_up)
 
 
@@ -224,6 +217,64 @@ class Fabric:
                     raise RuntimeError("a link of the fabric does not come up")
                 time.sleep(_CARRIER_WAIT_S)
 
+    def findings(self) -> list[dict[str, str]]:
+        """Return findings for the stamp on settings that the machine's kernel does not have."""
+        from orchestration.backends.common.linux import absent_settings
+
+        return absent_settings(self.absent)
+
     def enter(self, place: int) -> None:
         """Move this process into a device's namespace."""
         enter_namespace(FIRST_NAMESPACE_FD + place)
+
+
+def attach_flow_tables(
+    job: Job, fabric: Fabric, observes: Collection[str]
+) -> FlowTables | OwnFlowTables | None:
+    """Return the flow tables of all switches, one each, with the flows of all ports with queues.
+
+    Returns None unless the job asks for them or the tuner `observes` their signals. The data path
+    of our own keeps them itself; on Linux' fabric a program does, which a switch's ports share.
+    Raises LoadError if the kernel refuses, NotReadyError if the program could not be compiled.
+    """
+    if not (job.keep_flow_table or wants_flow_table(observes)):
+        return None
+    places = [
+        (ifindex, queue.klass)
+        for (_, ifindex), queue in zip(job.plan.queue_places, job.testbed.queues, strict=True)
+    ]
+    hosts = {
+        socket.inet_aton(address): number
+        for number, name in enumerate(job.testbed.hosts)
+        for address in job.plan.host_addresses[name]
+    }
+    readings_per_slot = job.trial.samples_per_action
+    if job.trial.fabric.kind != "linux" and not job.flow_object:
+        return OwnFlowTables(places, hosts, readings_per_slot)
+    from collectors.readers.flows import FlowTables
+
+    return FlowTables(_watched(job, fabric), places, hosts, readings_per_slot)
+
+
+def _watched(job: Job, fabric: Fabric) -> list[memoryview]:
+    """Attach the program to all ports; return its memories."""
+    from orchestration.agent.bpf.elf import read_program
+    from orchestration.agent.bpf.load import LoadedProgram
+
+    if not job.flow_object:
+        raise NotReadyError(
+            f"tuner {job.trial.tuner.name!r} observes flows, and the flow table was not compiled",
+            "closloop doctor says what is missing",
+        )
+    program = read_program(Path(job.flow_object).read_bytes())
+    ports: dict[int, list[int]] = {}
+    for place, ifindex in dict.fromkeys(job.plan.queue_places):
+        ports.setdefault(place, []).append(ifindex)
+    memories = []
+    for place, ifindexes in ports.items():
+        loaded = LoadedProgram(program, "flow_table")
+        memories.append(memoryview(loaded.memory)[: program.data_bytes])
+        fabric.enter(place)
+        for ifindex in ifindexes:
+            loaded.watch_departures(ifindex)
+    return memories

@@ -1,22 +1,34 @@
-"""Trials in real time: what they need of the machine's own kernel, and what they say of it."""
+"""Trials in real time: what they need of the machine's own kernel, how they run, what they say."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS
+from inventory.rack import scaled
 from orchestration.agent.bpf.btf import VMLINUX
-from orchestration.agent.bpf.congestion import OLDEST
+from orchestration.agent.bpf.congestion import OLDEST, Control, read_control
 from orchestration.agent.bpf.load import kernel_release
-from orchestration.backends.dctcp_program import DCTCP
+from orchestration.backends.common.dilation import (
+    dilated,
+    stretched,
+    stretched_schedule,
+    unscalable,
+)
+from orchestration.backends.common.linux import DCTCP, by_name, dctcp_facts, dctcp_findings, delays
+from orchestration.backends.common.realtime import MachineWatch
+from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.machine import missing_parts
-from orchestration.backends.linux import delays
 from orchestration.core.errors import NotReadyError
-from orchestration.core.records import SHAPERS_LATE
+from orchestration.core.ports import Rig, TrialRun, Tuner
+from orchestration.core.records import SHAPERS_LATE, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
+from orchestration.session import run_trial
 
 _VIRTUAL = "run it in virtual time: leave the clock out"
 # Cutting a cable takes these: what arrives at its ends is dropped.
@@ -65,7 +77,8 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
             f"modprobe {' '.join(f'cls_{name}' for name in without)}; or leave the faults out; "
             f"or {_VIRTUAL}",
         )
-    mark_object(lacks)
+    if "red" in lacks:
+        compiled(RED_LAW)
     return lacks
 
 
@@ -73,14 +86,6 @@ def dctcp_of(lacks: Collection[str]) -> set[str]:
     """Return DCTCP's name if a program can be it here: the kernel has none, and takes one."""
     takes = kernel_release() >= OLDEST and VMLINUX.exists()
     return {DCTCP} & {*lacks} if takes else set()
-
-
-def mark_object(lacks: Collection[str]) -> str:
-    """Return the path of the program that marks where the kernel has no RED, "" if it has.
-
-    Raises NotReadyError without a compiler.
-    """
-    return str(compiled(RED_LAW)) if "red" in lacks else ""
 
 
 def facts_here(testbed: Testbed, lacks: Collection[str], late_ns: int) -> dict[str, Any]:
@@ -113,3 +118,40 @@ def findings_here(testbed: Testbed, lacks: Collection[str]) -> list[dict[str, st
     if "fq" in lacks:
         said.append("a NIC's flows share one queue, without fq")
     return [{"code": "kernel-lacks", "severity": "warning", "text": text} for text in said]
+
+
+class RealTime:
+    """A job by the machine's clock, whose DCTCP is a program where the kernel has none.
+
+    `job` is in the clock's time, which passes faster than a scaled trial's. The program is
+    registered until this process ends.
+    """
+
+    def __init__(self, written: Job) -> None:
+        trial, factor = written.trial, written.trial.scale
+        self._name, self._control = "", None
+        if written.dctcp is not None:
+            path, self._name = written.dctcp
+            trial = by_name(trial, self._name)
+            self._control = Control(read_control(Path(path).read_bytes()), self._name)
+        self.job = replace(
+            written,
+            trial=stretched(trial),
+            testbed=scaled(written.testbed, factor),
+            schedule=stretched_schedule(written.schedule, factor),
+        )
+
+    def run(self, rig: Rig, tuner: Tuner, run: TrialRun) -> TrialRecord:
+        """Run the trial, and say what of the machine disturbed it."""
+        scale = run.trial.scale
+        with MachineWatch(run.trial) as watch:
+            record = run_trial(dilated(rig, scale), tuner, run)
+        findings = [*record.facts["findings"], *watch.findings(), *unscalable(run.trial)]
+        facts = {**record.facts, **watch.facts(), "findings": findings}
+        if self._control is not None:
+            totals = self._control.totals()
+            facts |= dctcp_facts(self._name, totals._asdict())
+            findings += dctcp_findings(totals.astray)
+        if scale > 1:
+            facts["scale"] = scale
+        return replace(record, facts=facts)

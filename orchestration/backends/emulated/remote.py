@@ -19,12 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestration.core.codec import (
-    pack_observation,
-    pack_setup,
-    unpack_observation,
-    unpack_setup,
-)
+from orchestration.core.codec import pack_observation, pack_setup, unpack_observation, unpack_setup
 from orchestration.core.files import write_whole
 from orchestration.core.ports import Tuner
 from orchestration.core.records import Action, Observation, Setup, TrialRecord

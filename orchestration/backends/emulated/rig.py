@@ -4,56 +4,40 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
-from orchestration.backends.emulated.job import Job
+from orchestration.backends.common.rig import (
+    HOST_EVERY,
+    BaseRig,
+    FlowReadings,
+    KnobSettings,
+    Ticker,
+    dcqcn_settings,
+    merged_facts,
+)
+from orchestration.backends.emulated.job import FIRST_NAMESPACE_FD, Job, ifindex
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
-from orchestration.backends.emulated.numbering import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.traffic import Traffic
-from orchestration.backends.flow_samples import FlowReadings
-from orchestration.backends.nic_parameters import NicParameters
-from orchestration.backends.ticker import Ticker
-from orchestration.core.errors import TrialError
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.ports import Observer, Outcome
-from orchestration.core.records import (
-    Action,
-    Applied,
-    Change,
-    Event,
-    Floats,
-    HostReading,
-    Ints,
-    Observation,
-    Program,
-)
-from orchestration.core.signals import PAIRS
+from orchestration.core.records import Change, Event, Observation
+from orchestration.core.signals import HOST_KEYS, PAIRS
 from orchestration.core.trial import REAL
-from orchestration.datapath.flow_tables import OwnFlowTables
-from orchestration.datapath.hosts import (
-    Hosts,
-    KeptHosts,
-    NicFile,
-    PairCounters,
-    ParameterFile,
-)
+from orchestration.datapath.hosts import Hosts, NicFile, PairCounters, ParameterFile
 from orchestration.datapath.paths import PathFile
-from orchestration.datapath.pauses import SharedBuffers
-from orchestration.datapath.ports import QueueFile
-from orchestration.datapath.samples import Sample, SampleFile
+from orchestration.datapath.ports import QueueFile, SharedBuffers
+from orchestration.datapath.samples import OwnFlowTables, Sample, SampleFile
 from traffic.schedule import lasting_flows
 
 if TYPE_CHECKING:
     from collectors.readers.flows import FlowTables
+    from orchestration.backends.emulated.linux_devices import NamespaceHosts, Queues
 
-# Hosts' TCP counters are read at every tenth sample.
-HOST_EVERY = 10
 _HEAD_START_NS = 2_000_000
 # In real time processes take time to start waiting.
 _HEAD_START_REAL_NS = 50_000_000
@@ -65,27 +49,13 @@ _READING_REAL_NS, _READINGS_REAL = 1_000_000, 3
 _TIME_0_MULTIPLE_NS = 100_000_000
 
 
-class Queues(Protocol):
-    """All queues of the fabric, in the order of `Testbed.queues`."""
+class EmulatedRig(BaseRig):
+    """A rig over a built fabric. With `flows`, observations have flow-table counts.
 
-    def read(self) -> QueueReading:
-        """Read all queues."""
-
-    def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
-        """Set thresholds of `queues`; all arrays have shape (changes,)."""
-
-    def in_kernel(self, pmax: Floats) -> Ints:
-        """Return the kernel's numbers for probabilities at kmax."""
-
-    def from_kernel(self, max_p: Floats) -> Floats:
-        """Return the probabilities at kmax that the kernel's numbers stand for."""
-
-
-class EmulatedRig:
-    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts.
-
-    With `watches_hosts`, they have the signals of hosts, with `watches_pairs` the traffic matrix.
+    They have the signals of hosts and the traffic matrix if a tuner `observes` them.
     """
+
+    fabric = "emulated fabric"
 
     def __init__(
         self,
@@ -93,77 +63,75 @@ class EmulatedRig:
         fabric: Fabric,
         traffic: Traffic,
         flows: FlowTables | OwnFlowTables | None = None,
-        *,
-        watches_hosts: bool = False,
-        watches_pairs: bool = False,
+        observes: Collection[str] = (),
     ) -> None:
-        self._fabric = fabric
-        self._traffic = traffic
-        self._job = job
-        self._flows = flows
+        testbed, trial = job.testbed, job.trial
+        super().__init__(testbed)
+        self._fabric, self._traffic, self._job, self._flows = fabric, traffic, job, flows
+        # the engine counts flows with its readings, programs count them by themselves
         self._programs = None if isinstance(flows, OwnFlowTables) else flows
         self._steps = list(job.steps)
-        self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
-        addresses = [job.plan.host_addresses[name] for name in job.testbed.hosts]
-        self._real = job.trial.clock == REAL
-        of_guest = None if self._real else self._guest_hosts(addresses)
-        self._hosts: KeptHosts = of_guest or _namespace_hosts(job, fabric)
+        self._shared = SharedBuffers(testbed) if testbed.switch else None
+        self._real = trial.clock == REAL
+        addresses = [job.plan.host_addresses[name] for name in testbed.hosts]
+        self._hosts: Hosts | NamespaceHosts
         self._queues: Queues
         self._samples: SampleFile | None = None
-        self._paths = self._path_file() if PathFile.is_in(job.trial) else None
-        count = len(job.testbed.queues)
-        if job.trial.fabric.kind == "linux":
-            self._queues = _linux_queues(job, fabric)
+        self._paths: PathFile | None = None
+        if PathFile.is_in(trial):
+            ports = [ifindex(port) for port in testbed.ports]
+            self._paths = PathFile(trial, testbed, ports, self._namespaces(testbed.switches))
+        if self._real:
+            from orchestration.backends.emulated.linux_devices import NamespaceHosts
+
+            self._hosts = NamespaceHosts(fabric, testbed.hosts)
         else:
-            assert of_guest is not None  # the data path is the guest's
-            self._queues = QueueFile(count)
-            own = isinstance(flows, OwnFlowTables)
+            nics = NicFile(addresses) if trial.host.roce is not None else None
+            self._hosts = Hosts(self._namespaces(testbed.hosts), nics)
+        if trial.fabric.kind == "linux":
+            from orchestration.backends.emulated.linux_devices import linux_queues
+
+            self._queues = linux_queues(job, fabric)
+        else:
+            assert isinstance(self._hosts, Hosts)  # the data path is the guest's
+            self._queues = QueueFile(len(testbed.queues))
             pairs = None
-            if watches_pairs:
-                edges = [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.edges]
-                pairs = PairCounters(job.testbed, edges, job.plan.host_addresses)
+            if PAIRS in observes:
+                edges = self._namespaces(testbed.edges)
+                pairs = PairCounters(testbed, edges, job.plan.host_addresses)
             self._samples = SampleFile(
-                count,
-                of_guest,
+                len(testbed.queues),
+                self._hosts,
                 self._shared,
                 traffic.senders,
-                flows=own,
+                flows=isinstance(flows, OwnFlowTables),
                 pairs=pairs,
                 paths=self._paths,
             )
         self._known: QueueReading | None = None
-        self._watches_hosts = watches_hosts
-        self._bounds = ECN.bounds(job.testbed)
-        self._turn = {ECN.name: self._set_thresholds}
-        self._parameters: NicParameters | None = None
-        if NicParameters.are_in(job.trial.host):
-            exchange = ParameterFile(addresses).exchange
-            self._parameters = NicParameters(job.trial.host, job.testbed, exchange)
+        self._watches_hosts = not set(HOST_KEYS).isdisjoint(observes)
+        self._bounds = ECN.bounds(testbed)
+        self._turn[ECN.name] = self._set_thresholds
+        self._parameters: KnobSettings | None = None
+        roce = trial.host.roce
+        if roce is not None and roce.control == DCQCN.control:
+            parameters = ParameterFile(addresses)
+            self._parameters = dcqcn_settings(roce, testbed, parameters.exchange)
             self._turn[DCQCN.name] = self._parameters.turn
-        if self._paths and self._paths.is_by_flowlet:
-            self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
-        self._read_flows = FlowReadings(job.trial, traffic.counters)
-        self._lasting = bool(lasting_flows(job.trial, job.schedule).any())
+        self._timeouts: KnobSettings | None = None
+        if self._paths and trial.load_balancing.kind == "flowlets":
+            self._timeouts = KnobSettings(
+                FLOWLET_TIMEOUT, testbed, self._paths.timeouts_ns(), self._paths.exchange
+            )
+            self._turn[FLOWLET_TIMEOUT.name] = self._timeouts.turn
+        self._read_flows = FlowReadings(trial, traffic.counters)
+        self._lasting = bool(lasting_flows(trial, job.schedule).any())
         self._ticker = Ticker()
-        self._t0_ns = 0
-        self._ticks = 0
-        self.events: list[Event] = []
+        self._t0_ns = self._ticks = 0
 
-    def _guest_hosts(self, addresses: Sequence[tuple[str, ...]]) -> Hosts:
-        number = self._fabric.number
-        return Hosts(
-            [FIRST_NAMESPACE_FD + number[name] for name in self._job.testbed.hosts],
-            NicFile(addresses) if self._job.trial.host.roce is not None else None,
-        )
-
-    def _path_file(self) -> PathFile:
-        testbed, number = self._job.testbed, self._fabric.number
-        return PathFile(
-            self._job.trial,
-            testbed,
-            [ifindex(port) for port in testbed.ports],
-            [FIRST_NAMESPACE_FD + number[name] for name in testbed.switches],
-        )
+    def _namespaces(self, devices: Iterable[str]) -> list[int]:
+        """Return the file descriptors of devices' network namespaces."""
+        return [FIRST_NAMESPACE_FD + self._fabric.number[name] for name in devices]
 
     def start(self) -> None:
         """Start the traffic, and return at time 0."""
@@ -174,7 +142,7 @@ class EmulatedRig:
             self._paths.begin_at(self._t0_ns)
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
-        self._hosts.keep(0, self._hosts.read())
+        self.host_readings.keep(0, self._hosts.read())
         self._read_flows.take(self._ticks, 0)
 
     @property
@@ -272,8 +240,7 @@ class EmulatedRig:
         if hosts is None and (due or self._watches_hosts):
             hosts = self._hosts.read()
         if hosts is not None and due:
-            self._hosts.keep(t_ns, hosts)
-        # the engine counts flows with its readings, programs count them by themselves
+            self.host_readings.keep(t_ns, hosts)
         flows = sample.flows if self._programs is None else self._programs.read()
         watched = hosts if hosts is not None and self._watches_hosts else {}
         return Observation(
@@ -292,23 +259,9 @@ class EmulatedRig:
             settings={
                 ECN.name: self._thresholds(sample.queues),
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
-                **self._timeouts(),
+                **({FLOWLET_TIMEOUT.name: self._timeouts.known} if self._timeouts else {}),
             },
         )
-
-    def _timeouts(self) -> dict[str, dict[str, Ints]]:
-        if self._paths is None or not self._paths.is_by_flowlet:
-            return {}
-        return {FLOWLET_TIMEOUT.name: self._paths.known}
-
-    def apply(self, action: Action) -> Applied:
-        """Make the changes, and read them back from the kernel."""
-        changes = tuple(self._turn[change.knob](change) for change in action)
-        return Applied(self.now_ns(), changes)
-
-    def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: these devices run no programs."""
-        raise TrialError(f"the emulated fabric cannot run {programs[0].kind!r}")
 
     def _set_thresholds(self, change: Change) -> Change:
         """Change thresholds without touching queued packets.
@@ -341,23 +294,15 @@ class EmulatedRig:
         """Return how many flows have ended by now."""
         return self._traffic.flows_done()
 
-    def last_hosts(self) -> HostReading | None:
-        """Return the last reading of the hosts, without a new one; None before the first."""
-        return self._hosts.last()
-
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
         events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         chosen = self._paths.facts() if self._paths else {}
-        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
-        if self._real:
-            from orchestration.backends.linux import absent_settings
-
-            findings += absent_settings(self._fabric.absent)
+        absent = {"findings": self._fabric.findings()} if self._real else {}
         return Outcome(
             flows,
-            self._hosts.samples(),
+            self.host_readings.samples(),
             sorted([*self.events, *events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,
@@ -365,28 +310,9 @@ class EmulatedRig:
                 "offloads_checked": sum(len(item.interfaces) for item in self._job.plan.namespaces),
                 "end_ns": self.now_ns(),
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
-                **found,
-                **chosen,
-                **({"findings": findings} if found or chosen or self._real else {}),
+                **merged_facts(found, chosen, absent),
                 **self._traffic.facts(),
             },
             self._read_flows.samples(),
             self._read_flows.acked(),
         )
-
-
-def _linux_queues(job: Job, fabric: Fabric) -> Queues:
-    """Return the queues of Linux' own qdiscs, which a program marks where the kernel has no RED."""
-    if job.mark_object:
-        from orchestration.backends.emulated.marked_queues import MarkedQueues
-
-        return MarkedQueues(job.testbed, job.plan.queue_places, fabric, Path(job.mark_object))
-    from orchestration.backends.emulated.linux_queues import LinuxQueues
-
-    return LinuxQueues(job.testbed, job.plan.queue_places, fabric.sockets)
-
-
-def _namespace_hosts(job: Job, fabric: Fabric) -> KeptHosts:
-    from orchestration.backends.emulated.namespace_hosts import NamespaceHosts
-
-    return NamespaceHosts(fabric, job.testbed.hosts)

@@ -1,26 +1,37 @@
-"""System calls and programs for guests and a virtual rack's devices: run, mount, unshare."""
+"""System calls, programs and messages of guests and a virtual rack's devices: run, mount, unshare.
+
+Messages from guest to host are JSON lines on the guest's console, known by their first word.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
 # CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
 _OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
-_OWN_MOUNTS = 0x00020000  # CLONE_NEWNS
-_OWN_NETWORK = 0x40000000  # CLONE_NEWNET
-_OWN_CGROUP = 0x02000000  # CLONE_NEWCGROUP
+# CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWCGROUP
+_OWN_MOUNTS, _OWN_NETWORK, _OWN_CGROUP = 0x00020000, 0x40000000, 0x02000000
 _SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
 _REBOOT_POWER_OFF = 0x4321FEDC
 
 # The state of RED's random stream, in a guest: see `kernel.patches`.
 RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
 
+CONSOLE_MARK = "@closloop "
+
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def say(**message: Any) -> None:
+    """Send the host a message (in the guest)."""
+    os.write(1, f"{CONSOLE_MARK}{json.dumps(message)}\n".encode())
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
@@ -68,14 +79,14 @@ def bind(source: str, target: str) -> None:
     mount(source, target, flags=MS_BIND)
 
 
-def unshare() -> None:
+def unshare(flags: int = _OWN) -> None:
     """Enter new mount, UTS, IPC and network namespaces; children get a new PID namespace too."""
-    _check(_libc.unshare(_OWN), "unshare")
+    _check(_libc.unshare(flags), "unshare")
 
 
 def unshare_mounts() -> None:
     """Enter a new mount namespace, whose mounts nobody else sees."""
-    _check(_libc.unshare(_OWN_MOUNTS), "unshare")
+    unshare(_OWN_MOUNTS)
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
 
@@ -89,7 +100,7 @@ def enter_namespaces(pid: int, names: Iterable[str]) -> None:
 
 def unshare_network() -> None:
     """Enter a new network namespace."""
-    _check(_libc.unshare(_OWN_NETWORK), "unshare")
+    unshare(_OWN_NETWORK)
 
 
 def enter_cgroup(name: str) -> None:
@@ -101,7 +112,7 @@ def enter_cgroup(name: str) -> None:
     os.makedirs(group, exist_ok=True)
     with open(os.path.join(group, "cgroup.procs"), "w") as file:
         file.write("0")
-    _check(_libc.unshare(_OWN_CGROUP), "unshare")
+    unshare(_OWN_CGROUP)
     unmount(place)
 
 

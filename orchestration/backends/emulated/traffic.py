@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from orchestration.datapath.samples import Senders, last_reading_now
 
@@ -18,73 +18,42 @@ if TYPE_CHECKING:
     from orchestration.core.records import FlowRecords, Ints
 
 
-class Traffic(Protocol):
-    """Sends the trial's flows: a process of its own, the NICs, or both."""
+class Traffic:
+    """Sends the trial's flows: a process of its own, the NICs, or both. This one sends nothing.
 
-    @property
-    def senders(self) -> Senders:
-        """Return who tells the engine that no flow is left."""
+    `senders` tell the engine that no flow is left.
+    """
+
+    senders = Senders.NOBODY
 
     def launch(self, t0_ns: int) -> None:
         """Start the traffic at `t0_ns` of CLOCK_MONOTONIC."""
 
     def alive(self) -> None:
-        """Raise RuntimeError if the driver has died."""
+        """Raise RuntimeError if a driver has died. Costs no time while it lives."""
 
     def all_done(self) -> bool:
-        """Return whether every flow has ended."""
-
-    def flows_done(self) -> int:
-        """Return how many flows have ended."""
-
-    def outcome(self) -> FlowRecords:
-        """Wait for the driver's end, and return the outcome of the flows."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return facts on how the flows were sent, after `outcome`."""
-
-    def counters(self) -> dict[str, Ints]:
-        """Return the signals of flows, arrays (flows,); MISSING for those of no RoCE NIC."""
-
-
-class NoTraffic:
-    """Traffic of a fabric on which no trial runs."""
-
-    senders = Senders.NOBODY
-
-    def launch(self, t0_ns: int) -> None:
-        """Send nothing."""
-
-    def alive(self) -> None:
-        """Do nothing: there is no driver."""
-
-    def all_done(self) -> bool:
-        """Return False: no flow was started."""
+        """Return whether every flow has ended, as its sender knows."""
         return False
 
     def flows_done(self) -> int:
-        """Return 0."""
+        """Return how many flows have ended."""
         return 0
 
-    def facts(self) -> dict[str, Any]:
-        """Return none."""
-        return {}
-
     def outcome(self) -> FlowRecords:
-        """Return no flows."""
-        import numpy as np
+        """Wait for the end of what sends; return the outcome of the flows."""
+        raise NotImplementedError
 
-        from orchestration.core.records import FlowRecords
-
-        none = np.zeros(0, dtype=np.int64)
-        return FlowRecords(none, none, none, none)
+    def facts(self) -> dict[str, Any]:
+        """Return facts on how the flows were sent, after `outcome`."""
+        return {}
 
     def counters(self) -> dict[str, Ints]:
-        """Return none."""
+        """Return the signals of flows, arrays (flows,); MISSING for those of no RoCE NIC."""
         return {}
 
 
-class Driver:
+class _Driver(Traffic):
     """The traffic driver, in a process of its own that ends with the trial."""
 
     senders = Senders.PROCESS
@@ -131,37 +100,24 @@ class Driver:
             os._exit(1)
 
     def launch(self, t0_ns: int) -> None:
-        """Start the traffic at `t0_ns`."""
         self.board.t0_ns = t0_ns
         os.write(self._go, b"g")
 
-    def all_done(self) -> bool:
-        """Return whether every flow has ended."""
-        return self.board.done >= self._flows
-
-    def flows_done(self) -> int:
-        """Return how many flows have ended."""
-        return self.board.done
-
     def alive(self) -> None:
-        """Raise RuntimeError if the driver has died. Costs no time while it lives."""
         if self._child_ended and self._status is None:
             self._wait()
 
-    def outcome(self) -> Any:
-        """Wait for the driver's end, and return the outcome of the flows."""
+    def all_done(self) -> bool:
+        return self.board.done >= self._flows
+
+    def flows_done(self) -> int:
+        return self.board.done
+
+    def outcome(self) -> FlowRecords:
         from traffic.drivers.connections import flow_records
 
         self._wait()
         return flow_records(self.board)
-
-    def facts(self) -> dict[str, Any]:
-        """Return none: the flows' records have all."""
-        return {}
-
-    def counters(self) -> dict[str, Ints]:
-        """Return none: sockets have no such signals."""
-        return {}
 
     def _wait(self) -> None:
         """Wait until the driver's process has ended; raise RuntimeError if it ended badly."""
@@ -171,94 +127,79 @@ class Driver:
             raise RuntimeError(f"the traffic driver ended with status {self._status}: see above")
 
 
-class RoceTraffic:
+class _RoceTraffic(Traffic):
     """The flows of a trial on RoCE NICs: the kernel sends them, no process does."""
 
     senders = Senders.NICS
 
     def __init__(self, job: Any, schedule: Any) -> None:
-        from inventory.flows import base_rtt_ns, window_bytes
-        from orchestration.datapath.flows import RoceFlows
+        from inventory.routing import base_rtt_ns, window_bytes
+        from orchestration.datapath.flows import ECT0, RoceFlows
         from traffic.drivers.connections import services
         from traffic.schedule import lasting_flows
 
-        addresses = [job.plan.host_addresses[name] for name in job.testbed.hosts]
-        tos = [
-            RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
-        ]
-        roce = job.trial.host.roce
+        testbed, trial = job.testbed, job.trial
+        addresses = [job.plan.host_addresses[name] for name in testbed.hosts]
+        tos = [service.tos | ECT0 for service in services(testbed, trial.traffic)]
+        roce = trial.host.roce
         if roce.program:
             from collectors.bpf.policy import attach
 
             attach(Path(roce.program))
-        roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
+        roce = replace(roce, window_bytes=window_bytes(testbed, roce))
         self._flows = RoceFlows(
             schedule,
             addresses,
             roce,
             tos,
-            base_rtt_ns(job.testbed),
-            lasting=lasting_flows(job.trial, schedule),
-            lasts_until_ns=job.trial.duration_ns,
+            base_rtt_ns(testbed),
+            lasting=lasting_flows(trial, schedule),
+            lasts_until_ns=trial.duration_ns,
             icrc=job.probe is not None,
         )
 
     def launch(self, t0_ns: int) -> None:
-        """Post all flows."""
         self._flows.post(t0_ns)
 
-    def alive(self) -> None:
-        """Do nothing: there is no driver that could die."""
-
     def all_done(self) -> bool:
-        """Return whether the sender of every flow knows that it has been received."""
         return self._flows.all_done()
 
-    def counters(self) -> dict[str, Ints]:
-        """Return the flows' signals as they are now, arrays (flows,)."""
-        return self._flows.counters()
-
     def flows_done(self) -> int:
-        """Return how many flows have been received."""
         return self._flows.received()
 
-    def outcome(self) -> Any:
-        """Return the outcome of the flows."""
+    def outcome(self) -> FlowRecords:
         return self._flows.records()
 
     def facts(self) -> dict[str, int]:
-        """Return sums over all flows."""
         return self._flows.facts()
 
+    def counters(self) -> dict[str, Ints]:
+        return self._flows.counters()
 
-class MixedTraffic:
-    """Flows of both transports: each part has those of `flows` that are true, by `traffic`."""
+
+class _MixedTraffic(Traffic):
+    """Flows of both transports, in the schedule's order: each part has those that are true."""
 
     senders = Senders.PROCESS | Senders.NICS
 
-    def __init__(self, parts: list[tuple[Any, Any]]) -> None:
+    def __init__(self, parts: list[tuple[Any, Traffic]]) -> None:
         self._parts = parts
 
     def launch(self, t0_ns: int) -> None:
-        """Start all parts."""
         for _, traffic in self._parts:
             traffic.launch(t0_ns)
 
     def alive(self) -> None:
-        """Raise RuntimeError if a driver has died."""
         for _, traffic in self._parts:
             traffic.alive()
 
     def all_done(self) -> bool:
-        """Return whether every flow has ended."""
         return all(traffic.all_done() for _, traffic in self._parts)
 
     def flows_done(self) -> int:
-        """Return how many flows have ended."""
         return sum(traffic.flows_done() for _, traffic in self._parts)
 
-    def outcome(self) -> Any:
-        """Return the outcome of the flows, in the schedule's order."""
+    def outcome(self) -> FlowRecords:
         import numpy as np
 
         from orchestration.core.records import FlowRecords
@@ -272,7 +213,6 @@ class MixedTraffic:
         return FlowRecords(**columns)
 
     def counters(self) -> dict[str, Ints]:
-        """Return the signals of flows, in the schedule's order; MISSING for those of sockets."""
         import numpy as np
 
         from orchestration.core.records import MISSING
@@ -286,24 +226,23 @@ class MixedTraffic:
         return columns
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of all parts."""
         return {name: fact for _, traffic in self._parts for name, fact in traffic.facts().items()}
 
 
-def traffic_of(job: Any, fabric: Any) -> Any:
+def traffic_of(job: Any, fabric: Any) -> Traffic:
     """Return what sends the trial's flows, ready to start."""
     if job.trial.host.roce is None:
         own = job.trial.fabric.kind != "linux"
-        return Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
-    from inventory.flows import roce_flows
+        return _Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
+    from inventory.routing import roce_flows
     from traffic.schedule import part_of
 
     roce = roce_flows(job.testbed, job.trial, job.schedule)
     if roce.all():
-        return RoceTraffic(job, job.schedule)
-    return MixedTraffic(
+        return _RoceTraffic(job, job.schedule)
+    return _MixedTraffic(
         [
-            (roce, RoceTraffic(job, part_of(job.schedule, roce))),
-            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce), last_reading_now)),
+            (roce, _RoceTraffic(job, part_of(job.schedule, roce))),
+            (~roce, _Driver(job, fabric, part_of(job.schedule, ~roce), last_reading_now)),
         ]
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from orchestration.backends.fluid.rig import FluidRig
 from orchestration.core.errors import NotReadyError, TrialError
-from orchestration.core.ports import Progress, Tuner
-from orchestration.core.records import Schedule, TrialRecord
+from orchestration.core.ports import TrialRun
+from orchestration.core.records import TrialRecord
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -30,27 +29,21 @@ class FluidBackend:
                 "use the emulated backend, or a testbed without 'classes'",
             )
 
-    def run(
-        self,
-        trial: TrialSpec,
-        testbed: Testbed,
-        schedule: Schedule,
-        folder: Path,
-        progress: Progress,
-        tuner: Tuner | None = None,
-    ) -> TrialRecord:
+    def run(self, run: TrialRun) -> TrialRecord:
         """Run one trial.
 
         Raises TrialError for a congestion control that the model lacks, NotReadyError as `check`
         does.
         """
-        self.check(testbed, 1)
-        if trial.host.congestion_control != "dctcp":
+        self.check(run.testbed, 1)
+        control = run.trial.host.congestion_control
+        if control != "dctcp":
             raise TrialError(
-                f"the fluid backend has no {trial.host.congestion_control!r}, only dctcp",
+                f"the fluid backend has no {control!r}, only dctcp",
                 "use the emulated backend, or set host.congestion_control to dctcp",
             )
-        tuner = tuner or registry.create(trial.tuner)
-        watches = wants_flow_table(tuner.observes)
-        rig = FluidRig(trial, testbed, schedule, flow_table=watches)
-        return run_trial(rig, tuner, trial, testbed, folder, progress)
+        tuner = run.tuner or registry.create(run.trial.tuner)
+        rig = FluidRig(
+            run.trial, run.testbed, run.schedule, flow_table=wants_flow_table(tuner.observes)
+        )
+        return run_trial(rig, tuner, run)

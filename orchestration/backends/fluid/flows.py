@@ -29,9 +29,8 @@ class Windows:
 
     def __init__(self, segment_bytes: int) -> None:
         self._segment = float(segment_bytes)
-        self.window = np.zeros(0)
-        self._threshold = np.zeros(0)
-        self._alpha = np.zeros(0)
+        self._floor = MIN_WINDOW_SEGMENTS * self._segment
+        self.window, self._threshold, self._alpha = np.zeros((3, 0))
 
     def grow(self, flows: int) -> None:
         """Make room for more flows."""
@@ -54,11 +53,11 @@ class Windows:
         """
         window, segment = self.window, self._segment
         grown = np.where(window < self._threshold, acked, segment * acked / window)
+        trips = np.minimum(acked / window, 1.0)
         if marked is None:
-            self._alpha -= np.minimum(acked / window, 1.0) * ALPHA_GAIN * self._alpha
+            self._alpha -= trips * ALPHA_GAIN * self._alpha
             self.window = window + grown * limited
             return
-        trips = np.minimum(acked / window, 1.0)
         alpha = self._alpha + trips * ALPHA_GAIN * (marked - self._alpha)
         # The probability of at least one mark in a window of independent packets.
         seen = -np.expm1(window / segment * np.log1p(-np.minimum(marked, 1 - 1e-12)))
@@ -77,10 +76,6 @@ class Windows:
         """Restart from one segment, after a retransmission timeout."""
         self._threshold[flows] = np.maximum(self.window[flows] / 2, self._floor)
         self.window[flows] = self._segment
-
-    @property
-    def _floor(self) -> float:
-        return MIN_WINDOW_SEGMENTS * self._segment
 
 
 # A fluid can trickle: fewer bytes than this in a reading count as no packet.

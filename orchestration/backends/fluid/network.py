@@ -38,27 +38,20 @@ class FluidNetwork:
         buffers = [port.buffer_bytes or np.inf for port in testbed.ports]
         self.rate = np.array([*rates, np.inf, 0.0])
         self.buffer = np.array([*buffers, np.inf, 0.0])
-        self._full_rate = self.rate.copy()
-        self._full_buffer = self.buffer.copy()
+        self._full_rate, self._full_buffer = self.rate.copy(), self.buffer.copy()
         self._set_waits()
         self.queues = np.array([port.index for port in testbed.queues], dtype=np.int64)
         count = len(self.rate)
         # Until thresholds are set, queues mark only when the buffer is full; hosts never mark.
-        self.kmin = self.buffer.copy()
-        self.kmax = self.buffer.copy()
-        self.pmax = np.ones(count)
+        self.kmin, self.kmax, self.pmax = self.buffer.copy(), self.buffer.copy(), np.ones(count)
         self._slope = np.zeros(count)
-        self.tx_bytes = np.zeros(count)
-        self.tx_packets = np.zeros(count)
-        self.marked_packets = np.zeros(count)
-        self.dropped_packets = np.zeros(count)
+        self.tx_bytes, self.tx_packets = np.zeros((2, count))
+        self.marked_packets, self.dropped_packets = np.zeros((2, count))
         self._nowhere = count - 2
         self.path = np.zeros((stages, 0), dtype=np.int64)
-        self.backlog = np.zeros((stages, 0))
-        self._sent = np.zeros((stages, 0))
-        self._marked = np.zeros((stages, 0))
-        # Bytes that each flow has sent through each port of its path, as of the last `count`.
-        self.passed = np.zeros((stages, 0))
+        # `passed` are the bytes that each flow has sent through each port of its path, as of the
+        # last `count`.
+        self.backlog, self._sent, self._marked, self.passed = np.zeros((4, stages, 0))
         # Packets and wire bytes per counted byte, by flow: a small flow has small packets.
         self.packets_per_byte = np.zeros(0)
         self._wire_per_byte = np.ones(0)

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.common.faults import FaultStep, fault_plan
+from orchestration.backends.common.rig import BaseRig
 from orchestration.backends.fluid.flows import FlowWindow
 from orchestration.backends.fluid.network import FluidNetwork, Paths
 from orchestration.backends.fluid.senders import Senders
-from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import (
     DONE,
-    Action,
-    Applied,
     Change,
     Event,
     Floats,
     FlowRecords,
-    HostReading,
     Ints,
     Observation,
-    Program,
-    Samples,
     Schedule,
 )
 from orchestration.core.topology import Testbed
@@ -37,39 +31,39 @@ from orchestration.core.trial import TrialSpec
 STEP_NS = 25_000
 
 
-class FluidRig:
+class FluidRig(BaseRig):
     """A `Rig` over the fluid model, for one trial.
 
     With `flow_table`, observations count the flows of each queue.
     """
 
+    fabric = "fluid model"
+
     def __init__(
         self, trial: TrialSpec, testbed: Testbed, schedule: Schedule, *, flow_table: bool = False
     ) -> None:
+        super().__init__(testbed)
         self._testbed = testbed
         self._seed = trial.seed
         paths = Paths(testbed, trial.seed)
         self._network = FluidNetwork(testbed, paths.stages)
-        slot = max(1, trial.action_period_ns // trial.sample_period_ns)
-        self._window = FlowWindow(testbed, schedule, slot) if flow_table else None
+        per_slot = trial.samples_per_action
+        self._window = FlowWindow(testbed, schedule, per_slot) if flow_table else None
         self._senders = Senders(
             testbed, schedule, self._network, paths, trial.host.min_rto_ns, self._window
         )
         self._now_ns = 0
         self._faults = list(fault_plan(trial, testbed))
         self._down: frozenset[int] = frozenset()
-        self._events: list[Event] = []
-        self._host_rows: list[tuple[int, Ints, Ints, Ints]] = []
         nics = [port for host in testbed.hosts for port in testbed.ports_of[host]]
         number = {host: index for index, host in enumerate(testbed.hosts)}
         self._nics = np.array([port.index for port in nics], dtype=np.int64)
         self._bounds = ECN.bounds(testbed)
-        self._turn = {ECN.name: self._set_thresholds}
+        self._turn[ECN.name] = self._set_thresholds
         self._nic_host = np.array([number[port.device] for port in nics], dtype=np.int64)
 
     def start(self) -> None:
-        """Start the clock. The first wait admits the schedule's first flows."""
-        self._now_ns = 0
+        """Do nothing: the clock is at 0, and the first wait admits the first flows."""
 
     def now_ns(self) -> int:
         """Return the model's time."""
@@ -109,14 +103,6 @@ class FluidRig:
             settings={ECN.name: self._thresholds(queues)},
         )
 
-    def apply(self, action: Action) -> Applied:
-        """Make the changes at once."""
-        return Applied(self._now_ns, tuple(self._turn[one.knob](one) for one in action))
-
-    def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: the model's devices run no programs."""
-        raise TrialError(f"the fluid model cannot run {programs[0].kind!r}")
-
     def _set_thresholds(self, change: Change) -> Change:
         self._bounds.check(change)
         self._network.set_thresholds(change)
@@ -131,7 +117,7 @@ class FluidRig:
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome."""
         facts = {"clock": "virtual", "model": "fluid", "step_ns": STEP_NS}
-        return Outcome(self.flows(), self.hosts(), self._events, facts)
+        return Outcome(self.flows(), self.host_readings.samples(), self.events, facts)
 
     def flows(self) -> FlowRecords:
         """Return the outcome of every flow up to now."""
@@ -141,35 +127,20 @@ class FluidRig:
         """Return how many flows have ended by now."""
         return int(np.count_nonzero(self.flows().status == DONE))
 
-    def last_hosts(self) -> HostReading | None:
-        """Return the last reading of the hosts, without a new one; None before the first."""
-        if not self._host_rows:
-            return None
-        t_ns, retransmits, timeouts, tx_bytes = self._host_rows[-1]
-        values = {"retransmits": retransmits, "timeouts": timeouts, "tx_bytes": tx_bytes}
-        return HostReading(t_ns, {**values, "out_of_order": np.zeros_like(timeouts)})
-
-    def hosts(self) -> Samples:
-        """Return the hosts' counters, one row for each observation."""
-        count = len(self._testbed.hosts)
-
-        def table(column: int) -> Ints:
-            rows = [row[column] for row in self._host_rows]
-            return np.array(rows, dtype=np.int64).reshape(len(rows), count)
-
-        # a fluid stays in order
-        in_order = np.zeros((len(self._host_rows), count), dtype=np.int64)
-        t_ns = np.array([row[0] for row in self._host_rows], dtype=np.int64)
-        return Samples.of("host", t_ns, table(1), table(2), in_order, table(3))
-
     def _keep_hosts(self) -> None:
         sent = np.zeros(len(self._testbed.hosts))
         np.add.at(sent, self._nic_host, self._network.tx_bytes[self._nics])
-        row = (self._senders.retransmits_by_host(), self._senders.timeouts.copy(), _whole(sent))
-        self._host_rows.append((self._now_ns, *row))
+        timeouts = self._senders.timeouts.copy()
+        values = {
+            "retransmits": self._senders.retransmits_by_host(),
+            "timeouts": timeouts,
+            "out_of_order": np.zeros_like(timeouts),  # a fluid stays in order
+            "tx_bytes": _whole(sent),
+        }
+        self.host_readings.keep(self._now_ns, values)
 
     def _take(self, step: FaultStep) -> None:
-        self._events.append(Event(self._now_ns, step.kind, step.detail))
+        self.events.append(Event(self._now_ns, step.kind, step.detail))
         if step.kind == "routes":
             self._senders.reroute(Paths(self._testbed, self._seed, step.down))
             return

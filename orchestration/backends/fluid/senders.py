@@ -60,10 +60,7 @@ class Senders:
         self._next = 0
         # Indexed by place:
         self._flow = np.zeros(0, dtype=np.int64)
-        self._todo = np.zeros(0)
-        self._rate = np.zeros(0)
-        self._base_rtt_ns = np.ones(0)
-        self._wake_ns = np.zeros(0)
+        self._todo, self._rate, self._base_rtt_ns, self._wake_ns = np.zeros((4, 0))
         # Indexed by flow of the schedule:
         self._end_ns = np.full(len(schedule), -1, dtype=np.int64)
         self._retransmits = np.zeros(len(schedule))
@@ -79,11 +76,10 @@ class Senders:
 
     def idle_until_ns(self) -> int | None:
         """Return when the next flow starts if none is active, else None."""
-        if bool((self._flow == _FREE).all()):
-            if self._next == len(self._schedule):
-                return int(_NEVER_NS)
-            return int(self._schedule.start_ns[self._next])
-        return None
+        if not (self._flow == _FREE).all():
+            return None
+        all_on = self._next == len(self._schedule)
+        return int(_NEVER_NS if all_on else self._schedule.start_ns[self._next])
 
     def step(self, now_ns: float, step_ns: float) -> None:
         """Let every flow send for `step_ns` from `now_ns` on.
@@ -227,11 +223,7 @@ class Senders:
         begin = np.maximum(self._schedule.start_ns[self._flow[places]], now_ns)
         later = np.maximum(send[places] - np.maximum(gap[places], 0.0), 0.0)
         spent = np.where(later > 0, later / np.maximum(self._rate[places], 1e-12), 0.0)
-        self._last_bytes = _LastBytes(
-            places,
-            sent_ns=begin + np.minimum(spent, step_ns),
-            wait_ns=wait_ns[places],
-        )
+        self._last_bytes = _LastBytes(places, begin + np.minimum(spent, step_ns), wait_ns[places])
 
     def _set_ends(self, last: _LastBytes, lengths: Floats) -> None:
         """Set the ends of the flows whose last byte was sent in the previous step.

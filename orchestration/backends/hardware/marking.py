@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.safety.guard import Guard
 from orchestration.backends.hardware.switches import Switch, SwitchReading
+from orchestration.backends.hardware.watches import NicWatch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.records import MISSING
 from orchestration.core.status import DONE
@@ -191,11 +191,11 @@ def judge(marked: int, counted: Mapping[str, Mapping[str, int]]) -> None:
 
 def _read(fleet: Fleet, switches: Sequence[Switch], set_lowest: int = 0) -> list[SwitchReading]:
     """Read all switches; with `set_lowest`, a frame's bytes, first set thresholds to one frame."""
-    opened = fleet.exchange({switch.device: switch.open_request() for switch in switches})
-    found = [switch.reading(opened[switch.device]) for switch in switches]
+    requests = {switch.device: switch.open_request() for switch in switches}
+    answers = fleet.exchange(requests)
+    found = [switch.reading(answers[switch.device]) for switch in switches]
     if not set_lowest:
         return found
-    requests = {}
     for switch, reading in zip(switches, found, strict=True):
         places = np.arange(len(reading.kmin_bytes))
         lowest = np.full(len(places), set_lowest, dtype=np.int64)
@@ -207,9 +207,7 @@ def _read(fleet: Fleet, switches: Sequence[Switch], set_lowest: int = 0) -> list
 
 def _marked(before: Sequence[SwitchReading], after: Sequence[SwitchReading]) -> int:
     """Return how many packets the switches marked in between, -1 if one does not count marks."""
-    total = 0
-    for old, new in zip(before, after, strict=True):
-        if (new.marked_packets == MISSING).any() or (old.marked_packets == MISSING).any():
-            return -1
-        total += int((new.marked_packets - old.marked_packets).sum())
-    return total
+    old, new = (
+        np.concatenate([one.marked_packets for one in readings]) for readings in (before, after)
+    )
+    return -1 if MISSING in (*old, *new) else int((new - old).sum())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from inventory.rack import Rack
-from inventory.scale import scaled
+from inventory.rack import Rack, scaled
 from orchestration.backends.hardware.switches import Switch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.ports import Tuner
@@ -25,10 +24,12 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
     """Raise NotReadyError if the rack is wired differently from the campaign's testbed."""
     problems = []
     have, want = rack.testbed, scaled(testbed, rack.scale)
-    for name in sorted(set(want.device) - set(have.device)):
-        problems.append(f"{name}: the inventory has no such device")
-    for name in sorted(set(have.device) - set(want.device)):
-        problems.append(f"{name}: testbed {want.name} has no such device")
+    for other, device, text in (
+        (have, want.device, "the inventory"),
+        (want, have.device, f"testbed {want.name}"),
+    ):
+        missing = sorted(set(device) - set(other.device))
+        problems += [f"{name}: {text} has no such device" for name in missing]
     for name in sorted(set(have.device) & set(want.device)):
         ours = [(have.peer_device(p).name, p.rate_bps) for p in have.ports_of[name]]
         theirs = [(want.peer_device(p).name, p.rate_bps) for p in want.ports_of[name]]
@@ -101,14 +102,6 @@ def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
     raise_problems("switches are not ready", problems, "run `closloop provision` on the inventory")
 
 
-def raise_unreachable(problems: Iterable[DeviceError]) -> None:
-    """Raise NotReadyError for devices whose agent could not be started."""
-    lines = [error.problems[0].line for error in problems]
-    raise_problems(
-        "devices cannot be used", lines, "`closloop inventory check` looks at all of them"
-    )
-
-
 def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
     """Raise NotReadyError if somebody holds a device, or left it unrestored.
 
@@ -121,26 +114,15 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
             account, since = printable(lease["account"]), printable(lease["since"])
             holder = printable(lease["holder"])
             held.append(f"{device}: held by {holder} (account {account}) since {since}")
-        left += [
-            f"{device}: {printable(record['text'])}{_of_another(record)}"
-            for record in answer["unresolved"]
-            if record["nonce"] not in own
-        ]
-    raise_problems(
-        "the rack is in use",
-        held,
-        "wait for that run's end; a lease that nobody renews ends by itself",
-    )
-    raise_problems(
-        "an earlier run has not been undone",
-        left,
-        "`closloop restore INVENTORY` puts back what it found",
-    )
-
-
-def _of_another(record: Mapping[str, Any]) -> str:
-    """Return the remedy for another account's record, which a plain restore does not deal with."""
-    return "" if record.get("trusted", True) else f" ({printable(record['remedy'])})"
+        for record in answer["unresolved"]:
+            if record["nonce"] not in own:
+                # a plain restore does not deal with another account's
+                more = "" if record.get("trusted", True) else f" ({printable(record['remedy'])})"
+                left.append(f"{device}: {printable(record['text'])}{more}")
+    remedy = "wait for that run's end; a lease that nobody renews ends by itself"
+    raise_problems("the rack is in use", held, remedy)
+    remedy = "`closloop restore INVENTORY` puts back what it found"
+    raise_problems("an earlier run has not been undone", left, remedy)
 
 
 def raise_problems(what: str, problems: list[str], remedy: str) -> None:

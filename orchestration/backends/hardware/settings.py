@@ -1,16 +1,132 @@
-"""Kernel settings of a rack's Linux devices during a trial: those of the emulation, and more."""
+"""What a trial sets in the kernels of a rack: settings, and DCTCP as a program where hosts lack it.
+
+The program's part on agents is orchestration/agent/host/dctcp.py. A campaign says `dctcp` on
+each backend; which hosts have it by a program stands in the trial's facts (docs/hardware.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from collectors.bpf.compile import DCTCP as SOURCE
+from collectors.bpf.compile import compiled
 from inventory.rack import Rack
-from orchestration.backends.hardware.balancing import SETTINGS as PATH_SETTINGS
-from orchestration.backends.hardware.balancing import chooses
-from orchestration.backends.hardware.controls import DEFAULT
-from orchestration.backends.linux import absent_settings, host_sysctls, switch_sysctls
+from orchestration.agent.bpf.congestion import read_control
+from orchestration.backends.common.linux import (
+    DCTCP,
+    dctcp_facts,
+    dctcp_findings,
+    host_sysctls,
+    new_name,
+    switch_sysctls,
+)
+from orchestration.backends.hardware.readiness import raise_problems
+from orchestration.backends.hardware.switch_programs import SETTINGS as PATH_SETTINGS
+from orchestration.backends.hardware.switch_programs import chooses
+from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.device.client import Fleet
+from orchestration.device.client import Fleet, gather
+from orchestration.device.errors import DeviceError
+
+_SERVICE = "control"  # the agent's
+_CONTROL = "net/ipv4/tcp_congestion_control"
+
+
+def wanted(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
+    """Return the congestion controls that trials want of hosts' kernels."""
+    found = set()
+    for trial in trials:
+        found.add(host_sysctls(trial.host)[_CONTROL])
+        found.update(trial.host.control_of(klass.congestion_control) for klass in testbed.classes)
+        found.update(spec.congestion_control for spec in trial.traffic)
+    return found - {""}
+
+
+def programmed(rack: Rack, trials: Iterable[TrialSpec]) -> list[str]:
+    """Return the hosts that need a program, since their kernel has no DCTCP."""
+    if DCTCP not in wanted(trials, rack.testbed):
+        return []
+    return [host for host in rack.testbed.hosts if DCTCP in rack.access[host].lacks]
+
+
+def control_services(rack: Rack, trials: Iterable[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that trials need besides a host's own, by host."""
+    return dict.fromkeys(programmed(rack, trials), (_SERVICE,))
+
+
+def check_controls(rack: Rack, testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError if flows want a control that a host lacks and no program stands for."""
+    asked = wanted(trials, testbed) - {DCTCP}
+    problems = [
+        f"{host}: its kernel has no {name}"
+        for host in rack.testbed.hosts
+        for name in rack.access[host].lacks
+        if name in asked
+    ]
+    raise_problems(
+        "flows want a congestion control that hosts do not have",
+        problems,
+        "host: {congestion_control: dctcp} or reno in the campaign; or load it (modprobe) and "
+        "allow it (net.ipv4.tcp_allowed_congestion_control)",
+    )
+
+
+def check_programs(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every host, if one that lacks DCTCP does not take its program.
+
+    The agents register it and take it away again: no connection has it.
+    """
+    hosts = programmed(rack, trials)
+    if not hosts:
+        return
+    request = {"programs": _programs(), "name": new_name()}
+    answers = gather({host: (fleet.agents[host], ("control.try", request)) for host in hosts})
+    problems = [said.problems[0].line for said in answers.values() if isinstance(said, DeviceError)]
+    raise_problems(
+        "hosts have no DCTCP, and do not take it as a program",
+        problems,
+        "host: {congestion_control: reno} in the campaign, which answers marks by RFC 3168 where "
+        "`closloop provision` has set tcp_ecn",
+    )
+
+
+class Controls:
+    """The programs of one trial. `names` has, by host, what stands for a congestion control."""
+
+    def __init__(self, rack: Rack, trial: TrialSpec) -> None:
+        self._hosts = programmed(rack, [trial])
+        self._name = new_name()
+        self.names = {host: {DCTCP: self._name} for host in self._hosts}
+        self._totals: dict[str, dict[str, Any]] = {}
+
+    def begin(self, fleet: Fleet) -> None:
+        """Register the program on every host that needs it. Raises DeviceError."""
+        if self._hosts:
+            request = {"programs": _programs(), "name": self._name}
+            fleet.ask("control.begin", dict.fromkeys(self._hosts, request))
+
+    def finish(self, fleet: Fleet) -> None:
+        """Read what connections did. Raises DeviceError."""
+        answers = fleet.ask("control.read", {host: {} for host in self._hosts})
+        self._totals = {host: dict(said) for host, said in answers.items() if said}
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the trial's record."""
+        if not self._hosts:
+            return {}
+        return dctcp_facts(self._name, self._totals, hosts=self._hosts)
+
+    def findings(self) -> list[dict[str, str]]:
+        """Return findings for the trial's stamp."""
+        astray = sum(int(totals["astray"]) for totals in self._totals.values())
+        return dctcp_findings(astray)
+
+
+def _programs() -> dict[str, Any]:
+    programs = read_control(compiled(SOURCE).read_bytes())
+    return {member: program.to_json() for member, program in programs.items()}
+
 
 # Provisioning's: a trial does not switch it, so nothing that restores a trial can.
 _FORWARDING = "net/ipv4/ip_forward"
@@ -24,13 +140,13 @@ class Settings:
     def __init__(
         self, rack: Rack, trial: TrialSpec, names: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
-        """`names` has by host what stands for a congestion control (`controls.Controls`)."""
+        """`names` has by host what stands for a congestion control (`Controls.names`)."""
         self._values: dict[str, dict[str, str]] = {}
         for number, device in enumerate(rack.testbed.devices):
             if device.kind == "host":
                 values = {**host_sysctls(trial.host), **_NO_TIME_WAIT}
                 own = (names or {}).get(device.name, {})
-                values[DEFAULT] = own.get(values[DEFAULT], values[DEFAULT])
+                values[_CONTROL] = own.get(values[_CONTROL], values[_CONTROL])
                 self._values[device.name] = values
             elif rack.access[device.name].platform == "linux":
                 more = PATH_SETTINGS if chooses(trial) else {}
@@ -47,7 +163,3 @@ class Settings:
         asked = {device: {"values": values} for device, values in self._values.items()}
         answers = fleet.ask("sysctl.write", asked)
         return {device: list(map(str, names)) for device, names in answers.items() if names}
-
-    def findings(self, absent: dict[str, list[str]]) -> list[dict[str, str]]:
-        """Return findings on absent settings for the trial's stamp."""
-        return absent_settings(absent)

@@ -11,35 +11,29 @@ from inventory.cabling import (
     Finding,
     InterfaceState,
     Neighbour,
+    Reach,
     Survey,
+    fabric_addresses,
     judge,
 )
 from inventory.rack import Access, Rack
-from inventory.reachability import Reach, fabric_addresses
 from orchestration.device.client import AgentClient, side_by_side
-from orchestration.device.errors import (
-    DeviceError,
-    DeviceGone,
-    LoginRefused,
-    printable,
-    unreadable,
-)
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable, unreadable
 from orchestration.device.ssh import Secrets
 
 _SURVEY_TIMEOUT_S = 60.0
 _MANY = 4096
 
-Told = Callable[[str], None]
-
 
 def survey_rack(
-    rack: Rack, secrets: Secrets | None = None, told: Told = lambda device: None
+    rack: Rack,
+    secrets: Secrets | None = None,
+    told: Callable[[str], None] = lambda device: None,
 ) -> dict[str, Survey | DeviceError]:
     """Survey every device of a rack; return each survey, or the error of the device.
 
     `told` is called with each device's name when that device is done.
     """
-
     addresses = fabric_addresses(rack)
 
     def survey(access: Access) -> Survey:
@@ -75,11 +69,9 @@ def survey_device(
 
 def judge_rack(rack: Rack, found: Mapping[str, Survey | DeviceError]) -> list[Finding]:
     """Return what is wrong or unproven about a rack: first devices that failed, then the others."""
-    failed = [
-        _failure(name, error) for name, error in found.items() if isinstance(error, DeviceError)
-    ]
+    errors = {name: item for name, item in found.items() if isinstance(item, DeviceError)}
     surveys = {name: item for name, item in found.items() if isinstance(item, Survey)}
-    return failed + judge(rack, surveys)
+    return [_failure(name, error) for name, error in errors.items()] + judge(rack, surveys)
 
 
 def _failure(device: str, error: DeviceError) -> Finding:

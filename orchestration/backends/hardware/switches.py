@@ -7,9 +7,10 @@ each of the switch's queues, in the order of `Testbed.queues`.
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,8 @@ from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS, Unwrapped
 from inventory.rack import Rack
 from orchestration.agent.linux import qdiscs
-from orchestration.core.records import Floats, Ints
+from orchestration.core.records import Change, Floats, Ints
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
-from orchestration.core.topology import Queue
 from orchestration.device.errors import DeviceError
 
 Request = tuple[str, dict[str, Any]]
@@ -52,43 +52,68 @@ class SwitchReading:
     took_ns: int | None = None
 
 
-class Switch(Protocol):
-    """One switch of a rack."""
+class Switch(ABC):
+    """One switch of a rack, by an agent's service; a class a platform.
 
-    device: str
-    # whether it reports the thresholds that it has, not those that were requested of it
+    `services` are those that it needs of the agent; `reads_back` says whether it reports the
+    thresholds that it has, not those that were requested of it.
+    """
+
+    services: Sequence[str]
     reads_back: bool
+    _operations: str  # how their names begin
 
-    @property
-    def services(self) -> Sequence[str]:
-        """The agent's services that this switch needs."""
+    def __init__(self, device: str, places: Sequence[Sequence[Any]]) -> None:
+        """`places` are where the agent finds the queues."""
+        self.device = device
+        self._places = places
 
     def open_request(self) -> Request:
         """Return the request that makes the queues known to the agent, and reads them."""
+        return f"{self._operations}.open", {"queues": [list(place) for place in self._places]}
 
     def read_request(self) -> Request:
         """Return the request that reads the queues."""
+        return f"{self._operations}.read", {}
 
     def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
         """Return the request that sets some queues (by their index here) and reads all."""
+        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), self._max_p(pmax))
+        changes = [list(row) for row in zip(*columns, strict=True)]
+        return f"{self._operations}.set", {"changes": changes}
 
     def reading(self, answer: Any) -> SwitchReading:
         """Turn the answer to any of these requests into numbers. Raises DeviceError."""
+        try:
+            return self._reading(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
 
+    @abstractmethod
+    def _reading(self, answer: Any) -> SwitchReading:
+        """Raise KeyError, TypeError or ValueError for what is no reading."""
+
+    @abstractmethod
+    def _max_p(self, pmax: Floats) -> list[Any]:
+        """Return the switch's numbers for probabilities at kmax."""
+
+    @abstractmethod
     def sources(self) -> Mapping[str, str]:
         """Return the source of each number that the switch offers; call it after a reading."""
 
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
         """Return what is missing, or updated less often than sampled; call it after a reading."""
+        return ()
 
     def expected(self) -> Mapping[str, Any] | None:
         """Return what the device is expected to make of the thresholds last requested.
 
         None where it reads them back. Call it after a reading.
         """
+        return None
 
 
-class LinuxSwitch:
+class LinuxSwitch(Switch):
     """A switch with Linux' RED queues: every number is exact and current when it is read.
 
     The kernel's own, or the ASIC's where the driver has taken them over.
@@ -96,43 +121,21 @@ class LinuxSwitch:
 
     services: Sequence[str] = ("redq",)
     reads_back = True
+    _operations = "red"
 
     def __init__(self, rack: Rack, device: str) -> None:
-        self.device = device
-        self._queues = queues_of(rack, device)
-        self._interfaces = [
-            rack.interface(rack.testbed.ports[queue.index]) for queue in self._queues
-        ]
+        queues = [queue for queue in rack.testbed.queues if queue.device == device]
+        ports = [rack.interface(rack.testbed.ports[queue.index]) for queue in queues]
+        handles = [qdiscs.leaf_handle(queue.klass) for queue in queues]
+        super().__init__(device, list(zip(ports, handles, strict=True)))
         self._unwrapped = Unwrapped()
         self._source = "Linux RED"
 
-    def open_request(self) -> Request:
-        """Return the request that opens the queues."""
-        places = [
-            [interface, qdiscs.leaf_handle(queue.klass)]
-            for interface, queue in zip(self._interfaces, self._queues, strict=True)
-        ]
-        return "red.open", {"queues": places}
-
-    def read_request(self) -> Request:
-        """Return the request that reads the queues."""
-        return "red.read", {}
-
-    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
-        """Return the request that sets some queues."""
-        max_p = [red_max_p(float(p)) for p in pmax]
-        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), max_p)
-        return "red.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
-
-    def reading(self, answer: Any) -> SwitchReading:
-        """Turn an answer into numbers."""
-        try:
-            rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._queues), _ROW)
-            t_ns, took_ns = int(answer["t_ns"]), int(answer["took_ns"])
-            if "in_asic" in answer:
-                self._source = "RED in the ASIC" if answer["in_asic"] else "Linux RED"
-        except (KeyError, TypeError, ValueError) as error:
-            raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
+    def _reading(self, answer: Any) -> SwitchReading:
+        rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._places), _ROW)
+        t_ns, took_ns = int(answer["t_ns"]), int(answer["took_ns"])
+        if "in_asic" in answer:
+            self._source = "RED in the ASIC" if answer["in_asic"] else "Linux RED"
         qlen, sent, packets, marked, dropped, kmin, kmax, max_p = rows.T
         return SwitchReading(
             t_ns=np.full(len(rows), t_ns, dtype=np.int64),
@@ -147,45 +150,29 @@ class LinuxSwitch:
             took_ns=took_ns,
         )
 
+    def _max_p(self, pmax: Floats) -> list[Any]:
+        return [red_max_p(float(p)) for p in pmax]
+
     def _pmax(self, numbers: Floats) -> Floats:
         return read_back_pmax(numbers)
 
     def sources(self) -> Mapping[str, str]:
         """Return the same source for all: the queue itself."""
-        return dict.fromkeys(
-            (*RED_SIGNALS, "thresholds"),
-            f"{self._source}, at the moment of reading",
-        )
-
-    def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
-        """Return nothing: no number is missing."""
-        return ()
-
-    def expected(self) -> Mapping[str, Any] | None:
-        """Return nothing: thresholds are read back."""
-        return None
+        source = f"{self._source}, at the moment of reading"
+        return dict.fromkeys((*RED_SIGNALS, "thresholds"), source)
 
 
 class MarkedSwitch(LinuxSwitch):
     """A Linux switch whose kernel has no RED: a program marks on the instantaneous queue."""
 
     services = ("markq",)
+    _operations = "marks"
 
     def open_request(self) -> Request:
         """Return the request that attaches the program. Raises NotReadyError without a compiler."""
-        _, arguments = super().open_request()
+        op, arguments = super().open_request()
         program = base64.b64encode(compiled(RED_LAW).read_bytes()).decode()
-        return "marks.open", {**arguments, "program": program}
-
-    def read_request(self) -> Request:
-        """Return the request that reads the queues."""
-        return "marks.read", {}
-
-    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
-        """Return the request that sets some queues."""
-        shares = np.clip(line_max_ps(pmax), 1, 2**32 - 1)
-        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), shares.tolist())
-        return "marks.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
+        return op, {**arguments, "program": program}
 
     def sources(self) -> Mapping[str, str]:
         """Return who counts and who marks."""
@@ -194,10 +181,64 @@ class MarkedSwitch(LinuxSwitch):
         found = dict.fromkeys((*RED_SIGNALS, "thresholds"), queue)
         return {**found, "marked_packets": marks, "thresholds": marks}
 
+    def _max_p(self, pmax: Floats) -> list[Any]:
+        shares: list[Any] = np.clip(line_max_ps(pmax), 1, 2**32 - 1).tolist()
+        return shares
+
     def _pmax(self, numbers: Floats) -> Floats:
         return line_pmax(numbers)
 
 
-def queues_of(rack: Rack, device: str) -> list[Queue]:
-    """Return a switch's queues, in the order of all per-queue arrays."""
-    return [queue for queue in rack.testbed.queues if queue.device == device]
+# SONiC's pmax is whole percent, and 1 B stands for a threshold of 0.
+_HALF_A_PERCENT = 0.005
+_LEAST_BYTES = 1
+# A kernel's max_P has 32 bits.
+_PMAX_TOLERANCE = 1e-6
+_SHOWN = 5
+
+
+class ReadBack:
+    """Counts changes that were read back as asked, were only requested, or are otherwise.
+
+    Linux' RED reports what it has. SONiC's ASIC_DB has what was requested of the ASIC, and nothing
+    says what that made of it: such a change counts as requested, never as read back.
+
+    `labels` name the queues; `reads_back` says which of them report what they have.
+    """
+
+    def __init__(self, labels: Sequence[str], reads_back: np.ndarray) -> None:
+        self._labels = labels
+        self._reads_back = reads_back
+        self._counts = {"equal": 0, "requested": 0, "wrong": 0}
+        self._wrong: list[str] = []
+
+    def compare(self, asked: Change, found: Floats) -> None:
+        """Compare a change of thresholds with what was reported (rows kmin, kmax, pmax)."""
+        reads = self._reads_back[asked.targets]
+        least = np.where(reads, 0, _LEAST_BYTES)
+        same = found[0] == np.maximum(asked.kmin_bytes, least)
+        same &= found[1] == np.maximum(asked.kmax_bytes, least)
+        same &= np.abs(found[2] - asked.pmax) <= _PMAX_TOLERANCE + _HALF_A_PERCENT * ~reads
+        wrong = np.flatnonzero(~same)
+        self._counts["equal"] += int((same & reads).sum())
+        self._counts["requested"] += int((same & ~reads).sum())
+        self._counts["wrong"] += len(wrong)
+        for change in wrong[: _SHOWN - len(self._wrong)].tolist():
+            has = "has" if reads[change] else "was requested to have"
+            self._wrong.append(
+                f"{self._labels[asked.targets[change]]} was asked for kmin "
+                f"{asked.kmin_bytes[change]}, kmax {asked.kmax_bytes[change]}, pmax "
+                f"{asked.pmax[change]:g}, and {has} {found[0][change]:.0f}, "
+                f"{found[1][change]:.0f}, {found[2][change]:g}"
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the number of changes that were read back equal, requested, and wrong."""
+        return dict(self._counts)
+
+    def findings(self) -> list[dict[str, str]]:
+        """Return findings for the stamp: a wrong threshold makes a trial invalid."""
+        return [
+            {"code": "read-back-differs", "severity": "invalid", "text": text}
+            for text in self._wrong
+        ]

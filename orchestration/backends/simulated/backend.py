@@ -8,23 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.linux import TSQ_LIMIT_BYTES
+from orchestration.backends.common.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
-from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import (
+    Simulation,
     check_own_policies,
     policy_library,
     require_program,
 )
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.core.brought import here
-from orchestration.core.ports import Progress, Tuner
-from orchestration.core.records import Schedule, TrialRecord
-from orchestration.core.signals import (
-    HOST_KEYS,
-    PAIRS,
-    wants_flow_table,
-)
+from orchestration.core.ports import TrialRun
+from orchestration.core.records import TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.session import run_trial
@@ -46,33 +41,18 @@ class SimulatedBackend:
         require_program()
         check_own_policies(trials)
 
-    def run(
-        self,
-        trial: TrialSpec,
-        testbed: Testbed,
-        schedule: Schedule,
-        folder: Path,
-        progress: Progress,
-        tuner: Tuner | None = None,
-    ) -> TrialRecord:
+    def run(self, run: TrialRun) -> TrialRecord:
         """Run one trial; raise TrialError, with the output of ns-3, if it fails."""
-        check_supported(testbed)
+        trial = run.trial
+        check_supported(run.testbed)
         program = require_program()
-        tuner = tuner or registry.create(trial.tuner)
+        tuner = run.tuner or registry.create(trial.tuner)
         begin_s = time.monotonic()
-        with Simulation(program, folder, library=_own_policy(trial, folder)) as simulation:
-            watches = wants_flow_table(tuner.observes)
-            rig = SimulatedRig(
-                simulation,
-                trial,
-                testbed,
-                schedule,
-                flow_table=watches,
-                watches_hosts=not set(HOST_KEYS).isdisjoint(tuner.observes),
-                watches_pairs=PAIRS in tuner.observes,
-            )
+        library = _own_policy(trial, run.folder)
+        with Simulation(program, run.folder, library=library) as simulation:
+            rig = SimulatedRig(simulation, trial, run.testbed, run.schedule, tuner.observes)
             build_s = round(time.monotonic() - begin_s, 3)
-            record = run_trial(rig, tuner, trial, testbed, folder, progress)
+            record = run_trial(rig, tuner, run)
         facts = {
             "clock": "virtual",
             "model": f"ns-3 {program.ns3_version}",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address
 
 import numpy as np
 
 from inventory.addressing import attachments, emulated_addresses
-from inventory.flows import base_rtt_ns, window_bytes
-from inventory.routing import next_hops
-from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
-from orchestration.backends.simulated.paths import partner_rows, rules
+from inventory.routing import base_rtt_ns, next_hops, window_bytes
+from orchestration.backends.common.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names
 from orchestration.core.congestion import HEARS_MARKS, with_base_rtt
 from orchestration.core.errors import InputError, NotReadyError, TrialError
+from orchestration.core.load_balancing import KINDS, ROUTES, LoadBalancingSpec
 from orchestration.core.records import Ints, Schedule
 from orchestration.core.roce import DECISIONS, UDP_PORT, udp_source
 from orchestration.core.switch import WATCHDOG_ACTIONS
-from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.drivers.connections import Endpoints, connected, services
 
@@ -30,6 +29,7 @@ MAX_ATTACHMENTS = 250
 SEND_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 8_388_608, 16_777_216
 # What alphas are given as shares of.
 _ALPHA_UNIT = 1 << 16
+_Hops = Mapping[str, Mapping[str, tuple[Port, ...]]]
 
 
 def check_supported(testbed: Testbed) -> None:
@@ -78,7 +78,7 @@ def build_arrays(
         _ints(scalars),
         _ints([int(device.kind == "switch") for device in testbed.devices]),
         _ints([hash_seed(trial.seed, place) for place in range(len(testbed.devices))]),
-        *map(_ints, rules(trial.load_balancing, testbed)),
+        *map(_ints, _path_rules(trial.load_balancing, testbed)),
         _ints([number[port.device] for port in testbed.ports]),
         _ints([port.peer for port in testbed.ports]),
         _ints([port.rate_bps for port in testbed.ports]),
@@ -88,7 +88,7 @@ def build_arrays(
         _ints([queue.buffer_bytes for queue in testbed.queues]),
         _ints(_quanta(testbed)),
         route_rows(testbed, ()),
-        _ints(partner_rows(trial.load_balancing, testbed)),
+        _ints(_partner_rows(trial.load_balancing, testbed)),
         *_flow_arrays(trial, testbed, schedule),
         *(_buffer_arrays(testbed) if trial.host.roce else ()),
     ]
@@ -124,10 +124,8 @@ def hash_seed(seed: int, place: int) -> int:
 def _quanta(testbed: Testbed) -> list[int]:
     """Return each class's quantum in bytes, the smallest one frame, as in the emulated fabric."""
     weights = [klass.weight for klass in testbed.classes]
-    if not weights:
-        return []
-    scale = -(-(testbed.mtu_bytes + ETHERNET_HEADER_BYTES) // min(weights))
-    return [scale * weight for weight in weights]
+    frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    return [-(-frame_bytes // min(weights)) * weight for weight in weights]
 
 
 def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
@@ -169,22 +167,15 @@ def _buffer_arrays(testbed: Testbed) -> list[Ints]:
         port.index: spec.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
         for port in testbed.switch_ports
     }
-    pools = {
-        name: spec.buffer_bytes - len(spec.lossless) * sum(rooms[port.index] for port in ports)
+    headroom = {
+        name: len(spec.lossless) * sum(rooms[port.index] for port in testbed.ports_of[name])
         for name in testbed.switches
-        for ports in [testbed.ports_of[name]]
     }
+    pools = {name: spec.buffer_bytes - taken for name, taken in headroom.items()}
+    detect_ns = spec.detect_ns if spec.lossless else 0
+    watchdog = [detect_ns, spec.restore_ns, WATCHDOG_ACTIONS.index(spec.action)]
     return [
-        _ints(
-            [
-                spec.xoff_bytes,
-                spec.xon_offset_bytes,
-                spec.quanta,
-                spec.detect_ns if spec.lossless else 0,
-                spec.restore_ns,
-                WATCHDOG_ACTIONS.index(spec.action),
-            ]
-        ),
+        _ints([spec.xoff_bytes, spec.xon_offset_bytes, spec.quanta, *watchdog]),
         _ints([round(alpha * _ALPHA_UNIT) for alpha in spec.alpha]),
         _ints([int(klass in spec.lossless) for klass in range(len(spec.alpha))]),
         _ints(list(spec.priorities)),
@@ -252,3 +243,54 @@ def _roce_flow_arrays(
         np.full(len(schedule), UDP_PORT),
         numbers[schedule.klass],
     ]
+
+
+def _path_rules(spec: LoadBalancingSpec, testbed: Testbed) -> list[list[int]]:
+    """Return how switches choose, and each device's flowlet timeout and tier.
+
+    Kinds and routes are numbered as in `ns3/balancing.h`.
+    """
+    return [
+        [
+            KINDS.index(spec.kind),
+            ROUTES.index(spec.route_by),
+            spec.entries,
+            spec.dre_time_ns,
+            spec.metric_age_ns,
+        ],
+        [
+            spec.timeout_ns(device.tier) if device.kind == "switch" else 0
+            for device in testbed.devices
+        ],
+        [device.tier for device in testbed.devices],
+    ]
+
+
+def _partner_rows(spec: LoadBalancingSpec, testbed: Testbed) -> list[int]:
+    """Return, for CONGA, with whom a switch that chooses keeps metrics: switch, target, partner.
+
+    That is the next switch of its tier on the way to the leaf with the number `target`: for a leaf
+    that leaf, for an aggregation switch the one below the same cores.
+    """
+    if spec.kind == "ecmp" or spec.route_by != "conga":
+        return []
+    hops = next_hops(testbed)
+    number = {device.name: i for i, device in enumerate(testbed.devices)}
+    rows = []
+    for name in testbed.switches:
+        for target, place in attachments(testbed).items():
+            if len(hops[name].get(target, ())) > 1 and (
+                other := _partner(testbed, hops, name, target)
+            ):
+                rows += [number[name], place, number[other]]
+    return rows
+
+
+def _partner(testbed: Testbed, hops: _Hops, name: str, target: str) -> str:
+    """Return the next switch of a switch's tier on its way to `target`, "" if there is none."""
+    here, tier = name, testbed.device[name].tier
+    while here != target:
+        here = testbed.peer_device(hops[here][target][0]).name
+        if testbed.device[here].tier == tier:
+            return here
+    return ""

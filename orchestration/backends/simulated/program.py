@@ -1,4 +1,4 @@
-"""The C++ program that runs a trial in ns-3: compiled once, kept in the user's cache.
+"""The C++ program that runs a trial in ns-3: compiled once, kept in the user's cache, and run.
 
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
@@ -12,15 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import selectors
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import metadata
 from pathlib import Path
 
-from orchestration.core.errors import InputError, NotReadyError, not_installed
+import numpy as np
+from numpy.typing import ArrayLike
+
+from orchestration.core.errors import InputError, NotReadyError, TrialError, not_installed
+from orchestration.core.records import Ints
 from orchestration.core.trial import TrialSpec
 from orchestration.core.user_folders import cache_folder
 
@@ -32,6 +39,9 @@ _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
 _C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
 _SHOWN_LINES = 12
+_AROUND = Path(__file__).parent / "ns3" / "own_policy.c"
+# What C leaves undefined and BPF defines: sums that overflow, words read as other types.
+_LIBRARY_FLAGS = ("-O2", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
@@ -90,23 +100,23 @@ def require_program() -> Program:
 
 def policy_names() -> tuple[str, ...]:
     """Return the names of the congestion controls of RoCE NICs, numbered as in the program."""
-    return tuple(name.replace("_", "-") for name in _policy_words())
+    return tuple(word.replace("_", "-") for word in _policy_sources())
 
 
-def _policy_words() -> list[str]:
-    return [file.stem.removeprefix("policy_") for file in _policy_sources()]
-
-
-def _policy_sources() -> list[Path]:
-    # the kernel's way to load a program of one's own as a policy is none itself
-    return [file for file in sorted(POLICIES.glob("policy_*.c")) if file.stem != "policy_program"]
+def _policy_sources() -> dict[str, Path]:
+    """Return the policies' C sources by their names in C."""
+    found = {
+        file.stem.removeprefix("policy_"): file for file in sorted(POLICIES.glob("policy_*.c"))
+    }
+    del found["program"]  # the kernel's way to load a program of one's own as a policy
+    return found
 
 
 def _program(wheel: Wheel) -> Program:
     flags = (wheel.version, str(wheel.folder), _FLAGS, _C_FLAGS)
     digest = hashlib.sha256(repr(flags).encode())
     own = [file for file in sorted(_SOURCE.iterdir()) if file.suffix in (".cc", ".h")]
-    for file in (*own, *sorted(POLICIES.glob("*.h")), *_policy_sources()):
+    for file in (*own, *sorted(POLICIES.glob("*.h")), *_policy_sources().values()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
     return Program(cache_folder("ns3", key, PROGRAM), key, wheel.version)
@@ -119,8 +129,8 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
     """
     libraries = wheel.folder / "lib64"
     sources = _policy_sources()
-    listed = " ".join(f"X({name})" for name in _policy_words())
-    policies = [word for file in sources for word in ("-x", "c", str(file))]
+    listed = " ".join(f"X({name})" for name in sources)
+    policies = [word for file in sources.values() for word in ("-x", "c", str(file))]
     return [COMPILER, *_C_FLAGS, *policies], [
         COMPILER,
         *_FLAGS,
@@ -129,7 +139,7 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
         f"-DCLOSLOOP_POLICIES(X)={listed}",
         *("-o", str(output)),
         str(_SOURCE / "main.cc"),
-        *(str(output.parent / f"{file.stem}.o") for file in sources),
+        *(str(output.parent / f"{file.stem}.o") for file in sources.values()),
         f"-L{libraries}",
         *(f"-l{wheel.prefix}-{module}" for module in _MODULES),
         f"-Wl,-rpath,{libraries}",
@@ -158,11 +168,6 @@ def _compile(wheel: Wheel, path: Path) -> None:
         os.replace(partial, path)
 
 
-_AROUND = Path(__file__).parent / "ns3" / "own_policy.c"
-# What C leaves undefined and BPF defines: sums that overflow, words read as other types.
-_LIBRARY_FLAGS = ("-O2", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC")
-
-
 def policy_library(source: Path, folder: Path) -> Path:
     """Compile a policy's C source; return the library, which is in `folder`.
 
@@ -180,12 +185,8 @@ def policy_library(source: Path, folder: Path) -> Path:
         )
     made = folder / "policy.so"
     around = ("-I", str(POLICIES), f'-DPROGRAM="{source.absolute()}"', "-x", "c", str(_AROUND))
-    done = subprocess.run(
-        [COMPILER, *_LIBRARY_FLAGS, *around, "-o", str(made)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = [COMPILER, *_LIBRARY_FLAGS, *around, "-o", str(made)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         faults = [line for line in done.stderr.splitlines() if "error:" in line]
         said = faults[0].partition("error: ")[2] if faults else done.stderr.strip()[:2000]
@@ -201,3 +202,127 @@ def check_own_policies(trials: Sequence[TrialSpec]) -> None:
     for program in dict.fromkeys(spec.program for spec in specs if spec.program):
         with tempfile.TemporaryDirectory(prefix="closloop-policy-") as folder:
             policy_library(Path(program), Path(folder))
+
+
+# A request asks for at most one sampling period: without an answer for so long, the program hangs.
+SILENCE_S = 900.0
+_CONSOLE = "ns3.log"
+_CONSOLE_LINES = 40
+_WORD = 8
+
+
+class Operation(IntEnum):
+    """The requests to the program; `ns3/wire.h` has the same numbers."""
+
+    BUILD, RUN, READ, THRESHOLDS, LINKS, ROUTES, FLOWS, FLOW_TABLE = range(1, 9)
+    NICS, BUFFERS, INCIDENTS, PAUSE, PARAMETERS, COUNTERS, PATHS, PAIRS = range(9, 17)
+
+
+class Simulation:
+    """A running program, as a context manager that ends it. `folder` gets its output.
+
+    `library` is a library with a policy that takes the place of the trial's, and what it is told.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        folder: Path,
+        silence_s: float = SILENCE_S,
+        library: tuple[Path, str] | None = None,
+    ) -> None:
+        self._argv = [str(program.path), *map(str, library or ())]
+        self._console = folder / _CONSOLE
+        self._silence_s = silence_s
+
+    def __enter__(self) -> Simulation:
+        """Start the program."""
+        with self._console.open("wb") as console:
+            self._process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=console,
+                bufsize=0,
+            )
+        self._selector = selectors.DefaultSelector()
+        assert self._process.stdout is not None
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the program."""
+        self._selector.close()
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._process.pid
+
+    def ask(self, operation: Operation, *arrays: ArrayLike) -> Ints:
+        """Send a request with these arrays of integers; return the answer, shape (words,).
+
+        Raises TrialError, with the output of ns-3, if the program ends or hangs instead.
+        """
+        parts = [np.atleast_1d(np.asarray(array, dtype=np.int64)) for array in arrays]
+        words = sum(1 + len(part) for part in parts)
+        request = np.empty(2 + words, dtype=np.int64)
+        request[:2] = operation, words
+        at = 2
+        for part in parts:
+            request[at] = len(part)
+            request[at + 1 : at + 1 + len(part)] = part
+            at += 1 + len(part)
+        self._send(request.tobytes())
+        (count,) = np.frombuffer(self._receive(_WORD), dtype=np.int64)
+        return np.frombuffer(self._receive(_WORD * int(count)), dtype=np.int64)
+
+    def _send(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._process.stdin.write(view) :]
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def _receive(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        chunks = []
+        while size:
+            begin = time.monotonic()
+            if not self._selector.select(self._silence_s):
+                if time.monotonic() - begin < self._silence_s:
+                    continue
+                raise TrialError(
+                    f"ns-3 hangs: it has not answered for {self._silence_s:.0f} s",
+                    "use fewer hosts, a lower rate or a shorter sampling period",
+                    self._said(),
+                )
+            chunk = self._process.stdout.read(size)
+            if not chunk:
+                raise self._ended()
+            chunks.append(chunk)
+            size -= len(chunk)
+        return b"".join(chunks)
+
+    def _ended(self) -> TrialError:
+        code = self._process.wait()
+        said = self._said()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        first = next((line for line in said.splitlines() if line.strip()), "it said nothing")
+        return TrialError(
+            f"ns-3 {how}: {first}",
+            "if memory was short, run fewer trials side by side with --jobs; an assertion is a "
+            "fault of ns-3's: the same campaign runs with --on emulated",
+            said,
+        )
+
+    def _said(self) -> str:
+        text = self._console.read_text(errors="replace")
+        return "\n".join(text.splitlines()[:_CONSOLE_LINES])

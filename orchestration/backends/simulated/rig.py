@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,42 +21,48 @@ from collectors.readers.ns3 import (
     queues_and_hosts,
     thresholds,
 )
-from orchestration.backends.faults import FaultStep, fault_plan
-from orchestration.backends.flow_samples import FlowReadings
-from orchestration.backends.nic_parameters import NicParameters
+from orchestration.backends.common.faults import FaultStep, fault_plan
+from orchestration.backends.common.rig import (
+    HOST_EVERY,
+    BaseRig,
+    FlowReadings,
+    KnobSettings,
+    dcqcn_settings,
+    merged_facts,
+)
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
-from orchestration.backends.simulated.paths import PathChoices
-from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.congestion import TIMES_ROUND_TRIPS
-from orchestration.core.errors import TrialError
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
-from orchestration.core.load_balancing import ECMP
+from orchestration.core.load_balancing import ECMP, balancing_facts
 from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import (
     LASTING,
     MISSING,
     UNFINISHED,
-    Action,
-    Applied,
     Change,
     Event,
     FlowRecords,
-    HostReading,
     Ints,
     Observation,
-    Program,
-    Samples,
     Schedule,
 )
 from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.core.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names
+from orchestration.core.signals import (
+    BALANCING_KEYS,
+    FLOW_SCOPE,
+    HOST_KEYS,
+    PAIRS,
+    names,
+    wants_flow_table,
+)
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from traffic.schedule import lasting_flows
 
-# Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
-HOST_EVERY = 10
 _FLOW_COLUMNS = 4
+# Of a switch: its timeout, then its signals.
+_PATH_COLUMNS = 1 + len(BALANCING_KEYS)
 # What the program sums up of all flows on RoCE NICs, in its order.
 _ROCE_SUMS = (
     *("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes"),
@@ -63,12 +70,14 @@ _ROCE_SUMS = (
 )
 
 
-class SimulatedRig:
+class SimulatedRig(BaseRig):
     """A `Rig` over a started program, in which it builds the fabric of one trial.
 
-    With `watches_hosts`, observations have the signals of hosts, with `watches_pairs` the traffic
-    matrix.
+    Observations have the flow table's counts, the signals of hosts and the traffic matrix if a
+    tuner `observes` them.
     """
+
+    fabric = "simulated fabric"
 
     def __init__(
         self,
@@ -76,11 +85,9 @@ class SimulatedRig:
         trial: TrialSpec,
         testbed: Testbed,
         schedule: Schedule,
-        *,
-        flow_table: bool = False,
-        watches_hosts: bool = False,
-        watches_pairs: bool = False,
+        observes: Collection[str] = (),
     ) -> None:
+        super().__init__(testbed)
         self._simulation = simulation
         self._trial = trial
         self._testbed = testbed
@@ -90,41 +97,37 @@ class SimulatedRig:
         self._max_ps, self._pmax_of = (
             (red_max_ps, read_back_pmax) if trial.host.roce is None else (line_max_ps, line_pmax)
         )
-        self._now_ns = self._ended = 0
-        self._ticks = 0
-        self._host_times: list[int] = []
-        self._host_rows: list[dict[str, Ints]] = []
-        self._has_nics, self._watches_hosts = trial.host.roce is not None, watches_hosts
-        slot = max(1, trial.action_period_ns // trial.sample_period_ns)
-        self._flows = (
-            FlowWindow(
+        self._now_ns = self._ended = self._ticks = 0
+        self._watches_hosts = not set(HOST_KEYS).isdisjoint(observes)
+        self._watches_pairs = PAIRS in observes
+        self._flows: FlowWindow | None = None
+        if wants_flow_table(observes):
+            self._flows = FlowWindow(
                 lambda before, slot: simulation.ask(Operation.FLOW_TABLE, [before, slot]),
                 testbed,
-                slot,
+                trial.samples_per_action,
             )
-            if flow_table
-            else None
-        )
-        self.events: list[Event] = []
         self._read_flows = FlowReadings(trial, self._counters)
         self._lasting = lasting_flows(trial, schedule)
         self._lasts_until_ns = trial.duration_ns if self._lasting.any() else 0
-        arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
-        simulation.ask(Operation.BUILD, *arrays)
+        simulation.ask(
+            Operation.BUILD,
+            *build_arrays(trial, testbed, schedule, observes_flows=self._flows is not None),
+        )
         self._known, _ = self._read()
-        self._watches_pairs = watches_pairs
-        if watches_pairs:
+        if self._watches_pairs:
             self._pairs()  # begins to count
         self._bounds = ECN.bounds(testbed)
-        self._turn = {ECN.name: self._set_thresholds}
-        self._parameters: NicParameters | None = None
-        if NicParameters.are_in(trial.host):
-            self._parameters = NicParameters(trial.host, testbed, self._exchange_parameters)
+        self._turn[ECN.name] = self._set_thresholds
+        self._parameters: KnobSettings | None = None
+        roce = trial.host.roce
+        if roce is not None and roce.control == DCQCN.control:
+            self._parameters = dcqcn_settings(roce, testbed, self._exchange_parameters)
             self._turn[DCQCN.name] = self._parameters.turn
-        self._paths: PathChoices | None = None
+        self._paths: _PathChoices | None = None
         if trial.load_balancing.kind != ECMP.kind:
-            self._paths = PathChoices(testbed, self._exchange_timeouts)
-            self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
+            self._paths = _PathChoices(testbed, partial(simulation.ask, Operation.PATHS))
+            self._turn[FLOWLET_TIMEOUT.name] = self._paths.timeouts.turn
         self._built_s = time.monotonic()
 
     def start(self) -> None:
@@ -152,13 +155,6 @@ class SimulatedRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._ended
-
-    def last_hosts(self) -> HostReading | None:
-        """Return the last reading of the hosts, without a new one; None before the first."""
-        if not self._host_times:
-            return None
-        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
-        return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
         ended = self._ended >= len(self._schedule) - int(self._lasting.sum())
@@ -195,17 +191,9 @@ class SimulatedRig:
             settings={
                 ECN.name: thresholds(known, self._pmax_of),
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
-                **({FLOWLET_TIMEOUT.name: self._paths.known} if self._paths else {}),
+                **({FLOWLET_TIMEOUT.name: self._paths.timeouts.known} if self._paths else {}),
             },
         )
-
-    def apply(self, action: Action) -> Applied:
-        """Make the changes, and read them back."""
-        return Applied(self._now_ns, tuple(self._turn[one.knob](one) for one in action))
-
-    def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: these devices run no programs."""
-        raise TrialError(f"the simulated fabric cannot run {programs[0].kind!r}")
 
     def _set_thresholds(self, change: Change) -> Change:
         """Set thresholds, except those that already have the wanted values."""
@@ -223,9 +211,6 @@ class SimulatedRig:
         words = self._simulation.ask(Operation.PARAMETERS, hosts, values.ravel())
         return words.reshape(values.shape)
 
-    def _exchange_timeouts(self, switches: Ints, timeouts_ns: Ints) -> Ints:
-        return self._simulation.ask(Operation.PATHS, switches, timeouts_ns)
-
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 5)."""
         return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
@@ -237,23 +222,16 @@ class SimulatedRig:
         words = self._simulation.ask(Operation.PAIRS, len(self._testbed.edges))
         return pair_bytes(words, self._testbed)
 
-    def _nics(self) -> dict[str, Ints]:
-        return nics(self._simulation.ask(Operation.NICS))
-
     def _host_signals(self, counters: Ints) -> dict[str, Ints]:
         """Return the signals of hosts by key, given their counters; MISSING without RoCE NICs."""
         missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
         counted = {key: counters[:, column] for key, column in HOST_COLUMNS.items()}
-        own = self._nics() if self._has_nics else {}
+        own = nics(self._simulation.ask(Operation.NICS)) if self._trial.host.roce else {}
         return {**dict.fromkeys(HOST_KEYS, missing), **counted, **own}
 
     def _keep_hosts(self, signals: dict[str, Ints]) -> None:
-        self._host_times.append(self._now_ns)
-        self._host_rows.append(signals)
-
-    def _host_samples(self) -> Samples:
-        columns = [np.array([row[key] for row in self._host_rows]) for key in HOST_KEYS]
-        return Samples.of("host", np.array(self._host_times, dtype=np.int64), *columns)
+        rows = {key.removeprefix("host."): row for key, row in signals.items()}
+        self.host_readings.keep(self._now_ns, rows)
 
     def _incidents(self) -> list[Incident]:
         """Return what the watchdog has found."""
@@ -278,12 +256,11 @@ class SimulatedRig:
         status = np.where(self._lasting & (status == UNFINISHED), LASTING, status)
         flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, simulated, *sums = rest.tolist()
-        events: list[Event] = []
+        events: Sequence[Event] = self.events
         found: dict[str, Any] = {}
         if self._testbed.switch:
-            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
-        chosen = self._paths.facts() if self._paths else {}
-        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
+            incidents, found = pfc_outcome(self._incidents(), self._buffers()[1])
+            events = sorted([*events, *incidents], key=lambda event: event.t_ns)
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
@@ -291,13 +268,41 @@ class SimulatedRig:
             "events": simulated,
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
-            **found,
-            **chosen,
-            **({"findings": findings} if found or chosen else {}),
+            **merged_facts(found, self._paths.facts() if self._paths else {}),
         }
-        events = sorted([*self.events, *events], key=lambda event: event.t_ns)
         roce = self._trial.host.roce
         if roce is None or roce.control not in TIMES_ROUND_TRIPS:
             facts.pop("untimed_flows", None)
         sampled, acked = self._read_flows.samples(), self._read_flows.acked()
-        return Outcome(flows, self._host_samples(), events, facts, sampled, acked)
+        return Outcome(flows, self.host_readings.samples(), events, facts, sampled, acked)
+
+
+class _PathChoices:
+    """The switches' flowlet timeouts as a rig's knob, and what they have chosen."""
+
+    def __init__(self, testbed: Testbed, ask: Callable[[Ints, Ints], Ints]) -> None:
+        """`ask` sets the timeouts of some switches in ns, by their places in `Testbed.switches`.
+
+        It returns `_PATH_COLUMNS` numbers of every switch.
+        """
+        self._ask = ask
+        self._switches = testbed.switches
+        self.timeouts = KnobSettings(FLOWLET_TIMEOUT, testbed, self._read()[:, :1], self._exchange)
+
+    def _exchange(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        rows = self._ask(switches, timeouts_ns.ravel()).reshape(-1, _PATH_COLUMNS)
+        return rows[switches, :1]
+
+    def _read(self) -> Ints:
+        none = np.zeros(0, dtype=np.int64)
+        return self._ask(none, none).reshape(-1, _PATH_COLUMNS)
+
+    def signals(self) -> dict[str, Ints]:
+        """Read the switches; return their signals by key, arrays (switches,)."""
+        return dict(zip(BALANCING_KEYS, self._read()[:, 1:].T, strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts and findings for the trial's record, as of now."""
+        flowlets, reroutes, _, overflows = self.signals().values()
+        lost = dict(zip(self._switches, overflows.tolist(), strict=True))
+        return balancing_facts(int(flowlets.sum()), int(reroutes.sum()), lost)

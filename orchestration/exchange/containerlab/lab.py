@@ -9,6 +9,7 @@ of schemas/clab.schema.json, kinds of nodes/linux and nodes/sonic, links of link
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,19 +17,23 @@ from functools import cached_property
 from importlib import resources
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import typer
 
 from inventory.addressing import DEFAULT_PREFIX
 from inventory.ansible import load_rack, write_rack
 from inventory.ansible_schema import GROUPS
 from inventory.ansible_text import flow
-from inventory.files import known_testbeds, testbed_text
+from inventory.files import known_testbeds, load_testbed, testbed_text
 from inventory.rack import SONIC_QUEUE, Access, Rack
-from orchestration.core.errors import NotReadyError, Problem, raise_any
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
+from orchestration.core.errors import InputError, NotReadyError, Problem, raise_any, suggest
 from orchestration.core.topology import Device, Port, Testbed
 from orchestration.core.units import format_duration, format_rate
 from orchestration.device.jumps import PACKAGE, PROGRAM, new_key, public_words
-from orchestration.exchange.source import new_folder
+from orchestration.exchange.source import NewFolder, new_folder
 
 SwitchKind = Literal["linux", "sonic-vs"]
 SWITCH_KINDS: tuple[SwitchKind, ...] = get_args(SwitchKind)
@@ -260,3 +265,82 @@ def _write_keys(lab: Lab, folder: Path) -> None:
         new_key(host_keys / device, device)
         known.append(f"{address} {public_words(host_keys / device)}\n")
     (folder / _KNOWN_HOSTS).write_text("".join(known), encoding="ascii")
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    switch: Annotated[str, "The kind of the switches: linux, or sonic-vs (SONiC's container)."] = (
+        "linux"
+    )
+    host_image: Annotated[
+        str, "The hosts' image (default: closloop-node, which the folder's Containerfile makes)."
+    ] = ""
+    switch_image: Annotated[
+        str, "The switches' image (default: closloop-node, for sonic-vs docker-sonic-vs)."
+    ] = ""
+    management: Annotated[
+        str, "The IPv4 network of the nodes' management addresses (default: 172.20.64.0/20)."
+    ] = ""
+
+
+def export_lab(
+    testbed: Annotated[
+        str, typer.Argument(help="A name from `closloop inventory list`, or a testbed's file.")
+    ],
+    *,
+    out: NewFolder,
+    nodes: _Nodes,
+    as_json: Json = False,
+) -> None:
+    """Write a testbed as a lab of containerlab: topology file, inventory of its nodes, keys.
+
+    containerlab gives links no rates: `closloop provision` shapes the ports of Linux devices.
+
+    Example: closloop export containerlab graphcc -o lab
+    """
+    switch = _switch(nodes.switch)
+    usual = SONIC_IMAGE if switch == "sonic-vs" else NODE_IMAGE
+    lab = Lab(
+        load_testbed(testbed),
+        switch,
+        _image("--host-image", nodes.host_image or NODE_IMAGE),
+        _image("--switch-image", nodes.switch_image or usual),
+        _network(nodes.management or MANAGEMENT_PREFIX),
+    )
+    with waiting("making keys"):
+        written = write_lab(lab, testbed, out)
+    if as_json:
+        paths = {n: str(getattr(written, n)) for n in ("folder", "topology", "inventory")}
+        print_json({**paths, "nodes": lab.address, "notes": written.notes})
+        return
+    typer.echo(f"{written.folder}: the lab {lab.testbed.name}, its inventory, and keys of its own")
+    for note in written.notes:
+        typer.echo(f"  note: {note}")
+    typer.echo("next:")
+    if NODE_IMAGE in (lab.host_image, lab.switch_image):
+        typer.echo(f"  docker build -t closloop-node - < {written.folder}/Containerfile")
+    typer.echo(f"  sudo containerlab deploy -t {written.topology}")
+    typer.echo(f"  closloop inventory check {written.inventory}")
+
+
+def _switch(text: str) -> SwitchKind:
+    found = next((kind for kind in SWITCH_KINDS if kind == text), None)
+    if found is None:
+        remedy = f"{suggest(text, SWITCH_KINDS)}use {' or '.join(SWITCH_KINDS)}"
+        raise InputError.single("--switch", f"no kind of switch is called {text!r}", remedy)
+    return found
+
+
+def _image(flag: str, text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", text):
+        remedy = "write it like docker.io/library/debian:12"
+        raise InputError.single(flag, f"{text!r} is no image's name", remedy)
+    return text
+
+
+def _network(text: str) -> IPv4Network:
+    try:
+        return IPv4Network(text)
+    except ValueError as error:
+        remedy = "write an IPv4 network, like 172.20.64.0/20"
+        raise InputError.single("--management", str(error), remedy) from error

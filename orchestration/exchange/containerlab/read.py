@@ -8,7 +8,7 @@ Fields that say nothing about nodes and links are left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,23 +144,15 @@ def _nodes(topology: _Topology) -> dict[str, Node]:
     return result
 
 
-def _unclear(document: Document, name: str, nodes: Mapping[str, Node]) -> list[Problem]:
-    """Return the problems of names and kinds."""
-    problems = []
-    if _is_variable(name):
-        problems.append(_variable(document, ("name",), name))
+def _unclear(document: Document, name: str, nodes: Mapping[str, Node]) -> Iterator[Problem]:
+    """Yield the problems of names and kinds."""
+    texts: list[tuple[Loc, str]] = [(("name",), name)]
+    texts += [(n.loc, text) for n in nodes.values() for text in (n.name, n.kind, n.group)]
+    yield from (_variable(document, loc, text) for loc, text in texts if "$" in text)
     for node in nodes.values():
-        for text in (node.name, node.kind, node.group):
-            if _is_variable(text):
-                problems.append(_variable(document, node.loc, text))
         if not node.kind:
             what = f"node {node.name!r} has no kind, and none to inherit"
-            problems.append(document.problem(node.loc, what, "add one, like kind: linux"))
-    return problems
-
-
-def _is_variable(text: str) -> bool:
-    return "$" in text
+            yield document.problem(node.loc, what, "add one, like kind: linux")
 
 
 def _variable(document: Document, loc: Loc, text: str) -> Problem:
@@ -183,7 +175,6 @@ class _Links:
         self.problems.append(self._document.problem(loc, what, remedy))
 
     def add(self, link: _Link, loc: Loc) -> None:
-        """Add one item of `links`."""
         kind = link.type.strip().lower()
         if kind in _OUTWARD:
             self._leave_out(loc, f"of type {kind}")
@@ -238,7 +229,7 @@ class _Links:
         return self._checked(End(str(words[0]), str(words[1])), loc)
 
     def _checked(self, end: End, loc: Loc) -> End | None:
-        if not _is_variable(str(end)):
+        if "$" not in str(end):
             return end
         self.problems.append(_variable(self._document, loc, str(end)))
         return None

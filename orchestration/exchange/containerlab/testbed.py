@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
-from inventory.amend import write_new
+import typer
+
 from inventory.ansible_schema import GROUPS
 from inventory.ansible_text import flow
-from inventory.files import load_testbed
+from inventory.files import check_new, load_testbed, write_new
 from inventory.schema import MAX_MTU_BYTES, MIN_MTU_BYTES
 from inventory.strictyaml import in_order
 from inventory.yamltree import MAX_FAULTS
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError, Problem
-from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed
-from orchestration.core.units import format_duration, format_rate, format_size
-from orchestration.exchange.containerlab.read import Cable, LabFile
+from orchestration.core.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed, reachable
+from orchestration.core.units import (
+    format_duration,
+    format_rate,
+    format_size,
+    parse_duration_ns,
+    parse_rate_bps,
+    parse_size_bytes,
+)
+from orchestration.exchange.containerlab.read import Cable, LabFile, read_lab
 from orchestration.exchange.mapping import tiers
+from orchestration.exchange.source import quantity
 
 # What containerlab gives a link that says no MTU (constants/containerlab.go, DefaultLinkMTU).
 _DEFAULT_MTU_BYTES = 9500
@@ -170,10 +183,7 @@ def _tiers(
         hosts = [node for node in linked if lab.nodes[node].kind == "linux"]
         why = f"hosts are the nodes of kind linux; {_HOSTS} says others"
     else:
-        count = dict.fromkeys(linked, 0)
-        for cable in lab.cables:
-            for end in cable.ends:
-                count[end.node] += 1
+        count = Counter(end.node for cable in lab.cables for end in cable.ends)
         hosts = [node for node in linked if count[node] == 1]
         why = f"hosts are the nodes with one link; {_HOSTS} says others"
     number = {node: n for n, node in enumerate(linked)}
@@ -234,13 +244,7 @@ def _shape_problems(lab: LabFile, tier: Mapping[str, int]) -> Iterator[Problem]:
             what = f"{a} and {b} are linked, and both {both}: links join two tiers"
             yield here.problem(cable.loc, what, f"{cure}, or take the link out")
     start = next(node for node, number in tier.items() if number)
-    reached: set[str] = set()
-    todo = [start]
-    while todo:
-        node = todo.pop()
-        if node not in reached:
-            reached.add(node)
-            todo += near[node] if tier[node] else []
+    reached = reachable(start, lambda node: near[node] if tier[node] else ())
     for node in tier:
         if node not in reached:
             what = f"{node} is not connected to {start} (hosts do not forward)"
@@ -286,3 +290,72 @@ def _mtu(lab: LabFile, figures: Figures) -> tuple[int, list[str]]:
         return mtu_bytes, []
     said = ", ".join(f"{size}B" for size in sorted(found))
     return mtu_bytes, [f"the MTU is {mtu_bytes}B: links have {said}; --mtu says another"]
+
+
+@dataclass(frozen=True)
+class _Unsaid:
+    """What a lab does not say of its links and switches."""
+
+    rate: Annotated[str, "The rate of links to hosts, like 25Gbps."] = ""
+    uplink_rate: Annotated[str, "The rate of links between switches (default: --rate)."] = ""
+    delay: Annotated[str, "The propagation delay of each link."] = "1us"
+    mtu: Annotated[str, "The fabric's MTU (default: the least of the links')."] = ""
+    buffer: Annotated[str, "What a switch port may hold."] = "16MB"
+
+    def figures(self) -> Figures:
+        return Figures(
+            rate_bps=quantity("--rate", self.rate, parse_rate_bps, 1),
+            uplink_rate_bps=quantity("--uplink-rate", self.uplink_rate, parse_rate_bps, 1),
+            delay_ns=quantity("--delay", self.delay, parse_duration_ns, 1) or Figures.delay_ns,
+            mtu_bytes=quantity("--mtu", self.mtu, parse_size_bytes, 1),
+            buffer_bytes=quantity("--buffer", self.buffer, parse_size_bytes, 1)
+            or Figures.buffer_bytes,
+        )
+
+
+def import_lab(
+    file: Annotated[Path, "A topology file, *.clab.yml."],
+    *,
+    out: Annotated[Path, "--out", "-o", "The testbed file to make."],
+    name: Annotated[str, "The testbed's name (default: the lab's)."] = "",
+    hosts: Annotated[
+        str, "The nodes that are hosts, with commas; client* stands for several."
+    ] = "",
+    unsaid: _Unsaid,
+    as_json: Json = False,
+) -> None:
+    """Make a testbed file of a lab of containerlab: its nodes, and the links between them.
+
+    A lab has no rates: --rate gives them. Links to bridges, to the machine and out of the lab are
+    left out, and named.
+
+    Example: closloop import containerlab clos02.clab.yml --rate 25Gbps --uplink-rate 100Gbps
+    -o clos02.yml
+    """
+    check_new(out)
+    figures = unsaid.figures()
+    patterns = tuple(word.strip() for word in hosts.split(",") if word.strip())
+    with waiting("reading"):
+        found = to_testbed(read_lab(file), figures, name=name, hosts=patterns)
+        write_testbed(out, found)
+    if as_json:
+        data = {
+            "path": str(out),
+            "testbed": found.testbed.name,
+            "tiers": {device.name: device.tier for device in found.testbed.devices},
+            "links": len(found.testbed.links),
+            "mtu_bytes": found.testbed.mtu_bytes,
+            "notes": found.notes,
+        }
+        print_json(data)
+        return
+    testbed = found.testbed
+    typer.echo(
+        f"{out}: {len(testbed.hosts)} hosts, {len(testbed.switches)} switches, "
+        f"{len(testbed.links)} links"
+    )
+    for note in found.notes:
+        typer.echo(f"  note: {note}")
+    # a bare name that ends otherwise would be a testbed's
+    shown = out if out.parent.parts else f"./{out}"
+    typer.echo(f"next: closloop inventory show {shown}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import whole_file
+from orchestration.render.json import plain
 from orchestration.results.sql.database import query_error
 from orchestration.results.tables import write_csv, write_parquet
 from orchestration.results.writer import TRIAL_FILE
@@ -73,28 +73,14 @@ def _write_json(file: BinaryIO, batches: Any, texts: Collection[str]) -> int:
     """Write a JSON array, one object and line per row; `texts` name columns of JSON text."""
     rows = 0
     file.write(b"[")
-    for row in _rows(batches):
+    for row in (row for batch in batches for row in batch.to_pylist()):
         for name in texts:
             row[name] = None if row[name] is None else json.loads(row[name])
         file.write(b",\n " if rows else b"\n ")
-        file.write(json.dumps(_finite(row), default=str).encode())
+        file.write(json.dumps(plain(row), default=str).encode())
         rows += 1
     file.write(b"\n]\n" if rows else b"]\n")
     return rows
-
-
-def _rows(batches: Any) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        yield from batch.to_pylist()
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with None in place of NaN and infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fetched(relation: duckdb.DuckDBPyRelation, take: Any) -> int:

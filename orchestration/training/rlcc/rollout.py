@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inventory.flows import base_rtt_ns
+from inventory.routing import base_rtt_ns
 from orchestration import datapath
 from orchestration.backends.simulated.job import build_arrays
-from orchestration.backends.simulated.process import Operation, Simulation
-from orchestration.backends.simulated.program import Program
+from orchestration.backends.simulated.program import Operation, Program, Simulation
 from orchestration.core.errors import NotReadyError
 from orchestration.core.topology import Testbed
 from orchestration.training.rlcc.scenarios import Scenario, first_shares, schedule, trial

@@ -26,15 +26,15 @@ class Endless(FluidBackend):
     def __init__(self, notes: Path) -> None:
         self.notes = notes
 
-    def run(self, trial, testbed, schedule, folder, progress):
-        if trial.repeat > 1:
+    def run(self, run):
+        if run.trial.repeat > 1:
             child = subprocess.Popen(["sleep", "1000"], preexec_fn=die_with_parent)
             with self.notes.open("a") as notes:
                 notes.write(f"{os.getpid()} {child.pid}\n")
             while True:
                 time.sleep(0.01)
-                progress(0, trial.duration_ns)
-        return super().run(trial, testbed, schedule, folder, progress)
+                run.progress(0, run.trial.duration_ns)
+        return super().run(run)
 
 
 def die_with_parent() -> None:

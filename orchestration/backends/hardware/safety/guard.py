@@ -10,12 +10,7 @@ from uuid import uuid4
 from inventory.rack import Rack
 from orchestration.agent.safety.shared_folder import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.outcomes import (
-    Outcome,
-    is_foreign,
-    outcome_of,
-    said,
-)
+from orchestration.backends.hardware.safety.outcomes import Outcome, is_foreign, outcome_of, said
 from orchestration.backends.hardware.safety.recovery import (
     RESTORE_TIMEOUT_S,
     dead_runs,
@@ -101,11 +96,9 @@ class Guard:
         return self
 
     def _take(self) -> None:
-        lease = {
-            **self._lease(),
-            # what this user's dead runs hold here is settled next
-            "heir_of": [run.run for run in dead_runs(self._ledger)],
-        }
+        # what this user's dead runs hold here is settled next
+        heir_of = [run.run for run in dead_runs(self._ledger)]
+        lease = {**self._lease(), "heir_of": heir_of}
         self._ask_all("lease.take", dict.fromkeys(self._agents, lease))
 
     def _lease(self) -> dict[str, Any]:
@@ -119,16 +112,13 @@ class Guard:
         for device, snapshot in self._snapshots.items():
             self._ledger.snapshot(self._run, device, snapshot)
         self._called_ns = self._fed_ns = self._now_ns()
-        timer = {
-            "holder": self._holder,
-            "nonce": self._nonce,
-            "after_s": self._rack.safety.deadman_s,
-            "note": self._note,
+        after_s = self._rack.safety.deadman_s
+        timer = {"holder": self._holder, "nonce": self._nonce, "after_s": after_s}
+        timers = {
+            device: {**timer, "note": self._note, "snapshot": found}
+            for device, found in self._snapshots.items()
         }
-        self._ask_all(
-            "deadman.arm",
-            {device: {**timer, "snapshot": found} for device, found in self._snapshots.items()},
-        )
+        self._ask_all("deadman.arm", timers)
         for device, request in requests.items():
             for what in _may_change(request):
                 self._ledger.change(self._run, device, what, "as in the snapshot", "many values")
@@ -161,10 +151,9 @@ class Guard:
     def tick(self) -> None:
         """Tell the devices that the controller is alive, only as often as needed.
 
-        Raises:
-            ControllerSlept: this machine was asleep, or busy, for longer than the dead-man's time.
-            DeviceError: a device refuses, because it has restored itself or another run holds it.
-            DeviceGone: a device was silent for the dead-man's time.
+        Raises ControllerSlept if this machine was asleep, or busy, for longer than the dead-man's
+        time, DeviceGone if a device was silent for so long, and DeviceError if one refuses, because
+        it has restored itself or another run holds it.
         """
         now_ns = self._now_ns()
         silent_s = (now_ns - self._called_ns) / 1e9
@@ -180,14 +169,11 @@ class Guard:
             return
         self._fed_ns = now_ns
         for device, agent in self._agents.items():
-            if not self._collect(device, agent, now_ns):
-                continue
-            ttl_s = self._rack.safety.lease_s
-            numbers = [
-                agent.post("deadman.feed", nonce=self._nonce),
-                agent.post("lease.renew", nonce=self._nonce, ttl_s=ttl_s),
-            ]
-            self._feeds[device] = (now_ns, numbers)
+            if self._collect(device, agent, now_ns):
+                fed = agent.post("deadman.feed", nonce=self._nonce)
+                ttl_s = self._rack.safety.lease_s
+                renewed = agent.post("lease.renew", nonce=self._nonce, ttl_s=ttl_s)
+                self._feeds[device] = (now_ns, [fed, renewed])
 
     def _collect(self, device: str, agent: AgentClient, now_ns: int) -> bool:
         """Collect the answers to the last messages; return whether all have come."""
@@ -216,15 +202,15 @@ class Guard:
                     self._agents[device] = self._reopen(device)
                     answers |= self._restore_all([device])
         self.outcomes = [self._outcome(device, answers[device]) for device in answers]
-        self._let_go(
-            [
-                outcome.device
-                for outcome in self.outcomes
-                if outcome.settled and outcome is not answers[outcome.device]
-            ]
-        )
+        settled = [outcome for outcome in self.outcomes if outcome.settled]
+        self._let_go([one.device for one in settled if one is not answers[one.device]])
         try:
-            self._note_restored(run)
+            for one in settled:
+                self._ledger.restored(run, one.device, one.differences, one.how)
+            if settled == self.outcomes:
+                self._ledger.close_run(run)
+            else:
+                self._ledger.release(run)
         except ClosloopError as error:
             self._problems.append(str(error))
         return self.outcomes
@@ -253,23 +239,13 @@ class Guard:
         for device in devices:
             for answer in (disarmed[device], dropped[device]):
                 if isinstance(answer, DeviceError):
-                    self._problems.append(
-                        f"{device}: was restored, but not let go of: {answer.what}"
-                    )
+                    text = f"{device}: was restored, but not let go of: {answer.what}"
+                    self._problems.append(text)
             if disarmed[device] is False:
                 self._unguarded.append(device)
 
     def _mine(self, devices: Iterable[str]) -> dict[str, dict[str, Any]]:
         return {device: {"nonce": self._nonce} for device in devices}
-
-    def _note_restored(self, run: str) -> None:
-        for outcome in self.outcomes:
-            if outcome.settled:
-                self._ledger.restored(run, outcome.device, outcome.differences, outcome.how)
-        if all(outcome.settled for outcome in self.outcomes):
-            self._ledger.close_run(run)
-        else:
-            self._ledger.release(run)
 
     def _outcome(self, device: str, answer: Any) -> Outcome:
         promise = f"its dead-man's timer restores it within {self._rack.safety.deadman_s:g} s"
@@ -283,23 +259,20 @@ class Guard:
 
     def findings(self) -> list[dict[str, str]]:
         """Return findings on the restore for the trial's stamp, once it is done."""
-        return [
-            {
-                "code": "restored-with-differences",
-                "severity": "warning" if is_foreign(item) else "invalid",
-                "text": f"{outcome.device}: {said(item)}",
-            }
-            for outcome in self.outcomes
-            for item in outcome.differences
-        ] + [
-            {
-                "code": "timer-gone",
-                "severity": "invalid",
-                "text": f"{device}: its dead-man's timer was gone at the end of the trial: it had "
-                "fired, was killed, or the device has restarted",
-            }
-            for device in self._unguarded
-        ]
+        found = []
+        for outcome in self.outcomes:
+            for item in outcome.differences:
+                severity = "warning" if is_foreign(item) else "invalid"
+                text = f"{outcome.device}: {said(item)}"
+                found.append(("restored-with-differences", severity, text))
+        for device in self._unguarded:
+            text = (
+                f"{device}: its dead-man's timer was gone at the end of the trial: it had fired, "
+                "was killed, or the device has restarted"
+            )
+            found.append(("timer-gone", "invalid", text))
+        names = ("code", "severity", "text")
+        return [dict(zip(names, one, strict=True)) for one in found]
 
     def facts(self) -> dict[str, Any]:
         """Return facts on the guard for the trial's record, JSON-ready."""
@@ -319,8 +292,16 @@ class Guard:
         return {
             "interfaces": list(access.interfaces) if linux else [],
             "sysctls": list(self._sysctls.get(device, ())),
-            "rows": None if linux else _rows(self._rack, device),
+            "rows": None if linux else self._rows(device),
         }
+
+    def _rows(self, device: str) -> list[str]:
+        """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
+        return [
+            row
+            for interface, queue, profile in queue_places(self._rack, device)
+            for row in (f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}")
+        ]
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices in parallel. Raises the first one's DeviceError after all have answered."""
@@ -330,14 +311,6 @@ class Guard:
         """Ask devices in parallel; return each one's answer, or its DeviceError."""
         asked = {device: (self._agents[device], (op, words)) for device, words in requests.items()}
         return gather(asked, RESTORE_TIMEOUT_S)
-
-
-def _rows(rack: Rack, device: str) -> list[str]:
-    """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
-    rows = []
-    for interface, queue, profile in queue_places(rack, device):
-        rows += [f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}"]
-    return rows
 
 
 def _may_change(request: Mapping[str, Any]) -> list[str]:

@@ -63,22 +63,17 @@ def is_foreign(difference: Mapping[str, Any]) -> bool:
 
 def said(difference: Mapping[str, Any]) -> str:
     """Return a difference in words."""
-    where = difference["where"]
-    if difference["part"] == "fingerprint":
-        return f"its {where} were changed meanwhile, not by this run"
-    if difference["part"] == "new row":
-        return f"{where} was added meanwhile, not by this run"
-    if difference["part"] == "lost row":
-        return (
-            f"{where} is gone: the switch's configuration was loaded anew, or somebody removed it"
-        )
-    if difference["part"] == "saved row":
-        return (
-            f"{where} has this run's thresholds in {difference['what']}, since somebody saved the "
-            "configuration meanwhile: do it again now (config save)"
-        )
-    what = f"{where} {difference['what']}".strip()
-    return f"{what} is {difference['found']}, not {difference['wanted']} as before the run"
+    where, what = difference["where"], difference["what"]
+    told = {
+        "fingerprint": f"its {where} were changed meanwhile, not by this run",
+        "new row": f"{where} was added meanwhile, not by this run",
+        "lost row": f"{where} is gone: the switch's configuration was loaded anew, or somebody "
+        "removed it",
+        "saved row": f"{where} has this run's thresholds in {what}, since somebody saved the "
+        "configuration meanwhile: do it again now (config save)",
+    }
+    is_not = f"is {difference['found']}, not {difference['wanted']} as before the run"
+    return told.get(difference["part"], f"{where} {what}".strip() + f" {is_not}")
 
 
 def _items(value: Any) -> Sequence[Any]:

@@ -9,8 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.safety.belonging import Part, parts_of_rack
-from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
+from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun, Part, parts_of_rack
 from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.device.client import AgentClient, Fleet, gather, holder_name, open_agents
@@ -158,12 +157,11 @@ def _settle(
 def _elsewhere(device: str, run: OpenRun, ledger: Ledger) -> Outcome:
     """Return the outcome for a device of a run whose others are in this inventory."""
     other = run.inventory != ledger.inventory and Path(run.inventory).exists()
-    return Outcome(
-        device,
-        other,
+    how = (
         f"is none of this inventory's devices that answer; {run.holder} did not restore it, with "
-        f"{run.inventory}",
+        f"{run.inventory}"
     )
+    return Outcome(device, other, how)
 
 
 def _settle_device(
@@ -173,9 +171,8 @@ def _settle_device(
     if agent is None:
         return Outcome(name, False, f"cannot be reached; {run.holder} did not restore it")
     try:
-        return _settled_by_device(agent, device, run, force) or _settled_by_ledger(
-            agent, device, run, ledger, force
-        )
+        settled = _settled_by_device(agent, device, run, force)
+        return settled or _settled_by_ledger(agent, device, run, ledger, force)
     except DeviceError as error:
         return Outcome(name, False, f"could not be restored: {error.alone.line}")
 

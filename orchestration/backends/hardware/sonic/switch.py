@@ -1,31 +1,67 @@
-"""A SONiC switch as the rig sees it (`switches.Switch`): its requests and their answers."""
+"""A SONiC switch as the rig sees it: its requests, their answers, its numbers' sources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from inventory.rack import Rack
+from orchestration.agent.sonic.asics import Cells, cells_of
 from orchestration.backends.hardware.sonic.config import queue_places
-from orchestration.backends.hardware.sonic.counters import (
-    Stream,
-    cells_of_switch,
-    shares,
-    shortcomings,
-    sources,
-)
-from orchestration.backends.hardware.switches import Request, SwitchReading
+from orchestration.backends.hardware.switches import Switch, SwitchReading
 from orchestration.core.records import MISSING, Floats, Ints
-from orchestration.device.errors import DeviceError
+
+# The counters' group in FLEX_COUNTER_TABLE, by field of an observation.
+_GROUPS = {"tx_bytes": "QUEUE", "tx_packets": "QUEUE", "dropped_packets": "QUEUE"}
+# The period that `closloop provision` sets; SONiC polls no faster.
+FLOOR_MS = 100
+
+
+class _Stream:
+    """How many depths came from High Frequency Telemetry, and what is said of its stream."""
+
+    def __init__(self) -> None:
+        self.about: Mapping[str, Any] = {}
+        self._depths = self._streamed = 0
+
+    def reading(self, streamed: Sequence[int], about: Mapping[str, Any], queues: int) -> None:
+        self.about = about
+        self._streamed += len(streamed)
+        self._depths += queues
+
+    @property
+    def used(self) -> bool:
+        return self._streamed > 0
+
+    def shortcomings(self) -> list[str]:
+        found = []
+        if self.used and self._streamed < self._depths:
+            share = 1 - self._streamed / self._depths
+            found.append(
+                f"High Frequency Telemetry had no newer depth for {share:.1%} of readings: they "
+                "have the polled one, if any, with its time"
+            )
+        lost = [
+            f"{self.about[name]} {name}" for name in ("broken", "overruns") if self.about.get(name)
+        ]
+        if lost:
+            found.append(f"of High Frequency Telemetry's datagrams: {', '.join(lost)}")
+        return found
+
+
+def shares(percent: Ints) -> Floats:
+    """Convert drop probabilities in percent to shares."""
+    return np.asarray(percent, dtype=np.float64) / 100
+
 
 _ROW = 8
 # A pause frame asks for at most 65,535 quanta of 512 bits (IEEE 802.1Qbb).
 _LONGEST_PAUSE_BITS = 65_535 * 512
 
 
-class SonicSwitch:
+class SonicSwitch(Switch):
     """A switch whose queues are an ASIC's; SONiC polls them, and its database is read.
 
     After a reading, `peak_bytes` has the queues' watermarks and `pauses` the PFC frames received
@@ -35,41 +71,24 @@ class SonicSwitch:
 
     services = ("sonic",)
     reads_back = False
+    _operations = "sonic"
 
     def __init__(self, rack: Rack, device: str) -> None:
-        self.device = device
-        self._places = queue_places(rack, device)
-        self._rates_bps = np.array(
-            [queue.rate_bps for queue in rack.testbed.queues if queue.device == device],
-            dtype=np.float64,
-        )
+        super().__init__(device, queue_places(rack, device))
+        queues = [queue for queue in rack.testbed.queues if queue.device == device]
+        self._rates_bps = np.array([queue.rate_bps for queue in queues], dtype=np.float64)
+        # the switch's answer to `sonic.capabilities`; whether all opened queues have these numbers
         self._about: dict[str, Any] = {}
         self._depth = self._marks = False
-        self._stream = Stream()
+        self._stream = _Stream()
         self._requested: Ints = np.zeros((2, 0), dtype=np.int64)
         self.peak_bytes: Ints = np.full(len(self._places), MISSING, dtype=np.int64)
         self.pauses: Ints = np.full((2, len(self._places)), MISSING, dtype=np.int64)
         self.restarts = self.edit_ns = 0
 
-    def open_request(self) -> Request:
-        """Return the request that opens the queues."""
-        return "sonic.open", {"queues": [list(place) for place in self._places]}
-
-    def read_request(self) -> Request:
-        """Return the request that reads the queues."""
-        return "sonic.read", {}
-
-    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
-        """Return the request that sets some queues."""
-        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), pmax.tolist())
-        return "sonic.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
-
-    def reading(self, answer: Any) -> SwitchReading:
-        """Turn an answer into numbers."""
-        try:
-            return self._reading(answer)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
+    def _max_p(self, pmax: Floats) -> list[Any]:
+        shares: list[Any] = pmax.tolist()
+        return shares
 
     def _reading(self, answer: Any) -> SwitchReading:
         rows = _numbers(answer["rows"]).reshape(len(self._places), _ROW)
@@ -108,23 +127,64 @@ class SonicSwitch:
     def _paused_ns(self) -> Ints:
         """Return the longest time that received pauses may have stopped each port, in ns."""
         received = np.maximum(self.pauses[0], 0).astype(np.float64)
-        paused: Ints = np.rint(received * _LONGEST_PAUSE_BITS * 1e9 / self._rates_bps).astype(
-            np.int64
-        )
-        return paused
+        paused_ns = np.rint(received * _LONGEST_PAUSE_BITS * 1e9 / self._rates_bps)
+        whole: Ints = paused_ns.astype(np.int64)
+        return whole
 
     def sources(self) -> Mapping[str, str]:
         """Return the source of each number; numbers that the switch does not offer are left out."""
-        return sources(self._about, self._stream, depth=self._depth, marks=self._marks)
+        about, polls = self._about, self._about["polls_ms"]
+        polled = "COUNTERS_DB, polled by the switch every {} ms"
+        found = {
+            field: polled.format(polls[group]) for field, group in _GROUPS.items() if group in polls
+        }
+        if self._depth and self._stream.used:
+            found["qlen_bytes"] = self._streamed()
+        elif self._depth and "PFCWD" in polls:
+            found["qlen_bytes"] = f"the PFC watchdog's reading, every {polls['PFCWD']} ms"
+            if about["telemetry"]["offered"]:
+                found["qlen_bytes"] += "; High Frequency Telemetry, which it has, was silent"
+        if self._marks and "WRED_ECN_QUEUE" in polls:
+            found["marked_packets"] = polled.format(polls["WRED_ECN_QUEUE"])
+        found["thresholds"] = "as requested in ASIC_DB, after every change; the ASIC is not read"
+        return found
+
+    def _streamed(self) -> str:
+        every = " or ".join(
+            f"{session['poll_us']} us"
+            for session in self._about["telemetry"]["sessions"]
+            if session["on"] and session["depth"]
+        )
+        text = f"High Frequency Telemetry, every {every}, "
+        if self._stream.about.get("own_clock"):
+            return text + "stamped by a clock of its own, placed by the record that arrived soonest"
+        return text + "stamped by the switch's clock"
 
     def shortcomings(self, sample_period_ns: int) -> list[str]:
-        """Return what the switch lacks, or updates less often than it is sampled."""
-        found = shortcomings(
-            self._about,
-            self._stream,
-            depth=self._depth,
-            marks=self._marks,
-            sample_period_ns=sample_period_ns,
+        """Return what the switch lacks, or updates less often than it is sampled.
+
+        No number is recorded under another's name: a watermark is not a depth.
+        """
+        polls, found = self._about["polls_ms"], []
+        if not self._depth:
+            found.append(self._no_depth())
+        if not self._marks:
+            found.append(self._no_marks())
+        groups = ("QUEUE", "WRED_ECN_QUEUE", *(() if self._stream.used else ("PFCWD",)))
+        slow_ms = max(polls.get(group, 0) for group in groups)
+        if slow_ms * 1_000_000 > sample_period_ns:
+            text = (
+                f"counters are polled every {slow_ms} ms and sampled every "
+                f"{sample_period_ns / 1e6:g} ms: in between they stay the same, and their age says "
+                "so"
+            )
+            if slow_ms > FLOOR_MS:
+                text += f"; `closloop provision` sets {FLOOR_MS} ms, the fastest that SONiC takes"
+            found.append(text)
+        found += self._stream.shortcomings()
+        found.append(
+            "pmax is whole percent; thresholds are recorded as requested, and the ASIC has them "
+            f"{self._cells().said}: expected, not read"
         )
         if self.restarts:
             found.append(f"its Redis was restarted meanwhile ({self.restarts} times)")
@@ -135,12 +195,34 @@ class SonicSwitch:
             )
         return found
 
+    def _no_depth(self) -> str:
+        text = "offers no current queue depth: no PFC watchdog reads these queues"
+        if self._about["telemetry"]["offered"]:
+            text += ", and High Frequency Telemetry, which the ASIC has, streams none of them"
+        if "QUEUE_WATERMARK" in self._about["polls_ms"]:
+            every = self._about["polls_ms"]["QUEUE_WATERMARK"]
+            text += f"; recorded instead is the watermark, the peak of each {every} ms"
+        return text
+
+    def _no_marks(self) -> str:
+        if self._about["marks_supported"]:
+            return "counts no ECN marks: WRED_ECN_QUEUE is off; `closloop provision` turns it on"
+        release = self._about.get("release") or "of unknown number"
+        return (
+            f"counts no ECN marks: release {release} or this ASIC does not support it (releases "
+            "from 202505 on may); the hosts' NICs count what arrives marked"
+        )
+
+    def _cells(self) -> Cells:
+        about = self._about
+        return cells_of(about.get("asic", ""), about.get("platform", ""), about.get("cell_bytes"))
+
     def expected(self) -> Mapping[str, Any]:
         """Return what the ASIC should have for the thresholds that were last requested.
 
         `thresholds` are [kmin, kmax] in bytes, by interface and queue, null where unknown.
         """
-        cells = cells_of_switch(self._about)
+        cells = self._cells()
         return {
             "asic": f"has thresholds {cells.said}",
             "longest_change_ns": self.edit_ns,

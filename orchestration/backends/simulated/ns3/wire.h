@@ -13,7 +13,7 @@ namespace closloop {
 
 using Ints = std::vector<int64_t>;
 
-// What the controller asks for; orchestration/backends/simulated/process.py has the same numbers.
+// What the controller asks for; orchestration/backends/simulated/program.py has the same numbers.
 enum Operation : int64_t {
     BUILD = 1,      // the fabric and its flows; answers when all of them are connected
     RUN = 2,        // until a time; answers the time and how many flows have ended

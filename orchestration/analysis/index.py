@@ -1,0 +1,371 @@
+"""An index over runs, `closloop report` of several: what each asks, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestration.analysis.metrics import HEADLINES, METRICS
+from orchestration.analysis.report.report_tables import SEVERITIES, findings
+from orchestration.analysis.summary import Condition, Summary, Trial
+from orchestration.analysis.tuner_differences import Comparison, describe_difference
+from orchestration.core.condition import factors_of, labels_of
+from orchestration.render.html import page_html
+from orchestration.render.json import plain
+from orchestration.render.numbers import quantity
+from orchestration.render.page import Block, Page, Paragraph
+from orchestration.render.table import Column, Row, Span, Table, Text, joined
+from orchestration.results.stamp import in_words
+
+INDEX_FORMAT = 1
+# Of a commit, as git shows them.
+_COMMIT_DIGITS = 7
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run's journal says, beyond its finished trials; times in s since 1970, NaN unknown.
+
+    `planned` counts all trials of the run as it was last started. `failed` maps those that have no
+    result to why. `state` is `finished`, `interrupted`, or "" while that is not known.
+    """
+
+    planned: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    began_s: float = math.nan
+    ended_s: float = math.nan
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A tuner compared with the baseline on a headline metric under a condition."""
+
+    condition: str
+    comparison: Comparison
+
+    @property
+    def sentence(self) -> str:
+        """`acc against secn1: mean FCT +17us [-9us to 43us], no difference shown with 6 repeats`.
+
+        The interval is the difference's, in the metric's unit.
+        """
+        found = self.comparison
+        label = METRICS[found.metric].label
+        where = f"{self.condition}: " if self.condition else ""
+        said = f"{describe_difference(found)}, {found.verdict}"
+        return f"{where}{found.tuner} against {found.baseline}: {label} {said}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run in an index. `problem` says why nothing could be read of it, "" if it could.
+
+    `asks` has each factor with its levels, `tuners` the baseline first. Counts are of trials; a
+    trial that is not finished is failed or missing. `alone` are figures of runs that compare
+    nothing. Times are in s since 1970 and NaN if unknown; `wall_s` is the trials' wall time.
+    """
+
+    folder: Path
+    name: str
+    problem: str = ""
+    asks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tuners: tuple[str, ...] = ()
+    repeats: int = 0
+    replays: tuple[str, ...] = ()
+    planned: int = 0
+    finished: int = 0
+    invalid: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    state: str = ""
+    headlines: tuple[Headline, ...] = ()
+    alone: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    began_s: float = math.nan
+    ended_s: float = math.nan
+    wall_s: float = math.nan
+    testbeds: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Trials that were planned and neither finished nor failed."""
+        return max(0, self.planned - self.finished - len(self.failed))
+
+    @property
+    def when(self) -> str:
+        """`2026-11-24 02:27`, in UTC: when its last trial ended."""
+        if not math.isfinite(self.ended_s):
+            return ""
+        return datetime.fromtimestamp(self.ended_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+    @property
+    def question(self) -> str:
+        """What it asks: `secn1, secn2 by load (0.3, 0.6), 6 repeats`."""
+        parts = [", ".join(self.tuners)]
+        if self.asks:
+            factors = [f"{name} ({', '.join(levels)})" for name, levels in self.asks.items()]
+            parts[0] += f" by {' and '.join(factors)}"
+        parts.append(f"{self.repeats} repeat{'s' * (self.repeats != 1)}")
+        parts += [f"replays {parent}" for parent in self.replays]
+        return "; ".join(parts)
+
+    @property
+    def trials(self) -> str:
+        """`36 done`, or `34 of 36 done, 1 invalid, 1 failed`."""
+        total = max(self.planned, self.finished + len(self.failed))
+        whole = self.finished == total
+        parts = [f"{self.finished} done" if whole else f"{self.finished} of {total} done"]
+        return ", ".join([*parts, *_wrong([self])])
+
+    @property
+    def sound(self) -> bool:
+        """Whether all that was planned is done and valid."""
+        return not (self.problem or self.invalid or self.failed or self.missing)
+
+    @property
+    def shown(self) -> list[Headline]:
+        """The headlines, real differences first, and the larger ones."""
+
+        def rank(headline: Headline) -> tuple[bool, int, float]:
+            found = headline.comparison
+            size = abs(found.difference.relative)
+            place = HEADLINES.index(found.metric)
+            return not found.real, place, -size if math.isfinite(size) else 0.0
+
+        return sorted(self.headlines, key=rank)
+
+    def to_json(self, report: str) -> dict[str, Any]:
+        """Return the entry as JSON-ready data; `report` is the path of its page, "" if none."""
+        apart = ("folder", "headlines", "failed")
+        return {
+            "folder": str(self.folder),
+            **plain({name: value for name, value in vars(self).items() if name not in apart}),
+            "missing": self.missing,
+            "failed": self.failed,
+            "headlines": [
+                {"condition": item.condition, **plain(item.comparison)} for item in self.headlines
+            ],
+            "report": report,
+        }
+
+
+def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
+    """Return the entry of a run that has finished trials."""
+    trials = summary.trials
+    began_s = [start_ns / 1e9 for start_ns in _facts(trials, "started_ns")]
+    ended_s = [
+        start_ns / 1e9 + wall_s
+        for trial in trials
+        for start_ns in _facts([trial], "started_ns")
+        for wall_s in _facts([trial], "wall_s")
+    ]
+    walls_s = _facts(trials, "wall_s")
+    several = len(summary.conditions) > 1
+    finished = {trial.id for trial in trials}
+    return Entry(
+        folder=folder,
+        name=summary.campaign,
+        asks=_asks(trials),
+        tuners=summary.tuners,
+        repeats=max(trial.spec.repeat for trial in trials),
+        replays=summary.parents,
+        planned=max(history.planned, len(trials)),
+        finished=len(trials),
+        invalid=len(summary.invalid),
+        failed={name: why for name, why in history.failed.items() if name not in finished},
+        state=history.state,
+        headlines=tuple(
+            Headline(condition.label if several else "", comparison)
+            for condition in summary.conditions
+            for comparison in condition.comparisons
+            if comparison.metric in HEADLINES
+        ),
+        alone=tuple(_alone(summary.conditions, several)),
+        warnings=tuple(
+            f"{severity} {in_words(told, len(trials))}"
+            for severity in SEVERITIES
+            for told in findings(summary, severity)
+        ),
+        # the journal is of wall time, also on a virtual rack; imports have none
+        began_s=_known(history.began_s, min(began_s, default=math.nan)),
+        ended_s=_known(history.ended_s, max(ended_s, default=math.nan)),
+        wall_s=sum(walls_s) if walls_s else math.nan,
+        testbeds=_each(trial.spec.testbed for trial in trials),
+        backends=_each(
+            f"{trial.spec.backend}, in real time" if trial.spec.clock else trial.spec.backend
+            for trial in trials
+        ),
+        kernels=_each(kernel for trial in trials for kernel in _kernels(trial)),
+        versions=_each(_version(trial.versions) for trial in trials),
+    )
+
+
+def unread_entry(folder: Path, problem: str, history: History) -> Entry:
+    """Return the entry of a run of which no trial could be read, and why."""
+    return Entry(
+        folder=folder,
+        name=folder.resolve().name,
+        problem=problem,
+        planned=history.planned,
+        failed=history.failed,
+        state=history.state,
+        began_s=history.began_s,
+        ended_s=history.ended_s,
+    )
+
+
+def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
+    """Return an index as JSON-ready data; beside each entry is the path of its report."""
+    return {
+        "format": INDEX_FORMAT,
+        "runs": [entry.to_json(report) for entry, report in entries],
+    }
+
+
+def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
+    """Yield the figures of conditions with one tuner."""
+    for condition in conditions:
+        if condition.comparisons:
+            continue
+        for arm in condition.arms:
+            if arm.valid:
+                where = f"{condition.label}: " if several else ""
+                figures = [
+                    f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
+                    for key in HEADLINES
+                ]
+                yield f"{where}{arm.tuner}: {', '.join(figures)}"
+
+
+def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
+    """Return each factor with its levels, in the order of their coming."""
+    asks: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        for name, level in factors_of(labels_of(trial.spec)).items():
+            asks.setdefault(name, {})[str(level)] = None
+    return {name: tuple(sorted(levels)) for name, levels in asks.items()}
+
+
+def _each(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _kernels(trial: Trial) -> list[str]:
+    """Return the releases of a trial's kernels; on a rack each device has its own."""
+    known = trial.facts.get("kernel", "")
+    return list(map(str, known.values())) if isinstance(known, dict) else [str(known)]
+
+
+def _version(versions: dict[str, str]) -> str:
+    """Return `0.2.0 (b1aa3d6+changes)`."""
+    commit, _, changes = versions.get("commit", "").partition("+")
+    mark = f" ({commit[:_COMMIT_DIGITS]}{'+' * bool(changes)}{changes})" if commit else ""
+    return f"{versions.get('closloop', '')}{mark}"
+
+
+def _known(first: float, second: float) -> float:
+    return first if math.isfinite(first) else second
+
+
+def _facts(trials: Iterable[Trial], name: str) -> list[float]:
+    """Return a fact of all trials that have it as a number."""
+    values = (trial.facts.get(name) for trial in trials)
+    return [float(one) for one in values if isinstance(one, int | float) and math.isfinite(one)]
+
+
+# Per run: the rest is in its report, and in index.json.
+_MOST_HEADLINES, _MOST_WARNINGS = 4, 3
+
+Shown = Sequence[tuple[Entry, str]]
+
+
+def index_page(title: str, shown: Shown, data: str) -> str:
+    """Return the page; `data` is its JSON file's name.
+
+    Beside each entry is its report's path as seen from the page, "" if it has none.
+    """
+    about = (
+        "A difference is that of the means, paired by seed, with its 95% interval; real: paired "
+        "t-test, p below 0.05 after Holm's correction for all comparisons of a condition. Times "
+        "are in UTC, of the last trial's end. The same for a program: ",
+        Span(data, link=data),
+        ".",
+    )
+    sound = all(entry.sound for entry, _ in shown)
+    opening = [Paragraph(standing(shown), "ok" if sound else "bad")]
+    blocks: list[Block] = [index_table(shown), Paragraph(about, "caption")]
+    return page_html(Page(title, "closloop report · an index of runs", opening, blocks))
+
+
+def index_blocks(title: str, shown: Shown) -> list[Block]:
+    """Return the index for a terminal."""
+    return [Paragraph(f"{title}: {standing(shown)}", "ok"), index_table(shown)]
+
+
+def standing(shown: Shown) -> str:
+    """Return how many runs and trials there are, and whether all is well."""
+    entries = [entry for entry, _ in shown]
+    runs = f"{len(entries)} run{'s' * (len(entries) != 1)}"
+    done = f"{sum(entry.finished for entry in entries):,} trials done"
+    return f"{', '.join([runs, done, *(_wrong(entries) or ['all valid'])])}."
+
+
+def _wrong(entries: Sequence[Entry]) -> list[str]:
+    """Return how many trials are invalid, failed or were not run; what is 0 is left out."""
+    counts = {
+        "invalid": sum(entry.invalid for entry in entries),
+        "failed": sum(len(entry.failed) for entry in entries),
+        "not run": sum(entry.missing for entry in entries),
+    }
+    return [f"{count:,} {word}" for word, count in counts.items() if count]
+
+
+def index_table(shown: Shown) -> Table:
+    """Return a row a run, below it what it asks, its headline and what is wrong."""
+    rows = [
+        Row(
+            [
+                Span(entry.name, "strong", report),
+                Span(entry.trials, "" if entry.sound else "bad"),
+                ", ".join(entry.testbeds),
+                ", ".join(entry.backends),
+                ", ".join(f"Linux {kernel}" for kernel in entry.kernels),
+                ", ".join(entry.versions),
+                entry.when,
+            ],
+            note=_more(entry),
+        )
+        for entry, report in shown
+    ]
+    details = ("testbed", "kernel", "closloop")
+    heads = ("run", "trials", "testbed", "backend", "kernel", "closloop", "ended, UTC")
+    return Table([Column(head, detail=head in details) for head in heads], rows)
+
+
+def _more(entry: Entry) -> Text:
+    """Return what a run asks, its headline and what is wrong."""
+    parts: list[Text] = [Span(entry.problem, "bad")] if entry.problem else []
+    parts += [f"asks: {entry.question}"] if entry.tuners else []
+    parts += [f"• {said}" for said in _said(entry)]
+    failed = list(entry.failed.items())[:_MOST_WARNINGS]
+    parts += [Span(f"failed {trial}: {why}", "bad") for trial, why in failed]
+    for said in entry.warnings[:_MOST_WARNINGS]:
+        parts.append(Span(said, "bad" if said.startswith("invalid") else "warning"))
+    more = max(0, len(entry.warnings) - _MOST_WARNINGS)
+    more += max(0, len(entry.failed) - _MOST_WARNINGS)
+    return joined([*parts, f"and {more} more findings" if more else ""])
+
+
+def _said(entry: Entry) -> list[str]:
+    """Return the headline, as sentences: the first comparisons, and how many more there are."""
+    sentences = [headline.sentence for headline in entry.shown] or list(entry.alone)
+    more = len(sentences) - _MOST_HEADLINES
+    rest = [f"and {more} more in its report"] if more > 0 else []
+    return [*sentences[:_MOST_HEADLINES], *rest]

@@ -1,1 +1,0 @@
-"""An index over campaigns: `closloop report` of several runs."""

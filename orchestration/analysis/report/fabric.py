@@ -1,0 +1,272 @@
+"""The report's heat maps of a fabric, a panel per tuner: queues over time, paths, pauses."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from orchestration.analysis.counters import per_port
+from orchestration.analysis.device_figures import packets_by_uplink, shares
+from orchestration.analysis.report.heat_maps import (
+    MOST_ROWS,
+    cell_panels,
+    grid_data,
+    over_time,
+    sentence,
+    spans_of,
+)
+from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.sample_parts import after_warm_up, arrivals
+from orchestration.core.records import MISSING, Floats, Ints
+from orchestration.core.units import format_size
+from orchestration.render.figure_style import Colours
+from orchestration.render.numbers import quantity
+from orchestration.render.page import Picture, rows_of
+from orchestration.results.reader import TrialResult
+
+# Shorter queues look empty: this is less than a full frame.
+_FLOOR_BYTES = 1e3
+# Brewer's scales: a single hue each that varies in lightness only; dark means much.
+_QUEUES = [(0, "#F1F4F8"), (0.25, "#C6DBEF"), (0.5, "#6BAED6"), (0.75, "#2171B5"), (1, "#08306B")]
+_PATHS = [(0, "#EFF3FF"), (0.25, "#BDD7E7"), (0.5, "#6BAED6"), (0.75, "#3182BD"), (1, "#08306B")]
+_PAUSES = [(0, "#FBF3F0"), (0.25, "#FCBBA1"), (0.5, "#FB6A4A"), (0.75, "#CB181D"), (1, "#67000D")]
+# Names of devices stand upright below the columns of pauses.
+_NAMES_PIXELS = 86
+
+# (who stops, who is stopped) -> ns
+_Pairs = Counter[tuple[str, str]]
+
+
+def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | None:
+    """Draw the longest queue of the busiest ports in each time span, on a log scale.
+
+    There are at most `spans` spans. None without samples.
+    """
+    if not shown.sampled:
+        return None
+    testbed = shown.results[0].testbed
+    held = [_held(result) for result in shown.results]
+    if any(np.isnan(values).all() for _, values in held):
+        return None
+    worst = np.fmax.reduce([np.fmax.reduce(values, axis=0) for _, values in held])
+    sampled = np.flatnonzero(~np.isnan(worst))
+    by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
+    rows, rest = np.sort(by_peak[:MOST_ROWS]), worst[by_peak[MOST_ROWS:]]
+    of_time = spans_of([t_ns for t_ns, _ in held], spans)
+    grids = {
+        tuner: of_time.binned(t_ns, values[:, rows])
+        for tuner, (t_ns, values) in zip(shown.by_tuner, held, strict=True)
+    }
+    ports = [testbed.switch_ports[row] for row in rows]
+    names = [port.label for port in ports]
+    peaks = {tuner: float(np.nanmax(grid)) for tuner, grid in grids.items()}
+    top = max(10 * _FLOOR_BYTES, *peaks.values())
+    decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
+    sizes = [format_size(10**at) for at in decades]
+    ticks = {"tickvals": decades, "ticktext": [f"≤{sizes[0]}", *sizes[1:]]}
+    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top)}
+    figure = over_time(
+        grids,
+        of_time,
+        dict.fromkeys(grids, names),
+        "bytes",
+        colours,
+        # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
+        shades=lambda grid: np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2),
+        says="up to",
+        row_pixels=14,
+        scale={"colorscale": _QUEUES, **ends, "colorbar": ticks},
+        scale_title="longest queue in the span",
+    )
+    tuner = max(peaks, key=peaks.__getitem__)
+    row, span = np.unravel_index(int(np.nanargmax(grids[tuner])), grids[tuner].shape)
+    left = ""
+    if len(rest):
+        left += (
+            f" {len(rest)} more ports are not drawn: none of them ever held more than "
+            f"{quantity(float(rest.max()), 'bytes')}."
+        )
+    if len(worst) > len(sampled):
+        left += f" {len(worst) - len(sampled)} ports have no samples."
+    if empty := float(np.mean([np.isnan(grid).mean() for grid in grids.values()])):
+        left += f" {100 * empty:.0f}% of the cells are empty: no new number then."
+    return Picture(
+        f"The longest queue: {quantity(peaks[tuner], 'bytes')} at {names[row]} towards "
+        f"{testbed.peer_device(ports[row]).name} around "
+        f"{quantity(float(of_time.begins_ns[span]), 'ns')}, with {tuner}",
+        f"{_busy(grids, names)} Each cell is the most that the port's queues held within "
+        f"{quantity(of_time.span_ns, 'ns')}, in repeat {shown.repeat}, while flows arrived.{left}",
+        figure,
+        "fabric-over-time",
+        grid_data(grids, of_time, names),
+    )
+
+
+def _held(result: TrialResult) -> tuple[Ints, Floats]:
+    """Return times (samples,) and bytes held by ports (samples, ports), NaN if unknown."""
+    window = arrivals(result.ports, result.spec.measured_ns)
+    unknown = per_port(result.testbed, (window.qlen_bytes == MISSING).astype(np.int64)) > 0
+    values = per_port(result.testbed, window.qlen_bytes)
+    return window.t_ns, np.where(unknown, math.nan, values)
+
+
+def _busy(grids: Mapping[str, Floats], names: Sequence[str]) -> str:
+    """Return how many ports held a long queue, and for what share of spans the fullest did."""
+    clauses = []
+    for tuner, grid in grids.items():
+        over = grid > 10 * _FLOOR_BYTES
+        row = int(np.argmax(over.sum(axis=1)))
+        clauses.append(
+            f"with {tuner} {int(over.any(axis=1).sum())} of {len(grid)} ports ever held over "
+            f"{format_size(10 * _FLOOR_BYTES)}, {names[row]} in "
+            f"{100 * float(over[row].mean()):.0f}% of spans"
+        )
+    return sentence(clauses)
+
+
+def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
+    """Draw each uplink's share of its switch's packets; None if no switch has a choice."""
+    found = {
+        tuner: packets_by_uplink(result.testbed, after_warm_up(result, "queue"))
+        for tuner, result in shown.by_tuner.items()
+    }
+    names = list(next(iter(found.values())))
+    if not names:
+        return None
+    total = {name: sum(int(rows[name].sum()) for rows in found.values()) for name in names}
+    most = set(sorted(names, key=lambda name: -total[name])[:MOST_ROWS])
+    drawn = {
+        tuner: {name: row for name, row in rows.items() if name in most}
+        for tuner, rows in found.items()
+    }
+    every = [(tuner, name, row) for tuner, rows in drawn.items() for name, row in rows.items()]
+    wide = max(len(row) for *_, row in every)
+    top = max(float(np.nanmax(shares(row), initial=0)) for *_, row in every)
+    figure = cell_panels(
+        {tuner: _uplinks(rows, wide) for tuner, rows in drawn.items()},
+        colours,
+        says=": %{y} sent %{text} by port %{x}",
+        row_pixels=16,
+        x_title="port to the tier above",
+        scale={"colorscale": _PATHS, "cmin": 0, "cmax": round(100 * top, 1)},
+        scale_title="of the switch's packets, %",
+    )
+    figure.update_xaxes(type="category", showgrid=False, dtick=1)
+    left = len(names) - len(most)
+    title = "No switch sent anything upwards"
+    if busy := [(tuner, name, shares(row)) for tuner, name, row in every if row.sum()]:
+        tuner, name, parts = max(busy, key=lambda one: float(np.nanmax(one[2])) / (1 / len(one[2])))
+        title = (
+            f"The most uneven switch is {name}: {float(np.nanmax(parts)):.0%} by one port, where "
+            f"{1 / len(parts):.0%} were even, with {tuner}"
+        )
+    return Picture(
+        title,
+        "Each cell is an uplink's share of the packets that its switch sent upwards, in repeat "
+        f"{shown.repeat}; evenly spread they would be equal in a row."
+        + (f" {left} more switches sent fewer." if left else ""),
+        figure,
+        "packets-by-path",
+        rows_of(
+            {"tuner": tuner, "switch": name, "uplink": place, "packets": count}
+            for tuner, name, row in every
+            for place, count in enumerate(row.tolist(), start=1)
+        ),
+    )
+
+
+def _uplinks(rows: Mapping[str, Ints], wide: int) -> dict[str, list[object]]:
+    """Return the cells of a panel, blank where a switch has fewer uplinks or sent nothing."""
+    grid = [
+        [*(100 * shares(row)).tolist(), *[math.nan] * (wide - len(row))] for row in rows.values()
+    ]
+    return {
+        "x": [str(place + 1) for place in range(wide)],
+        "y": list(rows),
+        "z": [[None if cell != cell else round(cell, 2) for cell in line] for line in grid],
+        "text": [["" if cell != cell else f"{cell:.1f} %" for cell in line] for line in grid],
+    }
+
+
+def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
+    """Draw for how long each device (row) had stopped its neighbours (columns).
+
+    Times of several cables and classes between two devices are added. None if nobody was stopped.
+    """
+    paused_ns = {tuner: _paused_pairs(result) for tuner, result in shown.by_tuner.items()}
+    total: _Pairs = Counter()
+    for pairs in paused_ns.values():
+        total.update(pairs)
+    if not total:
+        return None
+    order = {device.name: place for place, device in enumerate(shown.results[0].testbed.devices)}
+    stopping, stopped = (_longest(total, side, order) for side in (0, 1))
+    left = sum(a not in stopping or b not in stopped for a, b in total)
+    every = [(ns, pair, tuner) for tuner, pairs in paused_ns.items() for pair, ns in pairs.items()]
+    most_ns, longest, with_tuner = max(every, key=lambda one: one[0])
+    panels = {}
+    for tuner, pairs in paused_ns.items():
+        grid = [[pairs.get((a, b)) for b in stopped] for a in stopping]
+        panels[tuner] = {
+            "x": stopped,
+            "y": stopping,
+            "z": [[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
+            "text": [["" if ns is None else quantity(ns, "ns") for ns in line] for line in grid],
+        }
+    figure = cell_panels(
+        panels,
+        colours,
+        says=": %{y} stopped %{x} for %{text}",
+        row_pixels=18,
+        x_title="is stopped by the row",
+        scale={"colorscale": _PAUSES, "cmin": 0, "cmax": most_ns / 1e6},
+        scale_title="time stopped, ms",
+        below_pixels=_NAMES_PIXELS,
+    )
+    figure.update_xaxes(type="category", showgrid=False, tickangle=-90, dtick=1)
+    counts = sentence(
+        f"with {tuner} {len({b for _, b in pairs})} devices were stopped by "
+        f"{len({a for a, _ in pairs})}, for {quantity(pairs.total(), 'ns')} in all"
+        for tuner, pairs in paused_ns.items()
+    )
+    return Picture(
+        f"{longest[0]} stopped {longest[1]} the longest: {quantity(most_ns, 'ns')}, with "
+        f"{with_tuner}",
+        f"{counts} Each cell is how long the device of the row had stopped that of the column, all "
+        f"their cables and lossless classes added, in repeat {shown.repeat}."
+        + (f" {left} more pairs are not drawn." if left else ""),
+        figure,
+        "who-stops-whom",
+        rows_of(
+            {"tuner": tuner, "stops": pair[0], "stopped": pair[1], "paused_ns": ns}
+            for tuner, pairs in paused_ns.items()
+            for pair, ns in sorted(pairs.items())
+        ),
+    )
+
+
+def _paused_pairs(result: TrialResult) -> _Pairs:
+    """Return who had stopped whom in a trial, by its last sample."""
+    table, testbed = result.table("pauses"), result.testbed
+    last = table["t_ns"] == table["t_ns"].max(initial=-1)
+    peers = {
+        (port.device, port.name): testbed.peer_device(port).name for port in testbed.switch_ports
+    }
+    pairs: _Pairs = Counter()
+    columns = (table[name][last].tolist() for name in ("device", "port", "pausing_ns"))
+    for device, port, ns in zip(*columns, strict=True):
+        if ns > 0:
+            pairs[device, peers[device, port]] += ns
+    return pairs
+
+
+def _longest(total: _Pairs, side: int, order: Mapping[str, int]) -> list[str]:
+    """Return the devices on one side of the pairs that last longest, in the testbed's order."""
+    sums: Counter[str] = Counter()
+    for pair, ns in total.items():
+        sums[pair[side]] += ns
+    most = sorted(sums, key=lambda name: (-sums[name], order[name]))[:MOST_ROWS]
+    return sorted(most, key=order.__getitem__)

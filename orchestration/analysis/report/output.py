@@ -1,0 +1,241 @@
+"""What `closloop report` gives besides its page: blocks for a terminal, JSON, CSV files, a PDF."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.load import to_json as load_to_json
+from orchestration.analysis.metrics import METRICS, QUANTILES
+from orchestration.analysis.report.report_tables import (
+    comparison_table,
+    fabric_table,
+    findings_table,
+    flow_table,
+    load_table,
+    marking_text,
+)
+from orchestration.analysis.summary import Arm, Condition, Summary, Trial
+from orchestration.core.errors import NotReadyError, unwritable
+from orchestration.core.files import whole_file
+from orchestration.render.csv import Data, csv_text
+from orchestration.render.html import replace_file
+from orchestration.render.json import plain
+from orchestration.render.page import Block, Heading, Items, Paragraph, rows_of
+
+EXPORT_FORMAT = 1
+_LOOK = ("repeats", "number", "of", "level")
+
+
+def report_blocks(summary: Summary) -> list[Block]:
+    """Return the output of `closloop report`."""
+    blocks: list[Block] = [Paragraph(f"{summary.campaign}: {standing(summary)}", "ok")]
+    blocks += [Paragraph(f"replays {parent}") for parent in summary.parents]
+    blocks.append(Items(answers(summary)))
+    for condition in summary.conditions:
+        fabric, lacking = fabric_table(condition)
+        parts = [
+            Heading(condition.label) if len(summary.conditions) > 1 else None,
+            Paragraph(condition.look.in_words),
+            flow_table(condition),
+            comparison_table(condition) if condition.comparisons else None,
+            load_table(condition),
+            fabric,
+            Paragraph(lacking),
+            Paragraph(marking_text(condition)) if fabric else None,
+        ]
+        blocks += [part for part in parts if part is not None]
+    found = findings_table(summary)
+    return [*blocks, found] if found else blocks
+
+
+def summary_to_json(summary: Summary) -> dict[str, Any]:
+    """Return the report as JSON-ready data. NaN becomes null; keys include units."""
+    return {
+        "format": EXPORT_FORMAT,
+        "campaign": summary.campaign,
+        "baseline": summary.baseline,
+        "standing": standing(summary),
+        "answers": answers(summary),
+        "metrics": [
+            {name: getattr(metric, name) for name in ("key", "label", "unit", "compared")}
+            for metric in METRICS.report
+        ],
+        "conditions": plain([_condition(condition) for condition in summary.conditions]),
+        "trials": plain([_trial(trial) for trial in summary.trials]),
+    }
+
+
+def _condition(condition: Condition) -> dict[str, Any]:
+    look = condition.look
+    return {
+        "label": condition.label,
+        "factors": condition.factors,
+        "queue_spans": condition.queue_spans,
+        "tuners": [_arm(arm) for arm in condition.arms],
+        "comparisons": condition.comparisons,
+        "look": {name: getattr(look, name) for name in _LOOK} if look.planned else None,
+    }
+
+
+def _arm(arm: Arm) -> dict[str, Any]:
+    return {
+        "tuner": arm.tuner,
+        "trials": len(arm.trials),
+        "valid": len(arm.valid),
+        "flows": arm.flows,
+        "estimates": arm.estimates,
+        "slowdown_by_size": {"quantiles": QUANTILES, **vars(arm.by_size)},
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "id": trial.id,
+        "tuner": trial.tuner,
+        "seed": trial.spec.seed,
+        "repeat": trial.spec.repeat,
+        "parent": trial.spec.parent,
+        "stamp": trial.stamp.to_json(),
+        "metrics": trial.metrics.scalars,
+        "load": load_to_json(trial.metrics.load),
+    }
+
+
+_ESTIMATE = ("mean", "low", "high", "n")
+_DIFFERENCE = ("mean", "low", "high", "relative", "relative_low", "relative_high")
+
+
+def write_csv(folder: Path, summary: Summary, pictures: Mapping[str, str]) -> list[Path]:
+    """Write trials, estimates, comparisons and the pictures' data; return the files' paths.
+
+    `pictures` is file name -> text. Raises NotReadyError if the folder cannot be written.
+    """
+    data = {"trials": _trials, "estimates": _estimates, "comparisons": _comparisons}
+    tables = {f"{name}.csv": csv_text(rows(summary)) for name, rows in data.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error, "give a folder: --csv DIR") from error
+    paths = []
+    for name, text in {**tables, **pictures}.items():
+        paths.append(folder / name)
+        replace_file(paths[-1], text)
+    return paths
+
+
+def _trials(summary: Summary) -> Data:
+    labels = {
+        trial.id: condition.label
+        for condition in reversed(summary.conditions)
+        for arm in condition.arms
+        for trial in arm.trials
+    }
+    return rows_of(
+        {
+            "trial": trial.id,
+            "condition": labels.get(trial.id, ""),
+            "tuner": trial.tuner,
+            "seed": trial.spec.seed,
+            "repeat": trial.spec.repeat,
+            "valid": trial.stamp.valid,
+            "findings": "; ".join(reason.text for reason in trial.stamp.reasons),
+            **{metric.key: trial.metrics.scalars[metric.key] for metric in METRICS.report},
+        }
+        for trial in summary.trials
+    )
+
+
+def _estimates(summary: Summary) -> Data:
+    return rows_of(
+        {
+            "condition": condition.label,
+            "tuner": arm.tuner,
+            "metric": metric.key,
+            "unit": metric.unit,
+            **{name: getattr(arm.estimates[metric.key], name) for name in _ESTIMATE},
+        }
+        for condition in summary.conditions
+        for arm in condition.arms
+        for metric in METRICS.report
+    )
+
+
+def _comparisons(summary: Summary) -> Data:
+    return rows_of(
+        {
+            "condition": condition.label,
+            **{name: getattr(item, name) for name in ("metric", "tuner", "baseline")},
+            **{name: getattr(item.difference, name) for name in _DIFFERENCE},
+            "p_t": item.difference.p_t,
+            "p_holm": item.p_holm,
+            "p_sign_flip": item.difference.p_sign_flip,
+            "pairs": item.difference.n,
+            "real": item.real,
+        }
+        for condition in summary.conditions
+        for item in condition.comparisons
+    )
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_INSTALL = "sudo apt-get install chromium, then give the same command again"
+_LIMIT_S = 300
+
+
+def find_browser() -> str:
+    """Return the path of Chromium. Raises NotReadyError if there is none."""
+    for name in BROWSERS:
+        if path := shutil.which(name):
+            return path
+    raise NotReadyError("a PDF is printed by Chromium, which is not installed here", _INSTALL)
+
+
+def print_page(html: str, path: Path) -> None:
+    """Print a page to the PDF file `path`, replacing it atomically.
+
+    Raises NotReadyError without Chromium, if it fails, or if the file cannot be written.
+    """
+    browser = find_browser()
+    with tempfile.TemporaryDirectory(prefix="closloop-pdf-", ignore_cleanup_errors=True) as place:
+        page, printed = Path(place) / "page.html", Path(place) / "page.pdf"
+        page.write_text(html, encoding="utf-8")
+        argv = printing_command(browser, page, printed, Path(place) / "profile")
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S)
+            said = done.stderr.strip().splitlines()
+        except subprocess.TimeoutExpired:
+            said = [f"it took over {_LIMIT_S} s"]
+        if not printed.is_file():
+            raise NotReadyError(
+                f"{browser} printed nothing: {said[-1] if said else 'it says nothing'}",
+                "open the page in a browser and print it there",
+            )
+        try:
+            with whole_file(path) as partial:
+                shutil.copyfile(printed, partial)
+        except OSError as error:
+            raise unwritable(path, error, "make room there or make it writable") from error
+
+
+def printing_command(browser: str, page: Path, printed: Path, profile: Path) -> list[str]:
+    """Return the command that prints a page, with its own profile and without network access."""
+    return [
+        browser,
+        "--headless",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        # Chromium's sandbox does not work as root
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),
+        f"--user-data-dir={profile}",
+        "--no-pdf-header-footer",
+        f"--print-to-pdf={printed}",
+        page.as_uri(),
+    ]

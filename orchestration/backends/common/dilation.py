@@ -1,0 +1,210 @@
+"""Scaled time: a trial whose seconds take `trial.scale` seconds of the clock.
+
+Devices have rates divided by the factor (`inventory.rack`), and what lasts, lasts so many times
+longer (`stretched`). The rig in real time is given those. The loop, the tuner and the records see
+the trial as it was written, by `_DilatedRig`: its times are the clock's, divided by the factor. Why
+nothing else changes: docs/decisions/0080-scaled-time.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.core.knobs import KNOBS
+from orchestration.core.ports import Observer, Outcome, Rig
+from orchestration.core.records import (
+    MISSING,
+    Action,
+    Applied,
+    Change,
+    HostReading,
+    Observation,
+    Program,
+    Samples,
+    Schedule,
+)
+from orchestration.core.signals import SIGNALS, Scope, recorded
+from orchestration.core.trial import TrialSpec
+
+_Spec = TypeVar("_Spec")
+_Array = NDArray[Any]
+_TIMES = frozenset(signal.key for signal in SIGNALS if signal.unit == "ns")
+_RATES = frozenset(signal.key for signal in SIGNALS if signal.unit == "bit/s")
+_SETTINGS = {
+    (knob.name, column.name) for knob in KNOBS.values() for column in knob.columns
+    if column.unit == "ns"
+}  # fmt: skip
+# Congestion controls whose laws have seconds in them, which no factor reaches.
+_OF_THE_CLOCK = {
+    "cubic": "its window grows with seconds since the last loss",
+    "bbr": "it looks for the base round trip every 10 s",
+}
+
+
+def stretched(trial: TrialSpec) -> TrialSpec:
+    """Return the trial with all that lasts `scale` times longer: what devices are to be told.
+
+    The tuner's parameters stay: it decides in the trial's own time.
+    """
+    return _stretched(trial, trial.scale)
+
+
+def _stretched(spec: _Spec, factor: int) -> _Spec:
+    """Multiply the fields of a frozen spec that are durations, whatever depth they are at."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(spec):  # type: ignore[arg-type]
+        value = getattr(spec, field.name)
+        if field.name.endswith("_ns") and value is not None:
+            values[field.name] = value * factor
+        elif dataclasses.is_dataclass(value):
+            values[field.name] = _stretched(value, factor)
+        elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+            values[field.name] = tuple(_stretched(item, factor) for item in value)
+    return replace(spec, **values)  # type: ignore[type-var]
+
+
+def stretched_schedule(schedule: Schedule, factor: int) -> Schedule:
+    """Return the schedule of the same flows, each starting `factor` times later."""
+    return replace(schedule, start_ns=schedule.start_ns * factor)
+
+
+def unscalable(trial: TrialSpec) -> list[dict[str, str]]:
+    """Return findings for the stamp on what does not follow the factor."""
+    controls = {trial.host.congestion_control, *(s.congestion_control for s in trial.traffic)}
+    return [
+        {
+            "code": "scale",
+            "severity": "warning",
+            "text": f"{name} does not scale: {why}, and a second of the trial takes {trial.scale}",
+        }
+        for name, why in _OF_THE_CLOCK.items()
+        if trial.scale > 1 and name in controls
+    ]
+
+
+def dilated(rig: Rig, factor: int) -> Rig:
+    """Return a rig whose time is that of `rig`, divided by the factor."""
+    return rig if factor == 1 else _DilatedRig(rig, factor)
+
+
+class _DilatedRig:
+    """A rig over another one, whose clock runs `factor` times faster than this one's."""
+
+    def __init__(self, rig: Rig, factor: int) -> None:
+        self._rig = rig
+        self._factor = factor
+
+    def start(self) -> None:
+        self._rig.start()
+
+    def now_ns(self) -> int:
+        return self._rig.now_ns() // self._factor
+
+    def wait_until(self, t_ns: int) -> bool:
+        return self._rig.wait_until(t_ns * self._factor)
+
+    def observe(self) -> Observation:
+        return self._observation(self._rig.observe())
+
+    def apply(self, action: Action) -> Applied:
+        return self._applied(self._rig.apply(tuple(_change(one, self._longer) for one in action)))
+
+    def install(self, programs: Sequence[Program]) -> None:
+        self._rig.install(programs)
+
+    def flows_done(self) -> int:
+        return self._rig.flows_done()
+
+    def last_hosts(self) -> HostReading | None:
+        reading = self._rig.last_hosts()
+        if reading is None:
+            return None
+        return HostReading(reading.t_ns // self._factor, self._values("host", reading.values))
+
+    def finish(self, observer: Observer) -> Outcome:
+        outcome = self._rig.finish(_TrialTime(observer, self))
+        flows, sampled = outcome.flows, outcome.sampled_flows
+        return replace(
+            outcome,
+            flows=replace(
+                flows, sent_ns=self._shorter(flows.sent_ns), end_ns=self._shorter(flows.end_ns)
+            ),
+            hosts=self._samples("host", outcome.hosts),
+            events=[replace(event, t_ns=event.t_ns // self._factor) for event in outcome.events],
+            sampled_flows=None if sampled is None else self._samples("flow", sampled),
+            acked=None if outcome.acked is None else self._samples("flow", outcome.acked),
+        )
+
+    def _applied(self, applied: Applied) -> Applied:
+        changes = tuple(_change(one, self._shorter) for one in applied.changes)
+        return Applied(applied.t_ns // self._factor, changes)
+
+    def _observation(self, seen: Observation) -> Observation:
+        took_ns = seen.took_ns
+        if took_ns is not None:
+            # rounded up, and a ns more for the start that is rounded down
+            took_ns = np.where(took_ns == MISSING, MISSING, took_ns // self._factor + 2)
+        return Observation(
+            t_ns=seen.t_ns // self._factor,
+            age_ns=self._shorter(seen.age_ns),
+            values={key: self._value(key, array) for key, array in seen.values.items()},
+            settings={
+                knob: {
+                    name: self._shorter(array) if (knob, name) in _SETTINGS else array
+                    for name, array in columns.items()
+                }
+                for knob, columns in seen.settings.items()
+            },
+            taken_ns=None if seen.taken_ns is None else seen.taken_ns // self._factor,
+            taken_by={key: array // self._factor for key, array in seen.taken_by.items()},
+            took_ns=took_ns,
+        )
+
+    def _samples(self, scope: Scope, samples: Samples) -> Samples:
+        return Samples(samples.t_ns // self._factor, self._values(scope, samples.values))
+
+    def _values(self, scope: Scope, values: Mapping[str, _Array]) -> dict[str, _Array]:
+        keys = {signal.name: signal.key for signal in recorded(scope)}
+        return {name: self._value(keys.get(name, name), array) for name, array in values.items()}
+
+    def _value(self, key: str, array: _Array) -> _Array:
+        if key in _TIMES:
+            return self._shorter(array)
+        return self._longer(array) if key in _RATES else array
+
+    def _shorter(self, array: _Array) -> _Array:
+        """Divide times by the factor; what is missing stays so."""
+        return np.where(array == MISSING, MISSING, array // self._factor)
+
+    def _longer(self, array: _Array) -> _Array:
+        return np.where(array == MISSING, MISSING, array * self._factor)
+
+
+class _TrialTime:
+    """Passes the rig's readings on in the trial's time."""
+
+    def __init__(self, observer: Observer, rig: _DilatedRig) -> None:
+        self._observer = observer
+        self._rig = rig
+
+    def observed(self, observation: Observation) -> None:
+        self._observer.observed(self._rig._observation(observation))
+
+    def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
+        observed_ns, decided_ns = (t_ns // self._rig._factor for t_ns in (observed_ns, decided_ns))
+        self._observer.applied(observed_ns, decided_ns, self._rig._applied(applied))
+
+
+def _change(change: Change, turned: Any) -> Change:
+    """Return a change with its durations turned into another time."""
+    values = {
+        name: turned(array) if (change.knob, name) in _SETTINGS else array
+        for name, array in change.values.items()
+    }
+    return Change(change.knob, change.targets, values)

@@ -1,0 +1,83 @@
+"""The memory of a trial's guest, and whether the machine has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestration.core.errors import NotReadyError
+from orchestration.core.topology import Testbed
+from orchestration.core.trial import TrialSpec
+from orchestration.kernel.boot import memory_dir
+
+_MEBIBYTE = 1 << 20
+_GUEST_BYTES = 1024 * _MEBIBYTE
+_HOST_BYTES = 8 * _MEBIBYTE
+# Of a host whose NIC makes the packets: it has no sockets (`closloop bench run fabric-size`).
+_NIC_HOST_BYTES = 2 * _MEBIBYTE
+_FLOW_BYTES = 16 * 1024
+# Memory per reading, in the loop, the table and the table's file: five numbers a queue, and four a
+# host at each tenth reading. Likewise per decision.
+_QUEUE_READING_BYTES = 128
+_HOST_READING_BYTES = 16
+_QUEUE_DECISION_BYTES = 152
+# Python's objects around the arrays of one reading or decision.
+_OBJECTS_BYTES = 2048
+# Of a switch's flowlet table: struct cl_entry, and its number among those in use.
+_ENTRY_BYTES = 36
+
+
+def guest_memory_bytes(
+    testbed: Testbed, flows: int = 0, readings: int = 0, decisions: int = 0, *, roce: bool = False
+) -> int:
+    """Return the memory that a guest is given. The guest takes only what it touches.
+
+    `readings` and `decisions` are the most that a trial makes; `roce` says that no host speaks TCP.
+    """
+    queues, hosts = len(testbed.queues), len(testbed.hosts)
+    host_bytes = _NIC_HOST_BYTES if roce else _HOST_BYTES
+    fabric = _GUEST_BYTES + host_bytes * hosts + _FLOW_BYTES * flows
+    reading = _OBJECTS_BYTES + _QUEUE_READING_BYTES * queues + _HOST_READING_BYTES * hosts
+    decision = _OBJECTS_BYTES + _QUEUE_DECISION_BYTES * queues
+    return fabric + reading * readings + decision * decisions
+
+
+def _without_tcp(trial: TrialSpec, testbed: Testbed) -> bool:
+    return trial.host.is_roce and not testbed.classes  # a class may have another control
+
+
+def trial_memory_bytes(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+    """Return the memory for a trial's guest. Flows may last until the end of the drain."""
+    lasts_ns = trial.duration_ns + trial.drain_ns
+    readings = lasts_ns // trial.sample_period_ns
+    decisions, roce = lasts_ns // trial.action_period_ns, _without_tcp(trial, testbed)
+    memory_bytes = guest_memory_bytes(testbed, flows, readings, decisions, roce=roce)
+    if trial.load_balancing.kind == "flowlets":
+        memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
+    return memory_bytes
+
+
+def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+    """Return the memory for a trial's guest, in bytes.
+
+    Raises NotReadyError if the machine does not have that much.
+    """
+    memory_bytes = trial_memory_bytes(trial, testbed, flows)
+    readings = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns
+    try:
+        memory_dir(memory_bytes)
+    except NotReadyError as error:
+        roce = _without_tcp(trial, testbed)
+        records_bytes = memory_bytes - guest_memory_bytes(testbed, flows, roce=roce)
+        end = (
+            f"; of it {records_bytes // _MEBIBYTE} MiB for up to {readings:,} "
+            f"readings of {len(testbed.queues):,} queues"
+        )
+        more = "; fewer readings need less: a longer sample_period, a shorter drain"
+        raise NotReadyError(one.with_end(end, more) for one in error.problems) from error
+    return memory_bytes
+
+
+def require_guests(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError without memory for `jobs` guests at once, before their flows."""
+    roce = bool(trials) and all(_without_tcp(trial, testbed) for trial in trials)
+    memory_dir(jobs * guest_memory_bytes(testbed, roce=roce))

@@ -1,0 +1,288 @@
+"""Programs that a rack's Linux switches run while a trial does: choice of paths, flow tables.
+
+Their agents' parts are orchestration/agent/linux_switch/paths.py and flow_table.py. Only switches
+with several ports towards a destination choose paths; all others have no flowlets. Flows are counted
+here, as on the emulated backend (collectors/readers/flows.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from collectors.bpf.compile import ENTRY_BITS, flow_table_object, path_choice_object
+from collectors.readers.flows import FlowCounts, queue_numbers
+from inventory.rack import Rack
+from inventory.routing import next_hops
+from orchestration.agent.bpf.elf import Program, read_program
+from orchestration.backends.common.rig import KnobSettings
+from orchestration.backends.hardware.readiness import raise_problems
+from orchestration.core.errors import TrialError
+from orchestration.core.knobs import FLOWLET_TIMEOUT
+from orchestration.core.load_balancing import (
+    ECMP,
+    MOST_TIMEOUT_NS,
+    LoadBalancingSpec,
+    balancing_facts,
+    stream_of,
+)
+from orchestration.core.records import Ints
+from orchestration.core.signals import BALANCING_KEYS, wants_flow_table
+from orchestration.core.trial import TrialSpec
+from orchestration.device.client import Fleet, gather
+from orchestration.device.errors import DeviceError
+from tuners.registry import create
+
+_PATHS, _TABLES = "paths", "flowtable"  # the agent's services
+_PROVISION = "run `closloop provision` on the inventory"
+# A carrier that is lost takes a port out of the kernel's own choice, too: what its hash sends there
+# would otherwise wait for a neighbour, and never come to the program.
+SETTINGS = {"net/ipv4/conf/all/ignore_routes_with_linkdown": "1"}
+
+
+def chooses(trial: TrialSpec) -> bool:
+    """Return whether switches choose paths in a trial, other than by the hash of the flow."""
+    return trial.load_balancing.kind != ECMP.kind
+
+
+def choosers(rack: Rack) -> list[str]:
+    """Return the switches that have several ports towards a destination."""
+    return [name for name in rack.testbed.switches if _choices(rack, name)]
+
+
+def path_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that the choice of paths needs, by switch."""
+    return dict.fromkeys(choosers(rack) if any(map(chooses, trials)) else (), (_PATHS,))
+
+
+def table_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that flow tables need, by switch."""
+    return dict.fromkeys(_keepers(rack) if _wants_tables(trials) else (), (_TABLES,))
+
+
+def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every switch that is to choose paths and does not run Linux."""
+    asked = next((one.load_balancing for one in trials if chooses(one)), ECMP)
+    raise_problems(
+        f"switches cannot do load balancing by {asked.kind}",
+        [
+            f"{name}: runs SONiC, no release of which chooses other than by the flow"
+            for name in (choosers(rack) if asked != ECMP else ())
+            if rack.access[name].platform == "sonic"
+        ],
+        "use `load_balancing: ecmp`, or Linux switches",
+    )
+
+
+def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every switch, if one cannot choose paths as the trials ask.
+
+    The agents load the program and end it again: no packet is sent another way. That they run Linux
+    was checked before (`check_platforms`).
+    """
+    asked = list(dict.fromkeys(one.load_balancing for one in trials if chooses(one)))
+    if not asked:
+        return
+    problems = []
+    most = max(asked, key=lambda spec: spec.entries)
+    requests = {
+        name: (fleet.agents[name], ("paths.try", _path_program(rack, name, most)))
+        for name in choosers(rack)
+    }
+    for name, answer in gather(requests).items():
+        if isinstance(answer, DeviceError):
+            problems.append(answer.problems[0].line)
+        else:
+            problems += _missing(rack, name, answer)
+    raise_problems(
+        f"switches cannot do load balancing by {asked[0].kind}",
+        problems,
+        f"leave out `load_balancing`, or {_PROVISION} if routes are missing",
+    )
+
+
+class Balancing:
+    """The choice of paths of one trial, with each switch's flowlet timeout."""
+
+    def __init__(self, rack: Rack, fleet: Fleet, trial: TrialSpec) -> None:
+        testbed, spec = rack.testbed, trial.load_balancing
+        self._rack, self._fleet, self._spec, self._seed = rack, fleet, spec, trial.seed
+        self._choosers = choosers(rack)
+        self._places = {name: place for place, name in enumerate(testbed.switches)}
+        preset = [[spec.timeout_ns(testbed.device[name].tier)] for name in testbed.switches]
+        values = np.array(preset, dtype=np.int64)
+        self.timeouts = KnobSettings(FLOWLET_TIMEOUT, testbed, values, self._set)
+        self._last = np.zeros((len(testbed.switches), len(BALANCING_KEYS)), dtype=np.int64)
+        self.is_by_flowlet = spec.kind == "flowlets"
+
+    def begin(self) -> None:
+        """Choose paths from now on. Raises DeviceError, or TrialError for routes that lack."""
+        (timeouts,) = self.timeouts.known.values()
+        answers = self._fleet.ask(
+            "paths.begin",
+            {
+                name: {
+                    **_path_program(self._rack, name, self._spec),
+                    "stream": stream_of(self._seed, self._places[name]),
+                    # under spray, how long a flow's last port is remembered to count reroutes
+                    "timeout_ns": int(timeouts[self._places[name]]) or MOST_TIMEOUT_NS,
+                    "route_by": self._spec.route_by,
+                    "spray": self._spec.kind == "spray",
+                }
+                for name in self._choosers
+            },
+        )
+        lack = [text for name, said in answers.items() for text in _missing(self._rack, name, said)]
+        if lack:
+            raise TrialError("; ".join(lack), _PROVISION)
+
+    def values(self) -> dict[str, Ints]:
+        """Read the signals of all switches, arrays (switches,) by key. Raises DeviceError."""
+        found = self._fleet.ask("paths.read", {name: {} for name in self._choosers})
+        self._last = np.zeros_like(self._last)
+        for name, row in found.items():
+            self._last[self._places[name]] = [int(value) for value in row]
+        return dict(zip(BALANCING_KEYS, self._last.T, strict=True))
+
+    def _set(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        """Set timeouts; return those that the switches then have. The others have no flowlets."""
+        wanted = dict(zip(switches.tolist(), timeouts_ns.ravel().tolist(), strict=True))
+        asked = {
+            name: {"timeout_ns": wanted[self._places[name]]}
+            for name in self._choosers
+            if self._places[name] in wanted
+        }
+        for name, said in self._fleet.ask("paths.set", asked).items():
+            wanted[self._places[name]] = int(said["timeout_ns"])
+        return np.array([[wanted[place]] for place in switches.tolist()], dtype=np.int64)
+
+    def end(self) -> None:
+        """Leave paths to the switches again."""
+        self._fleet.ask("paths.end", {name: {} for name in self._choosers})
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts and findings for the trial's record, of the last reading."""
+        flowlets, reroutes, _, overflows = self._last.T.tolist()
+        by_switch = dict(zip(self._places, overflows, strict=True))
+        facts = balancing_facts(sum(flowlets), sum(reroutes), by_switch)
+        facts["load_balancing"]["switches"] = self._choosers
+        return facts
+
+
+def _path_program(rack: Rack, device: str, spec: LoadBalancingSpec) -> dict[str, Any]:
+    made = path_choice_object(spec.entries.bit_length() - 1)
+    return _loadable(rack, device, read_program(made.read_bytes(), maps=("prefixes",)))
+
+
+def _loadable(rack: Rack, device: str, program: Program) -> dict[str, Any]:
+    """Return what a switch's agent needs to load a program."""
+    return {"program": program.to_json(), "interfaces": list(rack.access[device].interfaces)}
+
+
+def _choices(rack: Rack, device: str) -> set[frozenset[str]]:
+    """Return the sets of interfaces among which a switch is to choose."""
+    several = (ports for ports in next_hops(rack.testbed)[device].values() if len(ports) > 1)
+    return {frozenset(map(rack.interface, ports)) for ports in several}
+
+
+def _missing(rack: Rack, device: str, said: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return in words the choices that a switch's routes lack; `said` has ports by prefix."""
+    have = {frozenset(map(str, ports)) for ports in said.values()}
+    lacks = sorted(" and ".join(sorted(ports)) for ports in _choices(rack, device) - have)
+    return [f"{device}: has no route by {ports} at once" for ports in lacks]
+
+
+def _wants_tables(trials: Iterable[TrialSpec]) -> bool:
+    return any(wants_flow_table(create(trial.tuner).observes) for trial in trials)
+
+
+def check_tables(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every switch, if one cannot keep a flow table that trials need.
+
+    The agents attach the program and take it away again.
+    """
+    if not _wants_tables(trials):
+        return
+    keepers = _keepers(rack)
+    problems = [
+        f"{name}: is a SONiC switch, whose ASIC forwards packets past any program"
+        for name in rack.testbed.switches
+        if name not in keepers
+    ]
+    asked = {
+        name: (fleet.agents[name], ("table.try", _table_program(rack, name)))
+        for name in keepers
+        if not problems
+    }
+    problems += [
+        said.problems[0].line for said in gather(asked).values() if isinstance(said, DeviceError)
+    ]
+    raise_problems(
+        "a tuner looks at flows, and switches keep no flow table",
+        problems,
+        "run it emulated, or here with a checkpoint that needs none, as pet-without-flows-dcqcn-1",
+    )
+
+
+class RackFlowTables:
+    """The flow tables of one trial."""
+
+    def __init__(self, rack: Rack, fleet: Fleet, trial: TrialSpec) -> None:
+        self._rack, self._fleet = rack, fleet
+        testbed, addresses = rack.testbed, rack.addresses.nics
+        hosts = {
+            socket.inet_aton(addresses[port.index]): number
+            for number, host in enumerate(testbed.hosts)
+            for port in testbed.ports_of[host]
+        }
+        self._flows = FlowCounts(hosts, len(testbed.queues), trial.samples_per_action)
+
+    def begin(self) -> None:
+        """Keep tables from now on. Raises DeviceError."""
+        rack, keepers = self._rack, _keepers(self._rack)
+        answers = self._fleet.ask(
+            "table.begin", {name: _table_program(rack, name) for name in keepers}
+        )
+        for name, indices in answers.items():
+            index = dict(zip(rack.access[name].interfaces, map(int, indices), strict=True))
+            mine = [queue for queue in rack.testbed.queues if queue.device == name]
+            places = [
+                (index[rack.interface(rack.testbed.ports[queue.index])], queue.klass)
+                for queue in mine
+            ]
+            first = rack.testbed.queues.index(mine[0])
+            self._flows.numbers[name] = queue_numbers(places) + first
+
+    def values(self) -> dict[str, Ints]:
+        """Count the flows of the last slots, arrays (queues,) by key. Raises DeviceError."""
+        return vars(self._flows.read(self._ask))
+
+    def _ask(self, due: dict[str, bool]) -> dict[str, dict[str, Any]]:
+        answers = self._fleet.ask("table.read", dict.fromkeys(self._flows.numbers, due))
+        return {
+            name: {**said, "rows": base64.b64decode(said["rows"])} for name, said in answers.items()
+        }
+
+    def end(self) -> None:
+        """Keep no tables any more."""
+        self._fleet.ask("table.end", {name: {} for name in self._flows.numbers})
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the trial's record."""
+        own = {
+            "entries_per_switch": 1 << ENTRY_BITS,
+            "flows_of_others": self._flows.flows_of_others,
+        }
+        return {"flow_table": {**self._flows.facts(), **own}}
+
+
+def _keepers(rack: Rack) -> list[str]:
+    return [name for name in rack.testbed.switches if rack.access[name].platform == "linux"]
+
+
+def _table_program(rack: Rack, device: str) -> dict[str, Any]:
+    return _loadable(rack, device, read_program(flow_table_object(on_a_rack=True).read_bytes()))

@@ -1,0 +1,117 @@
+"""One attempt at a trial on a rack: devices prepared, the loop run, everything put back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inventory.rack import shapers_late_ns
+from orchestration.backends.common.dilation import (
+    dilated,
+    stretched,
+    stretched_schedule,
+    unscalable,
+)
+from orchestration.backends.common.linux import absent_settings
+from orchestration.backends.common.realtime import on_this_machine, watch_for
+from orchestration.backends.hardware.agents import RackAgents, services_for, switches_of
+from orchestration.backends.hardware.facts import expected_settings, rack_facts, source_findings
+from orchestration.backends.hardware.readiness import check_sources
+from orchestration.backends.hardware.rig import HardwareRig
+from orchestration.backends.hardware.safety.limits import ChangeLimiter, CorridorWatch
+from orchestration.backends.hardware.settings import Controls, Settings
+from orchestration.backends.hardware.switch_programs import (
+    Balancing,
+    RackFlowTables,
+    check_platforms,
+    chooses,
+)
+from orchestration.backends.hardware.watches import LinkWatch, NicWatch
+from orchestration.core.knobs import ECN
+from orchestration.core.ports import TrialRun
+from orchestration.core.records import SHAPERS_LATE, TrialRecord
+from orchestration.core.signals import wants_flow_table
+from orchestration.session import run_trial
+from traffic.drivers import rack_programs
+from traffic.drivers.rack import RackTraffic
+from tuners.registry import create
+
+
+def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
+    """Run a trial once; in any case restore every device that can be reached.
+
+    Raises TrialError, DeviceError, and ControllerSlept if this machine slept meanwhile.
+    """
+    rack, trial = agents.rack, run.trial
+    tuner = run.tuner or create(trial.tuner)
+    # what devices are told, in the clock's time
+    told = stretched(trial)
+    controls = Controls(rack, trial)
+    settings = Settings(rack, told, controls.names)
+    rack_programs.check_drivers(trial, run.testbed)
+    check_platforms(rack, [trial])
+    with (
+        agents.open(rack_programs.services_for(trial), services_for(rack, [trial])) as fleet,
+        agents.guard(fleet, trial, settings.names()) as guard,
+        LinkWatch(rack, fleet),
+    ):
+        controls.begin(fleet)
+        absent = settings.write(fleet)
+        clocks = fleet.clocks()
+        nics = NicWatch(rack, fleet)
+        nics.start()
+        later = stretched_schedule(run.schedule, trial.scale)
+        promptly = on_this_machine()
+        traffic = RackTraffic(told, rack, later, fleet, controls.names, promptly=promptly)
+        guard.tick()
+        traffic.connect(clocks)
+        guard.tick()
+        switches = switches_of(rack)
+        interval_ns = rack.safety.min_change_interval_ns
+        limiter = ChangeLimiter(ECN, len(run.testbed.queues), interval_ns)
+        corridor = CorridorWatch(rack.testbed, rack.safety.corridor)
+        paths = Balancing(rack, fleet, told) if chooses(trial) else None
+        watched = wants_flow_table(tuner.observes)
+        flows = RackFlowTables(rack, fleet, told) if watched else None
+        rig = HardwareRig(
+            rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths, flows
+        )
+        check_sources(switches, {trial.tuner.name: tuner} if run.tuner is None else {})
+        try:
+            with watch_for(trial) as watch:
+                record = run_trial(dilated(rig, trial.scale), tuner, run)
+            nics.finish()
+            controls.finish(fleet)
+        finally:
+            traffic.stop()
+        balancing = paths.facts() if paths else {}
+        findings = [
+            *absent_settings(absent),
+            *source_findings(switches, told.sample_period_ns),
+            *rig.read_back.findings(),
+            *controls.findings(),
+            *balancing.get("findings", ()),
+            *watch.findings(),
+            *unscalable(trial),
+        ]
+        facts = {
+            **record.facts,
+            **rack_facts(rack, fleet, clocks, rig, switches),
+            "changes_held_back": limiter.held_back,
+            "changes_superseded": limiter.superseded,
+            "settings_absent": absent,
+            "read_back": rig.read_back.facts(),
+            "expected": expected_settings(switches),
+            "nics": nics.facts(),
+            "peak_queue_bytes": rig.peaks(),
+            **watch.facts(),
+            **controls.facts(),
+            **({SHAPERS_LATE: shapers_late_ns(rack.scale)} if rack.scale > 1 else {}),
+            **balancing,
+            **(flows.facts() if flows else {}),
+        }
+    findings += guard.findings()
+    findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
+    findings += [
+        {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
+    ]
+    return replace(record, facts={**facts, **guard.facts(), "findings": findings})

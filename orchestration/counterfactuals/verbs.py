@@ -1,0 +1,105 @@
+"""`closloop whatif`, one trial with one decision changed, and `closloop credit`, many of them."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestration.cli.options import verb
+from orchestration.cli.run import Running
+from orchestration.cli.terminal import Phases, print_json
+from orchestration.counterfactuals.question import CreditRequest, Question
+from orchestration.run.own_process import spare_threads
+
+_NOT_THE_SAME = 1
+PAGE_FILE, CSV_FILE, JSON_FILE = "credit.html", "credit.csv", "credit.json"
+
+
+@verb()
+def whatif(*, question: Question, running: Running) -> None:
+    """Replay a trial to the bit with one decision changed: what did it do to every flow?
+
+    Exit code: 0 done, 1 a trial failed, or --verify found a difference, 2 bad input,
+    130 interrupted.
+
+    Examples: closloop whatif runs/quickstart --trial 'secn1-r1-*' --at 0ns --queue leaf1:eth0
+    --set kmin=20KB
+
+    closloop whatif runs/a/acc-r1-0f2975e3ff --at 2ms --queue spine1:eth0 --set kmin=1KB
+    --then tuner --verify
+    """
+    spare_threads()
+
+    from orchestration.campaign.expand import load_campaign
+    from orchestration.counterfactuals.ask import answer, prepare
+    from orchestration.counterfactuals.printed import answer_blocks, answer_to_json
+    from orchestration.render.terminal import show
+
+    asked = prepare(question, running.out, fresh=running.fresh)
+    for note in asked.replay.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"campaign: {asked.replay.file}", err=True)
+    summary = running.run(load_campaign(asked.replay.file))
+    if summary.failed:
+        running.show(summary)
+        raise typer.Exit(summary.exit_code)
+    found = answer(asked, summary.folder)
+    if running.as_json:
+        print_json(answer_to_json(found, question.most))
+    else:
+        show(*answer_blocks(found, question.most))
+        typer.echo(
+            f"more: closloop compare {asked.decisions.trial.folder} {found.trial.folder}", err=True
+        )
+    raise typer.Exit(_NOT_THE_SAME if found.verified else summary.exit_code)
+
+
+@verb()
+def credit(*, request: CreditRequest, running: Running) -> None:
+    """Does a tuner's reward rank its decisions as flows' completion does?
+
+    Tries other settings in place of some decisions, one at a time; each costs one trial. The same
+    command goes on after Ctrl-C.
+
+    Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 130 interrupted.
+
+    Examples: closloop credit runs/counterfactuals --trial 'graphcc-*'
+
+    closloop credit runs/a/acc-r1-0f2975e3ff --decisions 10 --then tuner --json
+    """
+    spare_threads()
+
+    from orchestration.campaign.expand import load_campaign
+    from orchestration.counterfactuals.credit import measure, plan_credit
+    from orchestration.counterfactuals.printed import (
+        credit_blocks,
+        credit_csv,
+        credit_page,
+        credit_to_json,
+    )
+    from orchestration.render.html import replace_file
+    from orchestration.render.json import json_text
+    from orchestration.render.terminal import show
+
+    plan = plan_credit(request, running.out, fresh=running.fresh)
+    typer.echo(f"campaign: {plan.replay.file}", err=True)
+    with Phases() as phases:
+        phases.phase(f"Reading {len(plan.cases)} counterfactuals")
+        campaign = load_campaign(plan.replay.file)
+    summary = running.run(campaign)
+    with Phases() as phases:
+        phases.phase("Ranking")
+        found = measure(plan, summary.folder)
+    data = credit_to_json(found)
+    texts = {
+        PAGE_FILE: credit_page(found, request.most),
+        CSV_FILE: credit_csv(found),
+        JSON_FILE: json_text(data) + "\n",
+    }
+    for name, text in texts.items():
+        replace_file(summary.folder / name, text)
+    if running.as_json:
+        print_json(data)
+    else:
+        show(*credit_blocks(found, request.most))
+    typer.echo(f"page: {summary.folder / PAGE_FILE}, {CSV_FILE} and {JSON_FILE}", err=True)
+    raise typer.Exit(_NOT_THE_SAME if found.differing else summary.exit_code)
