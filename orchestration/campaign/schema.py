@@ -35,7 +35,6 @@ from orchestration.core.capabilities import GROUP, backends, capabilities
 from orchestration.core.trial import (
     FORMER_BACKENDS,
     STRATA,
-    BackendName,
     Draw,
     Scalar,
 )
@@ -45,7 +44,7 @@ from traffic.drivers.programs import DRIVERS, known, option_units
 ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
-def check_backend(name: str) -> BackendName:
+def check_backend(name: str) -> str:
     """Return `name` as a backend's name; raise ValueError if campaigns cannot run on it.
 
     A name of version 0.1 is accepted with a FutureWarning.

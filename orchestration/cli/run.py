@@ -30,7 +30,6 @@ from orchestration.core.problems import of_value, told
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
-    from orchestration.core.trial import BackendName
     from orchestration.run.checked import CheckedCampaign
     from orchestration.run.executors import Place
     from orchestration.run.runner import Summary
@@ -216,7 +215,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     return made
 
 
-def backend_named(name: str) -> BackendName:
+def backend_named(name: str) -> str:
     """Return a valid backend name. Raises InputError for a backend that runs nothing."""
     from orchestration.campaign.schema import check_backend
 

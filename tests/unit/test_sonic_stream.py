@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.agent.sonic import stream
-from orchestration.agent.sonic import stream as sonic_stream
 from orchestration.agent.sonic.ipfix import records, templates
 from orchestration.agent.sonic.stream import DepthStream, RecordClock
 from orchestration.virtual_rack import sonic_telemetry
@@ -140,7 +139,7 @@ class Pipe:
 
 def stream_of(monkeypatch, fields, cell_bytes=192, **row):
     pipe = Pipe()
-    monkeypatch.setattr(sonic_stream.genetlink, "subscribe", lambda *_: pipe)
+    monkeypatch.setattr(stream.genetlink, "subscribe", lambda *_: pipe)
     at(monkeypatch, 99 * S, 999 * S)
     config = template_message(300, iter(fields)).decode(errors="surrogateescape")
     said = {
@@ -168,11 +167,11 @@ def datagram(observed_ns, *values):
 
 
 def at(monkeypatch, monotonic_ns, wall_ns):
-    monkeypatch.setattr(sonic_stream.time, "monotonic_ns", lambda: monotonic_ns)
-    monkeypatch.setattr(sonic_stream.time, "time_ns", lambda: wall_ns)
+    monkeypatch.setattr(stream.time, "monotonic_ns", lambda: monotonic_ns)
+    monkeypatch.setattr(stream.time, "time_ns", lambda: wall_ns)
 
 
-BYTES, CELLS = sonic_stream.DEPTH_BYTES, sonic_stream.DEPTH_CELLS
+BYTES, CELLS = stream.DEPTH_BYTES, stream.DEPTH_CELLS
 
 
 def test_labels_lead_to_queues_and_cells_become_bytes(monkeypatch):

@@ -1,6 +1,6 @@
 """What a trial sets in the kernels of a rack: settings, and DCTCP as a program where hosts lack it.
 
-The program's part on agents is orchestration/agent/readers/control.py. A campaign says `dctcp` on
+The program's part on agents is orchestration/agent/host/dctcp.py. A campaign says `dctcp` on
 each backend; which hosts have it by a program stands in the trial's facts (docs/hardware.md).
 """
 

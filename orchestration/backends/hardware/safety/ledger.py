@@ -289,7 +289,7 @@ class Part:
     """An open run that was on this rack.
 
     A run belongs to the devices that it was on, not to a file's name or place. A device is
-    recognised by the identity in its snapshot (`agent.identity`), so a run is found again with an
+    recognised by the identity in its snapshot (`safety.identity`), so a run is found again with an
     inventory that was moved, copied, edited or is another one of the same rack, and is not found
     with another rack's. Where an identity is not known (snapshots of closloop 0.2.0, devices that
     do not answer), the device of that name is meant if the run had this very inventory, by its
