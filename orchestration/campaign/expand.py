@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,7 @@ from orchestration.core import plugins
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.congestion import roce_controls
-from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
-from orchestration.core.load_balancing import MOST_TIMEOUT_NS
 from orchestration.core.repeats import RepeatRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
@@ -39,7 +37,6 @@ from orchestration.core.trial import (
     TunerSpec,
     of_repeat,
 )
-from orchestration.core.units import format_duration
 from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
 
@@ -251,48 +248,3 @@ def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
 
 def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
     return {TUNER: tuner.called, **cell.labels}
-
-
-def with_scale(campaign: Campaign, factor: int) -> Campaign:
-    """Return the campaign with `factor` as its trials' scale. They are other trials, by their ids.
-
-    Raises InputError for what cannot be scaled.
-    """
-    for trial in campaign.trials if factor > 1 else ():
-        _check(campaign, trial, factor)
-    return replace(
-        campaign, trials=tuple(replace(trial, scale=factor) for trial in campaign.trials)
-    )
-
-
-def in_words(campaign: Campaign) -> str:
-    """Return a sentence on a scaled campaign; "" for any other."""
-    first = campaign.trials[0]
-    if first.scale == 1:
-        return ""
-    least = format_duration(first.duration_ns * first.scale)
-    most = format_duration((first.duration_ns + first.drain_ns) * first.scale)
-    return (
-        f"scale {first.scale}: rates are 1/{first.scale} of the testbed's, and a trial of "
-        f"{format_duration(first.duration_ns)} takes {least}, to {most} with its drain; all times "
-        "in results are divided by the scale again"
-    )
-
-
-def _check(campaign: Campaign, trial: TrialSpec, factor: int) -> None:
-    name, paths = str(campaign.path), trial.load_balancing
-    if trial.host.roce is not None:
-        raise InputError.single(
-            name,
-            "flows of RoCE NICs cannot be scaled: their parameters are rates and microseconds",
-            "use a congestion control of TCP, or run it on an unscaled rack or in virtual time",
-        )
-    timeout_ns = max(paths.edge_timeout_ns, paths.aggregation_timeout_ns)
-    if paths.kind == "flowlets" and timeout_ns * factor > MOST_TIMEOUT_NS:
-        raise InputError.single(
-            name,
-            f"scaled by {factor}, a flowlet timeout of {format_duration(timeout_ns)} is "
-            f"{format_duration(timeout_ns * factor)}, and switches take at most "
-            f"{format_duration(MOST_TIMEOUT_NS)}",
-            "use a smaller scale with fewer hosts, or a shorter timeout",
-        )

@@ -181,7 +181,7 @@ def on_rack(campaign: Campaign, rack: RackAccess | None) -> Campaign:
     if rack is None:
         return campaign
     from inventory.ansible import load_rack
-    from orchestration.campaign.expand import in_words, with_scale
+    from orchestration.campaign.scale import in_words, with_scale
 
     made = with_scale(campaign, load_rack(rack.inventory).scale)
     if text := in_words(made):
@@ -197,7 +197,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     if text is None:
         return campaign
     from orchestration.backends.emulated.forwarding import chosen_scale
-    from orchestration.campaign.expand import in_words, with_scale
+    from orchestration.campaign.scale import in_words, with_scale
     from orchestration.core.capabilities import capabilities
 
     if not campaign.trials[0].clock:

@@ -179,9 +179,9 @@ def test_a_new_counter_is_its_declaration_and_a_reader_in_each_backend_that_has_
         replace(
             copy,
             f"{MODEL}/signals.py",
-            '    Signal(\n        "qlen_mean_bytes",',
+            '    _queue(\n        "qlen_mean_bytes",',
             '    Signal("sent_twice", "queue", "B", "a counter", cumulative=True, since=2),\n'
-            '    Signal(\n        "qlen_mean_bytes",',
+            '    _queue(\n        "qlen_mean_bytes",',
         ),
         replace(
             copy,

@@ -18,7 +18,8 @@ from orchestration.backends.common.dilation import (
     unscalable,
 )
 from orchestration.backends.hardware.readiness import check_same_fabric, check_scale
-from orchestration.campaign.expand import in_words, load_campaign, with_scale
+from orchestration.campaign.expand import load_campaign
+from orchestration.campaign.scale import in_words, with_scale
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import LoadBalancingSpec

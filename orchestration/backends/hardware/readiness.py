@@ -57,7 +57,7 @@ def check_scale(rack: Rack, trials: Iterable[TrialSpec]) -> None:
     if other:
         raise NotReadyError(
             f"rack {rack.name} is scaled by {rack.scale}, and the trials by {other[0]}",
-            "make them with its scale: see orchestration.campaign.expand.with_scale",
+            "make them with its scale: see orchestration.campaign.scale.with_scale",
         )
 
 

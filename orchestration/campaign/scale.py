@@ -1,0 +1,56 @@
+"""A campaign whose trials run at scaled rates, on a rack or a machine in real time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestration.campaign.expand import Campaign
+from orchestration.core.errors import InputError
+from orchestration.core.load_balancing import MOST_TIMEOUT_NS
+from orchestration.core.trial import TrialSpec
+from orchestration.core.units import format_duration
+
+
+def with_scale(campaign: Campaign, factor: int) -> Campaign:
+    """Return the campaign with `factor` as its trials' scale. They are other trials, by their ids.
+
+    Raises InputError for what cannot be scaled.
+    """
+    for trial in campaign.trials if factor > 1 else ():
+        _check(campaign, trial, factor)
+    return replace(
+        campaign, trials=tuple(replace(trial, scale=factor) for trial in campaign.trials)
+    )
+
+
+def in_words(campaign: Campaign) -> str:
+    """Return a sentence on a scaled campaign; "" for any other."""
+    first = campaign.trials[0]
+    if first.scale == 1:
+        return ""
+    least = format_duration(first.duration_ns * first.scale)
+    most = format_duration((first.duration_ns + first.drain_ns) * first.scale)
+    return (
+        f"scale {first.scale}: rates are 1/{first.scale} of the testbed's, and a trial of "
+        f"{format_duration(first.duration_ns)} takes {least}, to {most} with its drain; all times "
+        "in results are divided by the scale again"
+    )
+
+
+def _check(campaign: Campaign, trial: TrialSpec, factor: int) -> None:
+    name, paths = str(campaign.path), trial.load_balancing
+    if trial.host.roce is not None:
+        raise InputError.single(
+            name,
+            "flows of RoCE NICs cannot be scaled: their parameters are rates and microseconds",
+            "use a congestion control of TCP, or run it on an unscaled rack or in virtual time",
+        )
+    timeout_ns = max(paths.edge_timeout_ns, paths.aggregation_timeout_ns)
+    if paths.kind == "flowlets" and timeout_ns * factor > MOST_TIMEOUT_NS:
+        raise InputError.single(
+            name,
+            f"scaled by {factor}, a flowlet timeout of {format_duration(timeout_ns)} is "
+            f"{format_duration(timeout_ns * factor)}, and switches take at most "
+            f"{format_duration(MOST_TIMEOUT_NS)}",
+            "use a smaller scale with fewer hosts, or a shorter timeout",
+        )
