@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from closloop.campaigns import compare, plan, run
+    from inventory.rack import SwitchSystem
     from orchestration.analysis.metric import Metric
+    from orchestration.core.congestion import CongestionControl, Parameter
     from orchestration.core.errors import ClosloopError
     from orchestration.core.knobs import ECN, KNOBS, Column, Knob
     from orchestration.core.ports import Offer, Tuner
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from tuners.base import BaseTuner
     from tuners.contract import check_tuner
 
-API_VERSION = "1.1"
+API_VERSION = "1.2"
 
 # name -> where it is, and what it is called there
 _PLACES = {
@@ -40,6 +42,7 @@ _PLACES = {
     "ClosloopError": ("orchestration.core.errors", "ClosloopError"),
     "Column": ("orchestration.core.knobs", "Column"),
     "ECN": ("orchestration.core.knobs", "ECN"),
+    "CongestionControl": ("orchestration.core.congestion", "CongestionControl"),
     "EnvironmentSettings": ("orchestration.environment", "Settings"),
     "FLOW_TABLE": ("orchestration.core.signals", "FLOW_TABLE"),
     "FabricEnv": ("orchestration.environment", "FabricEnv"),
@@ -49,10 +52,12 @@ _PLACES = {
     "Metric": ("orchestration.analysis.metric", "Metric"),
     "Observation": ("orchestration.core.records", "Observation"),
     "Offer": ("orchestration.core.ports", "Offer"),
+    "Parameter": ("orchestration.core.congestion", "Parameter"),
     "Program": ("orchestration.core.records", "Program"),
     "SIGNALS": ("orchestration.core.signals", "SIGNALS"),
     "Setup": ("orchestration.core.records", "Setup"),
     "Signal": ("orchestration.core.signals", "Signal"),
+    "SwitchSystem": ("inventory.rack", "SwitchSystem"),
     "Tuner": ("orchestration.core.ports", "Tuner"),
     "check_tuner": ("tuners.contract", "check_tuner"),
     "compare": ("closloop.campaigns", "compare"),
@@ -73,6 +78,7 @@ __all__ = [
     "Change",
     "ClosloopError",
     "Column",
+    "CongestionControl",
     "EnvironmentSettings",
     "FabricEnv",
     "FabricParallelEnv",
@@ -80,9 +86,11 @@ __all__ = [
     "Metric",
     "Observation",
     "Offer",
+    "Parameter",
     "Program",
     "Setup",
     "Signal",
+    "SwitchSystem",
     "Tuner",
     "check_tuner",
     "compare",

@@ -34,7 +34,7 @@ from inventory.ansible_schema import (
 )
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
-from inventory.rack import Access, Rack
+from inventory.rack import Access, Rack, switch_system
 from inventory.schema import MAX_CLASSES
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from orchestration.core.errors import InputError, Problem
@@ -203,10 +203,11 @@ def _device_problems(
     if variables.closloop_dpu and not variables.closloop_pcc:
         remedy = "add closloop_pcc, the NIC's name in `rdma link`, like mlx5_0"
         yield document.problem(("closloop_dpu",), f"{name}: which NIC is not said", remedy)
-    if not tier and variables.closloop_platform == "sonic":
+    if not tier and variables.closloop_platform != Access.platform:
+        title = switch_system(variables.closloop_platform).title
         remedy = "remove closloop_platform, or move the device to the group of its tier"
         yield document.problem(
-            ("closloop_platform",), f"{name} is no switch, but runs SONiC", remedy
+            ("closloop_platform",), f"{name} is no switch, but runs {title}", remedy
         )
     if variables.closloop_nic == "roce" and not all(_rdma_devices(variables).values()):
         remedy = "add closloop_rdma_device, its name in `rdma link`, like mlx5_0"
@@ -322,10 +323,11 @@ def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Prob
 def _queue_problems(
     devices: Mapping[str, DeviceVariables], documents: Mapping[str, Document], testbed: Testbed
 ) -> Iterator[Problem]:
-    """Yield SONiC switches whose number of queues is not the number of traffic classes."""
+    """Yield switches whose number of queues is not the number of traffic classes."""
     for name, variables in devices.items():
         found, wanted = len(variables.closloop_queues), testbed.queues_per_port
-        if variables.closloop_platform == "sonic" and found != wanted:
+        is_linux = switch_system(variables.closloop_platform).is_linux
+        if not is_linux and found != wanted:
             what = f"{name} has {found} in closloop_queues, for {wanted} queues a port"
             remedy = "list the switch's queue number of each traffic class, like [3, 4]"
             yield documents[name].problem(("closloop_queues",), what, remedy)

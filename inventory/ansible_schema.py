@@ -19,11 +19,11 @@ from inventory.rack import (
     Corridor,
     Lacking,
     NicKind,
-    Platform,
     Safety,
+    switch_systems,
 )
 from inventory.schema import AnyFile, DeviceName
-from inventory.strictyaml import Duration, Rate, StrictModel, matching, must
+from inventory.strictyaml import Duration, Rate, StrictModel, matching, must, name_in
 from orchestration.core.problems import WrongValue
 
 PREFIX = "closloop_"
@@ -164,7 +164,7 @@ class DeviceVariables(StrictModel):
     ansible_connection: Annotated[Literal["ssh", "smart", "paramiko", "paramiko_ssh"], Plain] = (
         "ssh"
     )
-    closloop_platform: Platform = "linux"
+    closloop_platform: Annotated[str, name_in(switch_systems)] = Access.platform
     closloop_nic: NicKind = "plain"
     closloop_rdma_device: Annotated[str, _RDMA_DEVICE] = ""
     closloop_shape: Truth = False

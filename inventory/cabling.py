@@ -332,15 +332,10 @@ def _mtus(rack: Rack, survey: Survey) -> Iterator[_Found]:
 
 def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
     is_switch = rack.testbed.device[survey.device].kind == "switch"
-    if access.platform == "sonic":
-        if not survey.system.get("sonic"):
-            what = "is no SONiC switch: it has no /etc/sonic/sonic_version.yml"
-            yield "wrong", what, "correct closloop_platform, or the address"
-        if unfit := survey.system.get("unfit"):
-            yield "wrong", unfit, survey.system["unfit_remedy"]
-        if not {"redis-cli", "sonic-db-cli"} & set(survey.programs):
-            what = "has no redis-cli or sonic-db-cli"
-            yield "wrong", what, "install SONiC's database tools there"
+    if is_switch:
+        for what, remedy in access.system.survey_faults(survey):
+            yield "wrong", what, remedy
+    if not access.is_linux:
         return
     wanted = ["ip", "tc"] if is_switch else ["ip"]
     if access.nic == "roce":
@@ -357,7 +352,7 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
 
 
 def _rights(access: Access, survey: Survey) -> Iterator[_Found]:
-    enough = survey.is_root if access.platform == "sonic" else survey.may_change_qdiscs
+    enough = survey.may_change_qdiscs if access.is_linux else survey.is_root
     if not enough:
         who = f"{access.user} with sudo" if access.become else access.user
         what = f"{who} may not change its settings there"

@@ -6,15 +6,16 @@ ports in the operating system, and the limits of a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal
+from functools import cache, cached_property
+from typing import Any, Literal
 
 from inventory.addressing import DEFAULT_PREFIX, Addresses, rack_addresses
+from orchestration.core.plugins import load_declaration, offered
 from orchestration.core.topology import Link, Port, Testbed
 
-Platform = Literal["linux", "sonic"]
+SWITCHES = "closloop.switches"
 NicKind = Literal["plain", "roce"]
 # What a Linux device's kernel may lack: RED, per-flow round robin, congestion controls.
 Lacking = Literal["red", "fq", "dctcp", "cubic", "bbr"]
@@ -48,7 +49,7 @@ class Access:
     key_file: str = ""
     become: bool = False
     python: str = "python3"
-    platform: Platform = "linux"
+    platform: str = "linux"
     nic: NicKind = "plain"
     shape: bool = False
     interfaces: tuple[str, ...] = ()
@@ -59,9 +60,59 @@ class Access:
     dpu: str = ""
     lacks: tuple[Lacking, ...] = ()
 
+    @property
+    def system(self) -> SwitchSystem:
+        """The operating system of a switch; hosts run Linux."""
+        return switch_system(self.platform)
+
+    @property
+    def is_linux(self) -> bool:
+        """Whether ports, routes and queues are those of a Linux kernel."""
+        return self.system.is_linux
+
     def rdma_device(self, interface: str) -> str:
         """Return the RDMA device of an interface, "" if it has none."""
         return dict(zip(self.interfaces, self.rdma_devices, strict=False)).get(interface, "")
+
+
+@dataclass(frozen=True)
+class SwitchSystem:
+    """A switch's operating system, which an inventory names as `closloop_platform`.
+
+    It is offered in the entry-point group `closloop.switches`, ours and a user's alike.
+
+    `switch` returns, for a device of a rack, what reads and sets its queues
+    (`orchestration.backends.hardware.switches.Switch`).
+
+    With `is_linux`, ports, routes and queues are those of the switch's Linux kernel: it is
+    provisioned as every Linux switch is, may run programs, and is put back by its interfaces.
+    Without it, `desired` returns what provisioning sets, as arguments of the Ansible module
+    `sonic`; `rows` names what a trial may change there, and so what is put back; and
+    `closloop_queues` has the number of each class's queue. `survey_faults` returns what a
+    `cabling.Survey` of the device shows to be wrong, and the remedies.
+    """
+
+    title: str
+    switch: Callable[[Rack, str], Any]
+    is_linux: bool = True
+    desired: Callable[[Rack, str], dict[str, Any]] | None = None
+    rows: Callable[[Rack, str], list[str]] | None = None
+    survey_faults: Callable[[Any], Iterable[tuple[str, str]]] = lambda survey: ()
+
+    def __post_init__(self) -> None:
+        if not self.is_linux and (self.desired is None or self.rows is None):
+            raise TypeError(f"{self.title} is not Linux: it needs `desired` and `rows`")
+
+
+def switch_systems() -> list[str]:
+    """Return the names of the operating systems that switches can have."""
+    return list(offered(SWITCHES))
+
+
+@cache
+def switch_system(name: str) -> SwitchSystem:
+    """Return an operating system. Raises InputError if no package declares it."""
+    return load_declaration(name, SWITCHES, SwitchSystem)
 
 
 @dataclass(frozen=True)

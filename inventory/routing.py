@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.capabilities import mode_of
+from orchestration.core.congestion import NicPolicy
 from orchestration.core.records import Ints, Schedule
 from orchestration.core.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
 from orchestration.core.topology import Port, Testbed
-from orchestration.core.trial import ROCE_CONTROLS, PatternSpec, TrialSpec
+from orchestration.core.trial import HostSpec, PatternSpec, TrialSpec
 
 
 def next_hops(
@@ -189,9 +190,16 @@ def ignores_marks(testbed: Testbed, trial: TrialSpec) -> bool:
     return not any(map(mode_of(trial).may_answer_marks, flow_controls(testbed, trial)))
 
 
+def nic_policy(testbed: Testbed, host: HostSpec) -> NicPolicy | None:
+    """Return what the hosts' RoCE NICs are given of their congestion control, None without any."""
+    return None if host.roce is None else host.roce.policy(lambda: base_rtt_ns(testbed))
+
+
 def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
     """Return which flows are sent by RoCE NICs and not by TCP, shape (flows,)."""
-    patterns = [control in ROCE_CONTROLS for control in flow_controls(testbed, trial)]
+    roce = trial.host.roce
+    own = roce.control if roce is not None else None
+    patterns = [control == own for control in flow_controls(testbed, trial)]
     return np.array(patterns, dtype=bool)[schedule.klass]
 
 

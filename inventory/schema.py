@@ -12,6 +12,7 @@ from pydantic import Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import (
+    CongestionControlName,
     Document,
     Duration,
     Rate,
@@ -24,7 +25,6 @@ from inventory.strictyaml import (
 from inventory.switch_file import Switch
 from orchestration.core.errors import Problem
 from orchestration.core.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
-from orchestration.core.trial import CongestionControl
 
 _SHARE = must(
     lambda value: 0 < value <= 1, "a share of {:g} of the links is none", "use 0.05 for 5 %"
@@ -144,7 +144,7 @@ class _Class(StrictModel):
     weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = Field(
         description="its share of a port, relative to the other classes' weights, like 70"
     )
-    congestion_control: CongestionControl | None = None
+    congestion_control: CongestionControlName | None = None
 
 
 class AnyFile(StrictModel):

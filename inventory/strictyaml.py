@@ -33,6 +33,7 @@ from pydantic import (
 )
 
 from inventory import yamltree
+from orchestration.core.congestion import all_controls
 from orchestration.core.errors import (
     Code,
     InputError,
@@ -82,6 +83,25 @@ def one_of(what: str, known: Iterable[str]) -> AfterValidator:
         return name
 
     return AfterValidator(check)
+
+
+def name_in(known: Callable[[], Iterable[str]]) -> BeforeValidator:
+    """Return a validator that refuses, as a Literal does, what is none of the `known` names.
+
+    They are asked for when a value is checked: packages offer some.
+    """
+
+    def check(value: object) -> object:
+        names = list(known())
+        if value not in names:
+            expected = ", ".join(f"'{name}'" for name in names)
+            raise pydantic_core.PydanticKnownError("literal_error", {"expected": expected})
+        return value
+
+    return BeforeValidator(check)
+
+
+CongestionControlName = Annotated[str, name_in(all_controls)]
 
 
 def matching(pattern: str, what: str, remedy: str) -> AfterValidator:

@@ -40,11 +40,8 @@ from orchestration.core.records import Floats, Ints
 DRAWS = 2_000
 # One label a repeat: that of its network.
 Groups = Sequence[Hashable]
-
-
-NO_DIFFERENCE = PairedDifference(
-    math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0
-)
+_NAN = math.nan
+NO_DIFFERENCE = PairedDifference(_NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, 0)
 
 
 def units(groups: Groups) -> int:
@@ -180,8 +177,8 @@ def difference_of(
         shares = _relative(draws_a, draws_b)
         ratios.append(stretched(relative, shares, units(groups), confidence))
     (low, high), (relative_low, relative_high) = (reduce(_wider, found) for found in (ends, ratios))
-    nan = math.nan
-    return PairedDifference(mean, low, high, relative, relative_low, relative_high, nan, nan, pairs)
+    interval = (low, high, relative, relative_low, relative_high)
+    return PairedDifference(mean, *interval, _NAN, _NAN, pairs)
 
 
 def _relative(a: Floats, b: Floats) -> Floats:

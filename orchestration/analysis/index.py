@@ -209,16 +209,7 @@ def entry_of(folder: Path, summary: Summary, history: History) -> Entry:
 
 def unread_entry(folder: Path, problem: str, history: History) -> Entry:
     """Return the entry of a run of which no trial could be read, and why."""
-    return Entry(
-        folder=folder,
-        name=folder.resolve().name,
-        problem=problem,
-        planned=history.planned,
-        failed=history.failed,
-        state=history.state,
-        began_s=history.began_s,
-        ended_s=history.ended_s,
-    )
+    return Entry(folder, folder.resolve().name, problem, **vars(history))
 
 
 def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
@@ -231,17 +222,14 @@ def index_to_json(entries: Iterable[tuple[Entry, str]]) -> dict[str, Any]:
 
 def _alone(conditions: Iterable[Condition], several: bool) -> Iterable[str]:
     """Yield the figures of conditions with one tuner."""
-    for condition in conditions:
-        if condition.comparisons:
-            continue
-        for arm in condition.arms:
-            if arm.valid:
-                where = f"{condition.label}: " if several else ""
-                figures = [
-                    f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
-                    for key in HEADLINES
-                ]
-                yield f"{where}{arm.tuner}: {', '.join(figures)}"
+    alone = (condition for condition in conditions if not condition.comparisons)
+    for condition, arm in ((one, arm) for one in alone for arm in one.arms if arm.valid):
+        figures = [
+            f"{METRICS[key].label} {quantity(arm.estimates[key].mean, METRICS[key].unit)}"
+            for key in HEADLINES
+        ]
+        where = f"{condition.label}: " if several else ""
+        yield f"{where}{arm.tuner}: {', '.join(figures)}"
 
 
 def _asks(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:

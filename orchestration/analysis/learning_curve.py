@@ -8,8 +8,6 @@ from pathlib import Path
 _PANELS = (("reward", "mean reward"), ("loss", "loss"), ("explore", "exploration"))
 # The share of the training over which first and last rewards are averaged.
 _ENDS = 0.1
-
-
 # The columns of `held-out.csv` that are drawn: what over which a gain is.
 _GAINS = (("over_placebo", "placebo", "#0072B2"), ("over_static", "best static", "#D55E00"))
 HELD_OUT = "held-out.csv"

@@ -357,10 +357,16 @@ class Catalogue(Mapping[str, Metric]):
 METRICS = Catalogue()
 
 
+# Ours, which the entry point `OURS` offers.
+OURS = "catalogue"
+CATALOGUE = tuple({metric.key: metric for metric in (*_REPORT, *_PAPERS, *_PAIRS)}.values())
+
+
 @cache
 def _known() -> dict[str, Metric]:
-    found = {metric.key: metric for metric in (*_REPORT, *_PAPERS, *_PAIRS)}
-    for reference in [*offered(_GROUP), *filter(None, os.environ.get(_VARIABLE, "").split(","))]:
+    found: dict[str, Metric] = {}
+    groups = sorted(offered(_GROUP), key=lambda name: name != OURS)
+    for reference in [*groups, *filter(None, os.environ.get(_VARIABLE, "").split(","))]:
         try:
             brought: Any = load(reference.strip(), _GROUP)
         except PluginError as error:
@@ -371,7 +377,7 @@ def _known() -> dict[str, Metric]:
 
 
 def _checked(metric: Any, reference: str, known: Mapping[str, Metric]) -> Metric:
-    if not isinstance(metric, Metric) or metric.of is None:
+    if not isinstance(metric, Metric) or (metric.of is None and metric not in CATALOGUE):
         raise InputError.single(
             "metrics",
             f"{reference} is no closloop.Metric with `of`, the function that computes it",

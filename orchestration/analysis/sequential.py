@@ -208,10 +208,8 @@ class Looks:
         """
         if len(self.sizes) < 2:
             return FIXED
-        place = next(
-            (place for place, size in enumerate(self.sizes) if size >= repeats), len(self.sizes) - 1
-        )
-        return _looks(self.sizes)[place]
+        looks = _looks(self.sizes)
+        return next((look for look in looks if look.repeats >= repeats), looks[-1])
 
 
 PLAIN = Looks()

@@ -70,9 +70,7 @@ def check_starvation(
     Returns None where that cannot be judged: no flow lasts or was read, or links fail on purpose.
     """
     shares = measure_shares(trial, testbed, schedule, ends, ports)
-    if shares is None:
-        return None
-    return _findings(trial, testbed, schedule, shares)
+    return _findings(trial, testbed, schedule, shares) if shares is not None else None
 
 
 def measure_shares(
@@ -113,14 +111,12 @@ def _slow(
     accepted: Floats,
 ) -> NDArray[np.bool_]:
     """Return which flows lost nothing, were never paused, and fare as the others to their host."""
+    if testbed.switch is not None:  # a pause may have stopped them
+        return np.zeros(len(schedule), dtype=bool)
     hosts = len(testbed.hosts)
-    got = np.where(judged, accepted, 0.0)
-    mean = np.bincount(schedule.dst, got, hosts) / np.maximum(
-        np.bincount(schedule.dst, judged, hosts), 1
-    )
-    alike = accepted >= _ALIKE * mean[schedule.dst]
-    paused = testbed.switch is not None
-    return np.asarray(alike & (ends.retransmits == 0) & (not paused))
+    got = np.bincount(schedule.dst, np.where(judged, accepted, 0.0), hosts)
+    mean = got / np.maximum(np.bincount(schedule.dst, judged, hosts), 1)
+    return np.asarray((accepted >= _ALIKE * mean[schedule.dst]) & (ends.retransmits == 0))
 
 
 def _findings(

@@ -185,9 +185,5 @@ def throughput_figures(result: TrialResult) -> dict[str, float]:
     """Return what the papers print of a trial besides its flows, by key; NaN if there is none."""
     found = {**measure_throughput(result), **measure_balance(result), **written_load(result)}
     found |= own_figures(result, METRICS.own)
-    rest = (
-        metric
-        for metric in METRICS.papers.values()
-        if metric.source not in ("flows", "flow-samples")
-    )
+    rest = (m for m in METRICS.papers.values() if m.source not in ("flows", "flow-samples"))
     return {metric.key: found.get(metric.key, math.nan) for metric in rest}

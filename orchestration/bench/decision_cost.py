@@ -24,7 +24,7 @@ import numpy as np
 from collectors.bpf.policy import CONTEXT, HEADERS, PolicyError, policy_object
 from orchestration.backends.emulated.programs import CHUNK, load_in_guest
 from orchestration.bench.outcome import Figure, Outcome, at_most
-from orchestration.core.congestion import defaults
+from orchestration.core.congestion import congestion_control
 from orchestration.core.errors import TrialError
 from orchestration.policies.compile import build_library
 from orchestration.policies.render_c import render_policy
@@ -119,7 +119,7 @@ def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
 def _contexts(count: int, rounds: int) -> np.ndarray:
     made = np.zeros(count, dtype=CONTEXT)
     made["line_bps"] = made["rate_bps"] = 100_000_000_000
-    values = defaults("rlcc") | {"base_rtt": 10_000}
+    values = congestion_control("rlcc").defaults | {"base_rtt": 10_000}
     made["parameters"][:, : len(values) + 1] = *values.values(), rounds
     return made
 

@@ -13,8 +13,9 @@ from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.capabilities import Capabilities, Mode, capabilities
+from orchestration.core.congestion import roce_controls
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import REAL, ROCE_CONTROLS
+from orchestration.core.trial import REAL
 
 
 class Asked(NamedTuple):
@@ -123,7 +124,7 @@ def _asked_of_hosts(
         named = f"{control}{own if loc == ('testbed',) else ''}"
         yield Asked(
             loc,
-            f"RoCE NICs, which {named} is for" if control in ROCE_CONTROLS else named.rstrip(","),
+            f"RoCE NICs, which {named} is for" if control in roce_controls() else named.rstrip(","),
             "controls",
             lambda mode, control=control: control in mode.controls,  # type: ignore[misc]
             f"use {mode.controls[0]}",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from inventory.strictyaml import Loc
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.core.congestion import roce_controls
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import ROCE_CONTROLS
 from orchestration.core.units import format_duration
 
 
@@ -57,7 +57,7 @@ def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
     if not control and testbed is not None and testbed.classes:
         named = {klass.name: klass.congestion_control for klass in testbed.classes}
         control = named.get(pattern.get("queue_class") or testbed.classes[0].name)
-    return (control or host.congestion_control) in ROCE_CONTROLS
+    return (control or host.congestion_control) in roce_controls()
 
 
 def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:

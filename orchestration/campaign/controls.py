@@ -12,14 +12,14 @@ from collectors.bpf.policy import PolicyError, policy_object, read_policy
 from inventory.strictyaml import StrictModel, suggest
 from orchestration.campaign.finding import Finding
 from orchestration.core.congestion import (
-    CONTROLS,
+    GROUP,
     PROGRAM,
     TELEMETRY_MBPS,
     Parameter,
-    defaults,
-    relation_fault,
+    congestion_control,
 )
 from orchestration.core.errors import InputError, NotReadyError
+from orchestration.core.plugins import offered
 from orchestration.core.problems import Code, of_value
 from orchestration.core.topology import Testbed
 from orchestration.core.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
@@ -52,11 +52,14 @@ def move_program(host: object) -> object:
 def read_values(control: str, given: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """Return the parameters of a control as NICs take them, in the order of their names.
 
-    Only those that differ from the defaults. Raises ValueError for one that cannot be.
+    Only those that differ from the defaults; of a control that is loaded into the NICs all, in the
+    order of its C source. Raises ValueError for one that cannot be.
     """
-    default = defaults(control)
-    values = {name: _read(CONTROLS[control][name], given[name]) for name in given}
-    return tuple(sorted((k, v) for k, v in values.items() if default[k] != v))
+    own = congestion_control(control)
+    values = {name: _read(own.parameters[name], given[name]) for name in given}
+    if not own.compiled_in:
+        return tuple((own.defaults | values).items())
+    return tuple(sorted((k, v) for k, v in values.items() if own.defaults[k] != v))
 
 
 def _read(parameter: Parameter, value: object) -> int:
@@ -124,9 +127,12 @@ def check_control(
                 f"the congestion control is {control}, not {name}",
                 f"remove it, or use `congestion_control: {name}`",
             )
-        yield from _check_parameters(name, parameters)
+        if parameters:
+            yield from _check_parameters(name, parameters)
     if control == PROGRAM and program is not None:
         yield from _check_program(program, folder)
+    elif control in offered(GROUP) and not (own := congestion_control(control)).compiled_in:
+        yield from _check_source(own.source, len(own.parameters), str(own.source), "declared")
     if control == "hpcc" and testbed is not None:
         rates = {rate // _MBPS for rate in (link.rate_bps for link in testbed.links)}
         unknown = sorted(rates - set(TELEMETRY_MBPS))
@@ -139,7 +145,8 @@ def check_control(
 
 
 def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Finding]:
-    known, values, faulty = CONTROLS[control], defaults(control), False
+    own, faulty = congestion_control(control), False
+    known, values = own.parameters, own.defaults
     for name, value in given.items():
         loc = ("host", "roce", control, name)
         if name not in known:
@@ -156,7 +163,7 @@ def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Findin
             faulty = True
             example = f"write it like {_EXAMPLES[known[name].kind]}"
             yield Finding(loc, of_value(error).what, example, Code.WRONG_VALUE)
-    fault = None if faulty else relation_fault(control, values)
+    fault = None if faulty else own.contradiction(values)
     if fault is not None:
         yield Finding(("host", "roce", control, fault[0]), fault[1], fault[2])
 
@@ -168,16 +175,26 @@ def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
             what = f"a program's parameters are whole numbers below 2^32, and one is {number!r}"
             yield Finding(loc, what, "write them like [40, 200]")
     try:
-        wanted = read_policy(policy_object(program_path(folder, program.program))).parameters
-    except PolicyError as error:
-        yield from (Finding.of(loc, one.relocated(program.program)) for one in error.problems)
-    except (NotReadyError, InputError) as error:
+        path = program_path(folder, program.program)
+    except InputError as error:
         yield from (Finding.of(loc, problem) for problem in error.problems)
     else:
-        if wanted != len(program.parameters):
+        yield from _check_source(path, len(program.parameters), program.program)
+
+
+def _check_source(path: Path, count: int, name: str, how: str = "given") -> Iterator[Finding]:
+    """Report that a policy's file is none, or takes another number of parameters than `count`."""
+    loc = ("host", "congestion_control")
+    try:
+        wanted = read_policy(policy_object(path)).parameters
+    except PolicyError as error:
+        yield from (Finding.of(loc, one.relocated(name)) for one in error.problems)
+    except NotReadyError as error:
+        yield from (Finding.of(loc, problem) for problem in error.problems)
+    else:
+        if wanted != count:
             yield Finding(
                 loc,
-                f"{program.program} takes {wanted} parameters, "
-                f"and {len(program.parameters)} are given",
+                f"{name} takes {wanted} parameters, and {count} are {how}",
                 "give as many as its CL_POLICY says",
             )

@@ -25,14 +25,13 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.former import with_former_sets
 from orchestration.campaign.host_checks import controls_of
-from orchestration.campaign.hosts import Host
 from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.core import plugins
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER
-from orchestration.core.congestion import PROGRAM
+from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.files import sha256_of
 from orchestration.core.problems import of_value
@@ -43,7 +42,6 @@ from orchestration.core.trial import (
     ACTIONS,
     CHECKPOINT,
     REAL,
-    ROCE_CONTROLS,
     FabricSpec,
     FaultSpec,
     HostSpec,
@@ -54,7 +52,6 @@ from orchestration.core.trial import (
     TunerSpec,
     of_repeat,
 )
-from orchestration.policies.store import program_path
 from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
 
@@ -281,7 +278,7 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
 def _roce(testbed: Testbed, file: schema.CampaignFile, folder: str) -> RoceSpec | None:
     """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
     for control in controls_of(testbed, file.host, file.traffic):
-        if control in ROCE_CONTROLS:
+        if control in roce_controls():
             return file.host.roce.spec(control, folder, testbed.nic_rates_bps[0])
     return None
 
@@ -297,6 +294,7 @@ def _trial(
     replayed = _parent_trial(file.parent, tuner, repeat)
     seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
     testbed = beside(folder, file.testbed)
+    roce = _roce(load(testbed), file, folder)
     traffic = tuple(pattern_spec(item, file.duration, folder) for item in file.traffic)
     name = reference_beside(folder, tuner.name)
     params = params_beside(folder, tuner.params(repeat))
@@ -335,7 +333,7 @@ def _trial(
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            _roce(load(testbed), file, folder),
+            roce,
             file.host.loss_detection,
         ),
         cell=_labels(cell, tuner),
@@ -343,7 +341,7 @@ def _trial(
             **{path: sha256_of(path) for path in (testbed, *workloads) if is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
-            **_program_digest(file.host, folder),
+            **({roce.program: sha256_of(roce.program)} if roce and roce.program else {}),
             **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
             **{f"{ACTIONS}{path}": sha256_of(own_actions[key]) for key, path in actions.items()},
         },
@@ -355,13 +353,6 @@ def _trial(
         warm_up_ns=file.warm_up,
         allow_starvation=file.allow_starvation,
     )
-
-
-def _program_digest(host: Host, folder: str) -> dict[str, str]:
-    if host.congestion_control != PROGRAM or host.roce.program is None:
-        return {}
-    path = str(program_path(folder, host.roce.program.program))
-    return {path: sha256_of(path)}
 
 
 def _fabric(file: schema.CampaignFile) -> FabricSpec:

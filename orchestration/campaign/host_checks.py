@@ -10,16 +10,11 @@ from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.schema import AnyPattern
-from orchestration.core.congestion import PROGRAM
-from orchestration.core.roce import (
-    DCQCN_PARAMETERS,
-    HEADER_BYTES,
-    MOST_PAYLOAD_BYTES,
-    RATE_PARAMETERS,
-)
+from orchestration.core.congestion import PROGRAM, roce_controls
+from orchestration.core.roce import DCQCN, DCQCN_PARAMETERS, HEADER_BYTES, MOST_PAYLOAD_BYTES
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.core.trial import ROCE_CONTROLS
 from orchestration.core.units import format_rate
+from orchestration.datapath.policy_dcqcn import RATE_PARAMETERS
 
 
 def check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
@@ -60,16 +55,16 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
     if host is None:
         return
     places = controls_of(testbed, host, whole.get("traffic", ()))
-    roce = [control for control in places if control in ROCE_CONTROLS]
+    roce = [control for control in places if control in roce_controls()]
     where = places[roce[0]] if roce else ("host", "congestion_control")
     if testbed is not None and testbed.switch and testbed.switch.lossless and places and not roce:
         yield Finding(
             ("testbed",),
             f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
             f"{' or '.join(places)} have no NIC that obeys pauses",
-            f"use `congestion_control: {ROCE_CONTROLS[0]}`, or remove 'pfc' from the testbed",
+            f"use `congestion_control: {DCQCN}`, or remove 'pfc' from the testbed",
         )
-    if host.loss_detection != Host().loss_detection and set(places) <= set(ROCE_CONTROLS):
+    if host.loss_detection != Host().loss_detection and set(places) <= set(roce_controls()):
         yield Finding(
             ("host", "loss_detection"),
             "no flow is TCP: RoCE NICs tell losses by `recovery`",

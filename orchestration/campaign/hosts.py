@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from collectors.bpf.policy import policy_object, read_policy
-from inventory.strictyaml import Duration, StrictModel, one_of
+from inventory.strictyaml import CongestionControlName, Duration, StrictModel, one_of
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
-from orchestration.core.congestion import ACK_EVERY, CONTROLS, PROGRAM
+from orchestration.core.congestion import (
+    PROGRAM,
+    congestion_control,
+    default_ack_every,
+    roce_controls,
+)
 from orchestration.core.roce import (
     BDP_WINDOW,
-    DCQCN_SETS,
+    DCQCN,
     Decisions,
     Recovery,
     RoceSpec,
-    dcqcn_set,
 )
-from orchestration.core.trial import CongestionControl, LossDetection
+from orchestration.core.trial import LossDetection
 from orchestration.core.units import parse_size_bytes
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS, dcqcn_set
 from orchestration.policies.store import program_path
 
 
@@ -56,8 +61,8 @@ def _window(value: object) -> int:
     return BDP_WINDOW if value == "bdp" else parse_size_bytes(value)
 
 
-class Roce(StrictModel):
-    """The hosts' RoCE NICs."""
+class _Roce(StrictModel):
+    """The hosts' RoCE NICs; `Roce` has a field more for each congestion control."""
 
     payload: PositiveSize = RoceSpec.payload_bytes
     ack_every: Positive = RoceSpec.ack_every
@@ -68,19 +73,12 @@ class Roce(StrictModel):
     decision_latency: Duration = RoceSpec.decision_latency_ns
     decisions: Decisions = RoceSpec.decisions
     dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
-    fixed: dict[str, Any] = Field(default_factory=dict)
-    swift: dict[str, Any] = Field(default_factory=dict)
-    timely: dict[str, Any] = Field(default_factory=dict)
-    hpcc: dict[str, Any] = Field(default_factory=dict)
-    rlcc: dict[str, Any] = Field(default_factory=dict)
-    rlcc_mlp: dict[str, Any] = Field(default_factory=dict, alias="rlcc-mlp")
-    rlcc_lstm: dict[str, Any] = Field(default_factory=dict, alias="rlcc-lstm")
     program: Program | None = None
 
     @property
     def given(self) -> dict[str, dict[str, Any]]:
         """The parameters of controls other than DCQCN, by the controls' names."""
-        return {name: getattr(self, name.replace("-", "_")) for name in CONTROLS}
+        return {name: getattr(self, _field(name)) for name in _own_parameters()}
 
     def spec(self, control: str, folder: str, nic_bps: int) -> RoceSpec:
         """Return it as a trial under this control has it, with NICs of a rate in bit/s.
@@ -101,20 +99,50 @@ class Roce(StrictModel):
         )
         if control == PROGRAM and self.program is not None:
             numbers = tuple((f"{n:02}", value) for n, value in enumerate(self.program.parameters))
-            program = str(program_path(folder, self.program.program))
-            asks = read_policy(policy_object(Path(program))).telemetry
-            spec = replace(spec, values=numbers, program=program, telemetry=asks)
-        elif control in CONTROLS:
+            spec = _loaded(
+                replace(spec, values=numbers), program_path(folder, self.program.program)
+            )
+        elif control in _own_parameters():
             spec = replace(spec, values=read_values(control, self.given[control]))
-        if control in ACK_EVERY and "ack_every" not in self.model_fields_set:
-            spec = replace(spec, ack_every=ACK_EVERY[control])
+            own = congestion_control(control)
+            spec = spec if own.compiled_in else _loaded(spec, own.source)
+        if control != PROGRAM and "ack_every" not in self.model_fields_set:
+            spec = replace(spec, ack_every=default_ack_every(control, spec.ack_every))
         return spec
+
+
+def _loaded(spec: RoceSpec, program: Path) -> RoceSpec:
+    """Return the spec of NICs that a program is loaded into."""
+    asks = read_policy(policy_object(program)).telemetry
+    return replace(spec, program=str(program), telemetry=asks)
+
+
+def _own_parameters() -> list[str]:
+    """Return the congestion controls whose parameters `roce` has under their names."""
+    return [name for name in roce_controls() if name not in (DCQCN, PROGRAM)]
+
+
+def _field(control: str) -> str:
+    return control.replace("-", "_")
+
+
+if TYPE_CHECKING:
+    Roce = _Roce
+else:
+    Roce = create_model(
+        "Roce",
+        __base__=_Roce,
+        **{
+            _field(name): (dict[str, Any], Field(default_factory=dict, alias=name))
+            for name in _own_parameters()
+        },
+    )
 
 
 class Host(StrictModel):
     """The hosts' congestion control, and their TCP or RoCE."""
 
-    congestion_control: CongestionControl = "dctcp"
+    congestion_control: CongestionControlName = "dctcp"
     min_rto: PositiveDuration = 1_000_000
     loss_detection: LossDetection = "rack"
     roce: Roce = Roce()

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from inventory.routing import flow_controls, ignores_marks
 from orchestration.core.condition import factors_of, in_words, settings, tuner_called
+from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import Problem, raise_any
 from orchestration.core.knobs import ECN
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import ROCE_CONTROLS, TrialSpec
+from orchestration.core.trial import TrialSpec
 from tuners.registry import create
 
 # Names to list before the rest is counted.
@@ -53,7 +54,8 @@ class Unanswered:
     @property
     def instead(self) -> str:
         """A congestion control of the same transport that answers marks."""
-        return "dcqcn" if any(control in ROCE_CONTROLS for control in self.controls) else "dctcp"
+        of_roce = not set(roce_controls()).isdisjoint(self.controls)
+        return "dcqcn" if of_roce else "dctcp"
 
 
 @dataclass(frozen=True)

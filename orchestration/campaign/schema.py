@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from inventory.strictyaml import Duration, StrictModel, suggest
+from inventory.strictyaml import CongestionControlName, Duration, StrictModel, suggest
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
     SOME,
@@ -35,8 +35,6 @@ from orchestration.core.capabilities import GROUP, backends, capabilities
 from orchestration.core.trial import (
     FORMER_BACKENDS,
     STRATA,
-    BackendName,
-    CongestionControl,
     Draw,
     Scalar,
 )
@@ -46,7 +44,7 @@ from traffic.drivers.programs import DRIVERS, known, option_units
 ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
-def check_backend(name: str) -> BackendName:
+def check_backend(name: str) -> str:
     """Return `name` as a backend's name; raise ValueError if campaigns cannot run on it.
 
     A name of version 0.1 is accepted with a FutureWarning.
@@ -101,7 +99,7 @@ class Sent(StrictModel):
     """What sends a pattern's flows, and their congestion control, by default that of the class."""
 
     driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
-    congestion_control: CongestionControl | None = None
+    congestion_control: CongestionControlName | None = None
 
 
 class Classed(Sent):

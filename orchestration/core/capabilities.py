@@ -13,10 +13,10 @@ from functools import cache
 from typing import Literal
 
 from orchestration.core import plugins
-from orchestration.core.congestion import MARK_ANSWERS
+from orchestration.core.congestion import TCP_CONTROLS, mark_answer, roce_controls
 from orchestration.core.ports import Offer
 from orchestration.core.signals import DERIVED, FLOW_TABLE
-from orchestration.core.trial import REAL, ROCE_CONTROLS, ClockName, TrialSpec
+from orchestration.core.trial import REAL, ClockName, TrialSpec
 
 GROUP = "closloop.backends"
 
@@ -26,7 +26,6 @@ EVERYWHERE = (
     *DERIVED,
     *FLOW_TABLE,
 )
-TCP_CONTROLS = ("dctcp", "cubic", "reno", "bbr")
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Mode(Offer):
 
     measure: `signals` that tuners can observe, where the trial has what they need (`Signal.needs`);
         `recorded` ones are in the trial's tables only. Counters may be `counters_late_ns` late.
-    set: `knobs`, `programs` of devices, the hosts' congestion `controls` and `loss_detections`,
-        what ports' `marks` look at, the `route_by` of paths that switches choose
+    set: `knobs`, `programs` of devices, the hosts' `tcp_controls` and `loss_detections`, RoCE NICs
+        (`has_roce`), what ports' `marks` look at, the `route_by` of paths that switches choose
         (`load_balancing`), buffers that a switch's ports share (`shared_buffers`), several queues
         a port (`classes`), and `policies` of one's own in files that end like this.
     send: from `sockets` of TCP or from RoCE NICs, whose flows alone can last and be sampled, and
@@ -74,7 +73,8 @@ class Mode(Offer):
     real_time: bool = False
     deterministic: bool = True
     pace: Pace = Pace(0.0, 1.0, 0.0)
-    controls: tuple[str, ...] = TCP_CONTROLS
+    tcp_controls: tuple[str, ...] = TCP_CONTROLS
+    has_roce: bool = False
     loss_detections: tuple[str, ...] = ("rack",)
     marks: tuple[str, ...] = ("arrivals",)
     load_balancing: tuple[str, ...] = ()
@@ -91,15 +91,15 @@ class Mode(Offer):
     why: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def has_roce(self) -> bool:
-        """Whether hosts can have RoCE NICs."""
-        return not set(ROCE_CONTROLS).isdisjoint(self.controls)
+    def controls(self) -> tuple[str, ...]:
+        """The hosts' congestion controls: RoCE NICs have every one that a package offers."""
+        return (*self.tcp_controls, *(roce_controls() if self.has_roce else ()))
 
     def may_answer_marks(self, control: str) -> bool:
         """Return whether flows under a control may answer ECN marks. False is certain."""
         if not self.known_senders:
             return True
-        answer = MARK_ANSWERS.get(control, "always")
+        answer = mark_answer(control)
         return answer == "always" or (answer == "negotiated" and self.negotiates_ecn)
 
 

@@ -1,16 +1,42 @@
-"""Congestion controls of RoCE NICs beside DCQCN, and their parameters under their papers' names.
+"""Congestion controls of RoCE NICs: what one declares, and where declarations come from.
 
-One C source each has the algorithm: orchestration/datapath/policy_*.c.
+Each is one Python file with its C source beside it, offered in the entry-point group
+`closloop.congestion_controls`: ours, orchestration/datapath/policy_*.py, and those of packages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
+from orchestration.core.plugins import load_declaration, offered
+
+GROUP = "closloop.congestion_controls"
 # A policy of the user's own, as a BPF program.
 PROGRAM = "program"
+# How a sender answers ECN marks. "always": its packets are ECN-capable (ECT), and a mark slows it
+# down. "negotiated": so it is where hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn is 1). "never":
+# its packets cannot be marked, or a mark changes nothing.
+MarkAnswer = Literal["always", "negotiated", "never"]
+# Of TCP, which is Linux' own.
+TCP_MARK_ANSWERS: Mapping[str, MarkAnswer] = {
+    "dctcp": "always",  # RFC 8257; TCP_CONG_NEEDS_ECN in net/ipv4/tcp_dctcp.c
+    "cubic": "negotiated",
+    "reno": "negotiated",
+    # BBRv1, which net/ipv4/tcp_bbr.c is: its cong_control looks at losses and rates only
+    "bbr": "never",
+}
+TCP_CONTROLS = tuple(TCP_MARK_ANSWERS)
+# Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
+TELEMETRY_MBPS = (
+    *(100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000),
+    *(100_000, 200_000, 400_000, 800_000, 1_600_000),
+)
+# In each packet of data and each acknowledgement.
+TELEMETRY_BYTES = 42
 
 
 @dataclass(frozen=True)
@@ -21,115 +47,80 @@ class Parameter:
     default: int
     least: int
     most: int
+    help: str = ""
 
 
-_MS = 1_000_000
-# What all models of RL-CC take, in the order of enum rlcc_parameter in policy_rlcc.h.
-_RLCC = {
-    "target": Parameter("number", 64, 1, 1_000),
-    "beta": Parameter("number", 1_500, 0, 100_000),
-    "base_rtt": Parameter("time", 0, 0, 100 * _MS),
-    # of the line: DOCA PCC's template starts flows at the line, its SDK at 1/256 of it
-    "new_flow_rate": Parameter("number", 1_000, 1, 1_000),
-}
-# In the order of the C source's enum.
-CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
-    "fixed": {"rate": Parameter("rate", 0, 0, 4_000_000)},  # 0: line rate
-    # Kumar et al., "Swift", SIGCOMM 2020, algorithm 1 and section 3.5. The paper has no values for
-    # most; these are those of csg-htsim (sim/swift.cpp), and init_cwnd is its window at the start.
-    "swift": {
-        "ai": Parameter("number", 1_000, 1, 1_000_000),
-        "beta": Parameter("number", 800, 1, 1_000),
-        "max_mdf": Parameter("number", 500, 1, 999),
-        "base_target": Parameter("time", 20_000, 1, 100 * _MS),
-        "hop_scale": Parameter("time", 3_053, 0, 10 * _MS),
-        "fs_range": Parameter("time", 100_000, 0, 100 * _MS),
-        "fs_min_cwnd": Parameter("number", 100, 1, 4_000_000),
-        "fs_max_cwnd": Parameter("number", 100_000, 1, 4_000_000),
-        "min_cwnd": Parameter("number", 10, 1, 1_000),
-        "max_cwnd": Parameter("number", 1_000_000, 1_000, 4_000_000),
-        "init_cwnd": Parameter("number", 12_000, 1, 4_000_000),
-        "retx_reset_threshold": Parameter("count", 5, 1, 1_000),
-    },
-    # Mittal et al., "TIMELY", SIGCOMM 2015, sections 4.3 and 5. A delta of 0 is a
-    # thousandth of the line, the paper's 10 Mbit/s at 10 Gbit/s; a least rate of 0, which the paper
-    # has none of, is a hundredth.
-    "timely": {
-        "delta": Parameter("rate", 0, 0, 4_000_000),
-        "beta": Parameter("number", 800, 1, 1_000),
-        "alpha": Parameter("number", 875, 1, 1_000),
-        "t_low": Parameter("time", 50_000, 0, 1_000 * _MS),
-        "t_high": Parameter("time", 500_000, 1, 1_000 * _MS),
-        "min_rtt": Parameter("time", 20_000, 1, 1_000 * _MS),
-        "hai_after": Parameter("count", 5, 1, 1_000),
-        "min_rate": Parameter("rate", 0, 0, 4_000_000),
-    },
-    # Li et al., "HPCC", SIGCOMM 2019, section 5.1; t is the base round trip, 0: that of the testbed
-    "hpcc": {
-        "eta": Parameter("number", 950, 1, 1_000),
-        "max_stage": Parameter("count", 5, 0, 1_000),
-        "w_ai": Parameter("size", 80, 1, 10_000_000),
-        "t": Parameter("time", 0, 0, 16 * _MS),
-    },
-    # Fuhrer et al., "Implementing RL Datacenter Congestion Control in NVIDIA NICs", HPSR 2023,
-    # sections III and IV; a base_rtt of 0: that of the testbed. Its trees, and the networks that
-    # they are distilled from
-    "rlcc": _RLCC,
-    "rlcc-mlp": _RLCC,
-    "rlcc-lstm": _RLCC,
-}
-# A round trip that is that of the testbed if it is 0.
-_BASE_RTT = {"hpcc": "t", **dict.fromkeys(("rlcc", "rlcc-mlp", "rlcc-lstm"), "base_rtt")}
-# How a sender answers ECN marks. "always": its packets are ECN-capable (ECT), and a mark slows it
-# down. "negotiated": so it is where hosts ask for ECN (RFC 3168; net.ipv4.tcp_ecn is 1). "never":
-# its packets cannot be marked, or a mark changes nothing.
-MarkAnswer = Literal["always", "negotiated", "never"]
-MARK_ANSWERS: Mapping[str, MarkAnswer] = {
-    "dctcp": "always",  # RFC 8257; TCP_CONG_NEEDS_ECN in net/ipv4/tcp_dctcp.c
-    "cubic": "negotiated",
-    "reno": "negotiated",
-    # BBRv1, which net/ipv4/tcp_bbr.c is: its cong_control looks at losses and rates only
-    "bbr": "never",
-    "dcqcn": "always",
-    PROGRAM: "always",  # it is told of CNPs; whether it looks at them is not known
-    # delays, telemetry or nothing decide; their packets are Not-ECT
-    **dict.fromkeys(CONTROLS, "never"),
-}
-# RoCE controls whose packets may be marked, and are answered with CNPs.
-HEARS_MARKS = tuple(
-    name for name in (*CONTROLS, "dcqcn", PROGRAM) if MARK_ANSWERS[name] == "always"
-)
-# Whose trials say how many flows never had their round trip timed, and so kept their rate.
-TIMES_ROUND_TRIPS = ("rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
-# They act on each acknowledgement; the others know of more at one.
-ACK_EVERY = dict.fromkeys(("swift", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm"), 1)
-# Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
-TELEMETRY_MBPS = (
-    *(100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000),
-    *(100_000, 200_000, 400_000, 800_000, 1_600_000),
-)
-# In each packet of data and each acknowledgement.
-TELEMETRY_BYTES = 42
+@dataclass(frozen=True)
+class CongestionControl:
+    """A congestion control: its C source, and its parameters in the order of that source.
+
+    A campaign gives parameters in `host: {roce: {NAME: {…}}}`. Of each pair in `ascending`, the
+    first is below the second. A `base_rtt` of 0 stands for that of the testbed. A receiver sends
+    one acknowledgement for `ack_every` packets; 0 is the NICs' default. `marks` says whether its
+    packets are ECN-capable, and answered with CNPs. With `times_round_trips`, trials count the
+    flows that never had a round trip timed, and so kept their first rate.
+
+    One that is not `compiled_in` is loaded into the NICs, as a program of the user's own is.
+    """
+
+    source: Path
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    marks: Literal["always", "never"] = "never"
+    base_rtt: str = ""
+    ack_every: int = 0
+    ascending: tuple[tuple[str, str], ...] = ()
+    times_round_trips: bool = False
+    compiled_in: bool = False
+
+    @property
+    def defaults(self) -> dict[str, int]:
+        """The parameters' default values, by name."""
+        return {name: item.default for name, item in self.parameters.items()}
+
+    def contradiction(self, values: Mapping[str, int]) -> tuple[str, str, str] | None:
+        """Return the parameter that contradicts another one, why, and what to do, if any does."""
+        for low, high in self.ascending:
+            if values[low] >= values[high]:
+                return low, f"{low} is not below {high}", f"lower {low}, or raise {high}"
+        return None
 
 
-def defaults(control: str) -> dict[str, int]:
-    """Return a control's parameters by their names, as a NIC takes them; none of a program's."""
-    return {name: item.default for name, item in CONTROLS.get(control, {}).items()}
+@dataclass(frozen=True)
+class NicPolicy:
+    """What NICs are given of a congestion control: its numbers, in the order of its C source.
+
+    It is worked out before a guest boots: looking for entry points there would take time.
+    """
+
+    numbers: tuple[int, ...]
+    answers_marks: bool = True
+    times_round_trips: bool = True
 
 
-def with_base_rtt(control: str, values: Mapping[str, int], base_rtt_ns: int) -> list[int]:
-    """Return a control's numbers for its C source, with a base round trip of 0 replaced."""
-    name = _BASE_RTT.get(control)
-    return [value or base_rtt_ns if key == name else value for key, value in values.items()]
+def roce_controls() -> tuple[str, ...]:
+    """Return the names of the congestion controls that RoCE NICs can have."""
+    return (*offered(GROUP), PROGRAM)
 
 
-def relation_fault(control: str, values: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """Return the parameter that contradicts another one, why, and what to do; None for none."""
-    pairs = {
-        "swift": (("fs_min_cwnd", "fs_max_cwnd"), ("min_cwnd", "max_cwnd")),
-        "timely": (("t_low", "t_high"),),
-    }
-    for low, high in pairs.get(control, ()):
-        if values[low] >= values[high]:
-            return low, f"{low} is not below {high}", f"lower {low}, or raise {high}"
-    return None
+def all_controls() -> tuple[str, ...]:
+    """Return the names of all congestion controls, TCP's first."""
+    return (*TCP_CONTROLS, *roce_controls())
+
+
+@cache
+def congestion_control(name: str) -> CongestionControl:
+    """Return a RoCE NIC's congestion control. Raises InputError if no package declares it."""
+    return load_declaration(name, GROUP, CongestionControl)
+
+
+def mark_answer(name: str) -> MarkAnswer:
+    """Return how senders under a control answer ECN marks; "always" where that is not known."""
+    if name in offered(GROUP):
+        return congestion_control(name).marks
+    return TCP_MARK_ANSWERS.get(name, "always")
+
+
+def default_ack_every(name: str, otherwise: int) -> int:
+    """Return for how many packets a receiver under a control sends one acknowledgement."""
+    own = congestion_control(name).ack_every if name in offered(GROUP) else 0
+    return own or otherwise

@@ -12,10 +12,15 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestration.core.brought import here
-from orchestration.core.problems import WrongValue
+from orchestration.core.errors import InputError
+from orchestration.core.problems import WrongValue, of_value
+
+Declared = TypeVar("Declared")
+# Where problems of a package are, in messages.
+_ENTRY_POINTS = "entry points"
 
 
 class PluginError(WrongValue):
@@ -58,6 +63,18 @@ def load(reference: str, group: str) -> Any:
     except Exception as error:
         what = f"{reference!r} of {group} cannot be loaded ({error})"
         raise PluginError(what, "correct its package") from error
+
+
+def load_declaration(name: str, group: str, kind: type[Declared]) -> Declared:
+    """Return what an entry point declares. Raises InputError if that is not of the kind."""
+    try:
+        declared = load(name, group)
+    except PluginError as error:
+        raise InputError([of_value(error, _ENTRY_POINTS)]) from error
+    if not isinstance(declared, kind):
+        what = f"{name!r} of {group} is no {kind.__name__}"
+        raise InputError.single(_ENTRY_POINTS, what, "correct its package")
+    return declared
 
 
 def load_all(group: str) -> dict[str, Callable[[], Any]]:

@@ -5,11 +5,16 @@ Parameters have the names of mlx5 NICs in MLNX_OFED and mlxconfig.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestration.core.congestion import TELEMETRY_BYTES, defaults
+from orchestration.core.congestion import (
+    PROGRAM,
+    TELEMETRY_BYTES,
+    NicPolicy,
+    congestion_control,
+)
 from orchestration.core.records import Ints
 
 
@@ -67,64 +72,22 @@ DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
         4, "us", 0, _U32, "least time between two CNPs of a flow, which its receiver sends"
     ),
 }
-_MLX5 = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
-# Sets of parameters for NICs of 25 Gbit/s, by name; `dcqcn_set` has those for other rates. Some
-# values of papers are outside the range of mlx5 NICs.
+MLX5 = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
+# Of the receiver; the other parameters are those of the sender's congestion control.
+CNP_INTERVAL = "min_time_between_cnps"
+# Sets of DCQCN's parameters (orchestration/datapath/policy_dcqcn.py).
 HPCC, FORMER_HPCC = "hpcc", "hpcc-0.2"
-_HPCC_AT_25G = {
-    **_MLX5,
-    "rpg_byte_reset": 0,
-    "rpg_ai_rate": 5,
-    "rpg_hai_rate": 50,
-    "rpg_min_rate": 1000,
-    "dce_tcp_g": 1020,
-    "min_time_between_cnps": 0,
-}
 # What closloop 0.2 called `hpcc`: RATE_AI, RATE_HAI and MIN_RATE are those of the example in that
 # repository's mix/config_doc.txt, in place of run.py's.
-_FORMER_HPCC_RATES = {"rpg_ai_rate": 50, "rpg_hai_rate": 100, "rpg_min_rate": 100}
-DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
-    "mlx5": _MLX5,
-    # Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015: sections 5.1
-    # and 5.2, with g = 1/256 and F = 5
-    "paper": {
-        **_MLX5,
-        "rpg_time_reset": 55,
-        "rpg_byte_reset": 10_000_000,
-        "rpg_threshold": 5,
-        "rpg_ai_rate": 40,
-        "rpg_hai_rate": 200,
-        "dce_tcp_g": 1020,
-        "dce_tcp_rtt": 55,
-        "clamp_tgt_rate": 1,
-        "min_time_between_cnps": 50,
-    },
-    # Li et al., "HPCC", SIGCOMM 2019: what its simulator's run.py (at 9f4be2a) sets for DCQCN with
-    # NICs of bw Gbit/s, RATE_AI 5 * bw / 25, RATE_HAI 50 * bw / 25 and MIN_RATE 1000 Mb/s. There a
-    # mark comes back with each acknowledgement, and no bytes are counted.
-    HPCC: _HPCC_AT_25G,
-    FORMER_HPCC: {**_HPCC_AT_25G, **_FORMER_HPCC_RATES},
-}
-# The parameters of a set that go by the rate of the NICs.
-RATE_PARAMETERS: Mapping[str, tuple[str, ...]] = {HPCC: ("rpg_ai_rate", "rpg_hai_rate")}
-
-
-def dcqcn_set(name: str, nic_bps: int) -> dict[str, int]:
-    """Return the parameters of a set for NICs of a rate in bit/s. Raises KeyError if unknown.
-
-    As in run.py, NICs have whole Gbit/s, at least one, and rates whole Mb/s, at least one.
-    """
-    values, gbps = dict(DCQCN_SETS[name]), max(1, nic_bps // 10**9)
-    for parameter in RATE_PARAMETERS.get(name, ()):
-        values[parameter] = max(1, values[parameter] * gbps // 25)
-    return values
+FORMER_HPCC_RATES = {"rpg_ai_rate": 50, "rpg_hai_rate": 100, "rpg_min_rate": 100}
 
 
 def is_former_hpcc(values: Mapping[str, int]) -> bool:
     """Return whether parameters of DCQCN have the rates of `FORMER_HPCC`."""
-    return _FORMER_HPCC_RATES.items() <= values.items()
+    return FORMER_HPCC_RATES.items() <= values.items()
 
 
+DCQCN = "dcqcn"
 # The largest path MTU of InfiniBand.
 MOST_PAYLOAD_BYTES = 4096
 
@@ -153,13 +116,14 @@ BDP_WINDOW = -1
 class RoceSpec:
     """The hosts' RoCE NICs. A window of 0 is none, `BDP_WINDOW` that of the longest path.
 
-    `dcqcn` are parameters as (name, value), those of `DCQCN_SETS["mlx5"]` in place of any left out.
+    `dcqcn` are parameters as (name, value), mlx5's defaults in place of any left out.
     A sender without progress for `timeout_ns` sends again what is not acknowledged. With
     `rtt_probe_interval_ns` above 0, a flow that sends probes its path that often.
 
-    Another `control` than DCQCN has its parameters in `values`, the defaults of
-    orchestration/core/congestion.py in place of any left out; those of a program, by their
-    numbers. `program` is its file, and `telemetry` whether it asks for that.
+    Another `control` than DCQCN has its parameters in `values`, its defaults in place of any left
+    out. One that is loaded into the NICs has all of them, in the order of its `program`, which is
+    that file; those of a program without a declaration go by their numbers. `telemetry` says
+    whether it asks for that.
 
     A change of a flow's rate or window takes effect `decision_latency_ns` after the event that it
     answers. Meanwhile further events are heard (`pipelined`), or those of the flow (`blocking`) or
@@ -187,12 +151,32 @@ class RoceSpec:
     @property
     def parameters(self) -> dict[str, int]:
         """Return every parameter of DCQCN, by name."""
-        return {**_MLX5, **dict(self.dcqcn)}
+        return {**MLX5, **dict(self.dcqcn)}
 
     @property
     def control_values(self) -> dict[str, int]:
-        """Return every parameter of another control, by name, in the order of its C source."""
-        return {**defaults(self.control), **dict(self.values)}
+        """Return every parameter of the control, by name, in the order of its C source."""
+        given = dict(self.values)
+        if self.program:
+            return given
+        if self.control == DCQCN:
+            given = dict(self.dcqcn)
+        return {
+            name: given.get(name, default)
+            for name, default in congestion_control(self.control).defaults.items()
+        }
+
+    def policy(self, base_rtt_ns: Callable[[], int]) -> NicPolicy:
+        """Return what the NICs are given, on a testbed with that base round trip."""
+        values = self.control_values
+        if self.control == PROGRAM:
+            return NicPolicy(tuple(values.values()))
+        control = congestion_control(self.control)
+        if control.base_rtt and not values[control.base_rtt]:
+            values[control.base_rtt] = base_rtt_ns()
+        return NicPolicy(
+            tuple(values.values()), control.marks == "always", control.times_round_trips
+        )
 
     @property
     def telemetry_bytes(self) -> int:

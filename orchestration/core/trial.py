@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
-from orchestration.core.congestion import CONTROLS, PROGRAM
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import RoceSpec
 
@@ -19,12 +18,9 @@ CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 CHECKPOINT_PARAM = "checkpoint"
 # Placeholder for the number of the repeat in the names of recorded flows and actions.
 REPEAT = "{repeat}"
-# The name of an entry point of `closloop.backends`. "imported" stands for results from elsewhere:
-# nothing runs on it.
-BackendName = str
 # Names of backends in 0.1. They are accepted in campaign files and on the command line, and read in
 # run folders. Ids are still made from them, so that a trial keeps its id.
-FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
+FORMER_BACKENDS: dict[str, str] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
 Scalar = str | int | float | bool
 # What a trial's time is; "" for that of its backend. Emulated trials alone can be in real time.
@@ -222,25 +218,8 @@ class FaultSpec:
     share: float = 0.0
 
 
-CongestionControl = Literal[
-    "dctcp",
-    "cubic",
-    "reno",
-    "bbr",
-    "dcqcn",
-    "swift",
-    "timely",
-    "hpcc",
-    "rlcc",
-    "rlcc-mlp",
-    "rlcc-lstm",
-    "fixed",
-    "program",
-]
 # How TCP tells a loss: by time (RACK, RFC 8985), or by three duplicate ACKs (RFC 6582).
 LossDetection = Literal["rack", "duplicate-acks"]
-# Congestion controls of RoCE NICs; all others are of TCP.
-ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -262,7 +241,7 @@ LINUX, CLOSLOOP = FabricSpec(), FabricSpec("closloop")
 class HostSpec:
     """The hosts' congestion control (for classes that name none), TCP's minimum RTO, and RoCE.
 
-    `roce` is None unless some flows are RoCE: by their class, or by this control.
+    `roce` is None unless some flows are RoCE: those whose class has its control, or this is it.
     """
 
     congestion_control: str = "dctcp"
@@ -273,7 +252,7 @@ class HostSpec:
     @property
     def is_roce(self) -> bool:
         """Whether flows of classes that name no congestion control are RoCE, not TCP."""
-        return self.congestion_control in ROCE_CONTROLS
+        return self.roce is not None and self.roce.control == self.congestion_control
 
     def control_of(self, class_control: str) -> str:
         """Return the congestion control of flows, given that of their class or ""."""
@@ -296,6 +275,9 @@ class TrialSpec:
     Flows that start before `warm_up_ns` are sent, and count in no metric. With `allow_starvation`,
     flows that starve are a result, and leave the trial valid.
 
+    `backend` is the name of an entry point of `closloop.backends`; on "imported", which stands for
+    results from elsewhere, nothing runs.
+
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
     workload's table, recorded flows), so a changed file makes another trial. `parent` names the
     trial or file that is replayed, with its SHA-256.
@@ -303,7 +285,7 @@ class TrialSpec:
 
     campaign: str
     testbed: str
-    backend: BackendName
+    backend: str
     tuner: TunerSpec
     traffic: tuple[PatternSpec, ...]
     seed: int

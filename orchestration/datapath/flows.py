@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
-from orchestration.core.congestion import HEARS_MARKS, PROGRAM, TIMES_ROUND_TRIPS, with_base_rtt
+from orchestration.core.congestion import PROGRAM, NicPolicy
 from orchestration.core.records import FlowRecords, Ints, Schedule
-from orchestration.core.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
+from orchestration.core.roce import CNP_INTERVAL, DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
 from orchestration.core.status import DONE, LASTING, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -28,8 +28,7 @@ ROCE_TOS = 106
 _NOT_ECT, ECT0 = 0xFC, 2
 # By their numbers in roce_flows.c.
 POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
-# Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
-CNP_INTERVAL = "min_time_between_cnps"
+# Those of policy_dcqcn.c, in its order.
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
 MOST_PARAMETERS = 24
 # Signals of scope flow by the fields of the results, in the order of their declarations.
@@ -81,8 +80,8 @@ class RoceFlows:
         schedule: Schedule,
         addresses: Sequence[tuple[str, ...]],
         spec: RoceSpec,
+        policy: NicPolicy,
         tos: Sequence[int] = (),
-        base_rtt_ns: int = 0,
         *,
         lasting: NDArray[np.bool_] | None = None,
         lasts_until_ns: int = 0,
@@ -91,24 +90,20 @@ class RoceFlows:
         """Prepare them.
 
         `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
-        type of service of each pattern's flows, empty for RoCE's default; `base_rtt_ns` that of
-        the longest path; `lasting` (flows,) says which last, by default none. With `icrc`, for a
-        capture, packets have their CRC; else its four bytes are 0.
+        type of service of each pattern's flows, empty for RoCE's default; `lasting` (flows,) says
+        which last, by default none. With `icrc`, for a capture, packets have their CRC; else its
+        four bytes are 0.
         """
-        parameters = spec.parameters
-        # of the congestion control, in the order of its C source
-        numbers = [parameters[name] for name in PARAMETER_ORDER]
-        if spec.control != "dcqcn":
-            numbers = with_base_rtt(spec.control, spec.control_values, base_rtt_ns)
+        numbers = policy.numbers
         self._settings = _SETTINGS.pack(
-            parameters[CNP_INTERVAL] * 1000,
+            spec.parameters[CNP_INTERVAL] * 1000,
             spec.timeout_ns,
             spec.rtt_probe_interval_ns,
             spec.decision_latency_ns,
             spec.payload_bytes,
             spec.ack_every,
             spec.window_bytes,
-            POLICIES.index(spec.control),
+            POLICIES.index(PROGRAM if spec.program else spec.control),
             int(spec.recovery == "selective-repeat"),
             int(icrc),
             DECISIONS.index(spec.decisions),
@@ -119,10 +114,10 @@ class RoceFlows:
         self._tos = np.full(len(schedule), ROCE_TOS, dtype=np.uint8)
         if len(tos):
             self._tos = np.array(tos, dtype=np.uint8)[schedule.klass]
-        if spec.control not in HEARS_MARKS:
+        if not policy.answers_marks:
             self._tos &= _NOT_ECT
         self._schedule = schedule
-        self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
+        self._times_round_trips = policy.times_round_trips
         self._lasting = np.zeros(len(schedule), dtype=bool) if lasting is None else lasting
         self._lasts_until_ns = lasts_until_ns if self._lasting.any() else 0
         self._order = np.argsort(schedule.start_ns, kind="stable")

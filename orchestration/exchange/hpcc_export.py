@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -92,18 +93,10 @@ def export_runs(
     Example: closloop export hpcc runs/quickstart/secn1-r1-0123456789 -o ~/hpcc/mix/closloop
     """
     parameters = dict(_parameter(text) for text in settings)
+    export = partial(export_hpcc, control=control, thresholds=thresholds, parameters=parameters)
     with waiting("exporting"):
-        written = [
-            export_hpcc(
-                item,
-                place,
-                control=control,
-                prefix=seen,
-                thresholds=thresholds,
-                parameters=parameters,
-            )
-            for item, place, seen in export_places(run, out, prefix)
-        ]
+        places = export_places(run, out, prefix)
+        written = [export(item, folder, prefix=seen) for item, folder, seen in places]
     if as_json:
         print_json([{**vars(one), "folder": str(one.folder)} for one in written])
         return

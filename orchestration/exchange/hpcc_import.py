@@ -15,7 +15,7 @@ from orchestration.core.errors import InputError
 from orchestration.core.import_facts import HPCC_FORMAT
 from orchestration.core.knobs import ECN
 from orchestration.core.parts import Device, LinkSpec
-from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
+from orchestration.core.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event
 from orchestration.core.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import FaultSpec
 from orchestration.core.units import format_duration, format_rate, parse_duration_ns
@@ -168,10 +168,6 @@ class Names:
         stem = "".join(c if c.isalnum() else "-" for c in topology.path.stem.lower())
         return cls(stem.strip("-") or "topology", nodes, {})
 
-    def class_of(self, group: int, port: int) -> str:
-        """Return the name of a class of flows."""
-        return self.classes.get((group, port), f"pg{group}-port{port}")
-
 
 def _read_names(path: Path, topology: HpccTopology) -> Names:
     """Read the names that `closloop export hpcc` wrote next to its files."""
@@ -267,13 +263,14 @@ def _flows(
         )
     done = end >= 0
     keys, klass = np.unique(group << 32 | port, return_inverse=True)
+    marks = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
     return ImportedFlows(
         start_ns=start - base_ns,
         src=number[src],
         dst=number[dst],
         size_bytes=size,
         klass=klass.reshape(-1),
-        classes=tuple(names.class_of(int(key) >> 32, int(key) & 0xFFFFFFFF) for key in keys),
+        classes=tuple(names.classes.get(mark, "pg{}-port{}".format(*mark)) for mark in marks),
         end_ns=np.where(done, end - base_ns, MISSING),
         status=np.where(done, DONE, UNFINISHED),
         ideal=alone if fct is not None else None,
@@ -319,17 +316,12 @@ def _thresholds(config: HpccConfig, testbed: Testbed) -> ChangeRecords | None:
     """Return the thresholds of all ports by their rates, as changes at time 0."""
     if not config.thresholds:
         return None
-    found = [
-        (number, *config.thresholds[queue.rate_bps])
-        for number, queue in enumerate(testbed.queues)
-        if queue.rate_bps in config.thresholds
-    ]
-    zero: Ints = np.zeros(len(found), dtype=np.int64)
-    queue, kmin, kmax, pmax = (
-        np.array(column) for column in (zip(*found, strict=True) if found else ((),) * 4)
-    )
-    values = ECN.named(kmin.astype(np.int64), kmax.astype(np.int64), pmax.astype(np.float64))
-    return ChangeRecords(zero, zero, zero, queue.astype(np.int64), values)
+    rows = [n for n, queue in enumerate(testbed.queues) if queue.rate_bps in config.thresholds]
+    found = [config.thresholds[testbed.queues[n].rate_bps] for n in rows]
+    kmin, kmax, pmax = np.array(found, dtype=np.float64).reshape(-1, 3).T.copy()
+    zero = np.zeros(len(rows), dtype=np.int64)
+    values = ECN.named(kmin.astype(np.int64), kmax.astype(np.int64), pmax)
+    return ChangeRecords(zero, zero, zero, np.array(rows, dtype=np.int64), values)
 
 
 def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[Event, ...]:

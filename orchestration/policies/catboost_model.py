@@ -20,7 +20,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from orchestration.core.congestion import CONTROLS
+from orchestration.core.congestion import congestion_control
 from orchestration.core.errors import InputError, Problem, raise_any, unreadable
 from orchestration.policies.trees import (
     LEAST_ACTION,
@@ -175,7 +175,7 @@ def _settings(
         )
     thousandths = {key: round(numbers[key] * 1000) for key in ("target", "beta")}
     for key, value in thousandths.items():
-        bounds = CONTROLS["rlcc"][key]
+        bounds = congestion_control("rlcc").parameters[key]
         if not bounds.least <= value <= bounds.most:
             raise InputError.single(
                 where,

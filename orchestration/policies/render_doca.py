@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from collectors.bpf.policy import HEADERS
-from orchestration.core.congestion import CONTROLS
+from orchestration.core.congestion import congestion_control
 from orchestration.core.errors import InputError
 from orchestration.policies.render_c import leaf_number, leaf_table
 from orchestration.policies.trees import IntegerTrees
@@ -52,7 +52,7 @@ def render_doca(
             f"gives it {CONTEXT_BYTES}",
             "train it on a shorter history",
         )
-    settings, ranges = model.settings, CONTROLS["rlcc"]
+    settings, ranges = model.settings, congestion_control("rlcc").parameters
     words = {
         "name": name,
         "NAME": name.upper(),

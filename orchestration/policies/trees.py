@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from orchestration.core.congestion import CONTROLS
+from orchestration.core.congestion import congestion_control
 
 ONE = 65_536
 # What a flow remembers has 24 words of 64 bits; 28 bytes of them are no window, 8 the present.
@@ -37,6 +38,10 @@ class Tree:
     leaves: tuple[int, ...]
 
 
+def _default(parameter: str) -> int:
+    return congestion_control("rlcc").parameters[parameter].default
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a model was trained for: steps of history, bounds of an action, and the reward's terms.
@@ -48,8 +53,8 @@ class Settings:
     history: int
     least_action: int
     most_action: int
-    target_thousandths: int = CONTROLS["rlcc"]["target"].default
-    beta_thousandths: int = CONTROLS["rlcc"]["beta"].default
+    target_thousandths: int = field(default_factory=partial(_default, "target"))
+    beta_thousandths: int = field(default_factory=partial(_default, "beta"))
     present: bool = False
 
     @property

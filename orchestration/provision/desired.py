@@ -31,7 +31,7 @@ from orchestration.backends.common.linux import (
     switch_queues,
     switch_sysctls,
 )
-from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
+from orchestration.backends.hardware.sonic.config import LOSSLESS
 from orchestration.core.errors import InputError
 from orchestration.core.trial import HostSpec
 
@@ -81,11 +81,8 @@ def desired_state(
     result: dict[str, dict[str, Any]] = {}
     for number, device in enumerate(rack.testbed.devices):
         access = rack.access[device.name]
-        if access.platform == "sonic":
-            sonic: dict[str, Any] = {"tables": desired_tables(rack, device.name)}
-            if access.telemetry_ns:
-                sonic["telemetry_us"] = access.telemetry_ns // 1000
-            result[device.name] = {"sonic": sonic}
+        if desired := access.system.desired:
+            result[device.name] = {"sonic": desired(rack, device.name)}
             continue
         if device.kind == "switch":
             result[device.name] = {"network": switch_network(rack, device.name, number)}
@@ -277,7 +274,7 @@ def group_of(rack: Rack, device: str) -> str:
     """Return the group of a device of the testbed."""
     access = rack.access[device]
     if rack.testbed.device[device].kind == "switch":
-        return SONIC_SWITCHES if access.platform == "sonic" else LINUX_SWITCHES
+        return LINUX_SWITCHES if access.is_linux else SONIC_SWITCHES
     return ROCE_HOSTS if access.nic == "roce" else PLAIN_HOSTS
 
 

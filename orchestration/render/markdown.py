@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from orchestration.render.table import Row, Table, Text, joined, spans, table
+from orchestration.render.table import Table, Text, joined, spans, table
 
 _LINE = "<br>"
 # What Markdown would not show as it is. Square brackets and underlines mean something in some
@@ -49,7 +49,10 @@ def markdown_table(made: Table) -> str:
     for texts, row in rows:
         if row.note:
             texts[-1] = joined((texts[-1], row.note))
-        lines.append(_line([_styled(text, row) for text in texts]))
+        shown = [inline(text) for text in texts]
+        if row.style == "strong":
+            shown = [f"**{text}**" if text and "**" not in text else text for text in shown]
+        lines.append(_line(shown))
     lines += ["", escaped(made.caption)] if made.caption else []
     return "\n".join(lines)
 
@@ -57,11 +60,6 @@ def markdown_table(made: Table) -> str:
 def rows_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table of heads and rows, with an empty line after it; "" without rows."""
     return f"{markdown_table(table(heads, (), rows))}\n" if rows else ""
-
-
-def _styled(text: Text, row: Row) -> str:
-    shown = inline(text)
-    return f"**{shown}**" if row.style == "strong" and shown and "**" not in shown else shown
 
 
 def _line(cells: Sequence[str]) -> str:

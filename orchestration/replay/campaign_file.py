@@ -16,15 +16,14 @@ from inventory.strictyaml import parse, suggest
 from inventory.testbed_json import testbed_to_json
 from orchestration.campaign.controls import written
 from orchestration.core.capabilities import capabilities
-from orchestration.core.congestion import CONTROLS
+from orchestration.core.congestion import PROGRAM, congestion_control
 from orchestration.core.errors import InputError, unreadable
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.problems import of_value
 from orchestration.core.roce import (
     BDP_WINDOW,
-    DCQCN_SETS,
+    DCQCN,
     FORMER_HPCC,
-    RATE_PARAMETERS,
     RoceSpec,
     is_former_hpcc,
 )
@@ -32,6 +31,7 @@ from orchestration.core.switch import SwitchSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
 from orchestration.core.units import UnitError, parse_rate_bps, whole_duration, whole_rate
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS, RATE_PARAMETERS
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"
@@ -108,7 +108,7 @@ def _host(host: HostSpec) -> dict[str, Any]:
         if getattr(host, name) != getattr(HostSpec(), name):
             settings[name] = getattr(host, name)
     if host.roce is not None:
-        if host.roce.program:
+        if host.roce.control == PROGRAM:
             numbers = [value for _, value in host.roce.values]
             own = {"program": host.roce.program, "parameters": numbers}
             settings["congestion_control"] = own
@@ -132,8 +132,10 @@ def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
 
 
 def _roce(roce: RoceSpec) -> dict[str, Any]:
-    given, known = roce.parameters, CONTROLS.get(roce.control, {})
-    own = {name: written(known[name], value) for name, value in roce.values if name in known}
+    given, own = roce.parameters, {}
+    if roce.control not in (DCQCN, PROGRAM):
+        known = congestion_control(roce.control).parameters
+        own = {name: written(known[name], value) for name, value in roce.values if name in known}
     # a set that goes by the NICs' rate would say something else for NICs of another one
     sets = [name for name in DCQCN_SETS if name not in RATE_PARAMETERS]
     if not is_former_hpcc(given):

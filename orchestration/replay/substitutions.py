@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
+from orchestration.campaign.hosts import Roce
 from orchestration.core.capabilities import Mode, capabilities, mode_of
-from orchestration.core.congestion import ACK_EVERY, PROGRAM
+from orchestration.core.congestion import PROGRAM, all_controls, roce_controls
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.import_facts import (
     CONGESTION_CONTROL,
@@ -28,9 +29,7 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
-    ROCE_CONTROLS,
     SOCKETS,
-    CongestionControl,
     DriverSpec,
     FabricSpec,
     HostSpec,
@@ -40,7 +39,6 @@ from orchestration.core.trial import (
 from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import TrialResult
 
-CONTROLS = tuple(name for name in get_args(CongestionControl) if name != PROGRAM)
 # What can be left out, and what the replay has then.
 WITHOUT = {
     "shared-buffer": "a buffer for each port",
@@ -78,7 +76,7 @@ class Transport:
 def check_choices(request: ReplayRequest) -> None:
     """Raise InputError for a congestion control, or a word of `without`, that is unknown."""
     named = [request.congestion_control] if request.congestion_control else []
-    check_known(_CONTROL_OPTION, "unknown: {!r}", named, CONTROLS)
+    check_known(_CONTROL_OPTION, "unknown: {!r}", named, _controls())
     check_known(_WITHOUT_OPTION, "unknown: {!r}", request.without, WITHOUT)
 
 
@@ -116,7 +114,7 @@ def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputErr
     for name in names:
         if name == CONGESTION_CONTROL:
             modes = on(backend)
-            first, *others = (c for c in CONTROLS if any(c in mode.controls for mode in modes))
+            first, *others = (c for c in _controls() if any(c in mode.controls for mode in modes))
             more = f" (or {', '.join(others)})" if others else ""
             options.append(f"{_CONTROL_OPTION} {first}{more}")
         else:
@@ -132,6 +130,10 @@ def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputErr
         f"to send the same flows under other settings, name them: {' '.join(options)}"
         + (own if of_fabric else ""),
     )
+
+
+def _controls() -> list[str]:
+    return [name for name in all_controls() if name != PROGRAM]
 
 
 def on(backend: str) -> tuple[Mode, ...]:
@@ -180,12 +182,11 @@ def host_under(control: str, testbed: Testbed, base: HostSpec) -> HostSpec:
 
     RoCE's packets carry what TCP's do on this testbed, at most the default.
     """
-    if control not in ROCE_CONTROLS:
+    if control not in roce_controls():
         return dataclasses.replace(base, congestion_control=control, roce=None)
     payload = min(RoceSpec.payload_bytes, max(4, testbed.mss_bytes // 4 * 4))
-    every = ACK_EVERY.get(control, RoceSpec.ack_every)
-    roce = RoceSpec(payload_bytes=payload, ack_every=every, control=control)
-    return HostSpec(control, base.min_rto_ns, roce)
+    roce = Roce().spec(control, "", testbed.nic_rates_bps[0])
+    return HostSpec(control, base.min_rto_ns, dataclasses.replace(roce, payload_bytes=payload))
 
 
 def fabric_of(trial: TrialResult) -> FabricSpec:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from orchestration.campaign.fields import read_param
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.load_balancing import LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS
-from orchestration.core.roce import DCQCN_PARAMETERS, DCQCN_SETS, RoceSpec
+from orchestration.core.roce import DCQCN_PARAMETERS, RoceSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from orchestration.search.space import Dimension, Space
 from tuners.ecn.static import REFERENCE_RATE_BPS
 from tuners.flowlet.settings import LONGEST_NS, SHORTEST_NS

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Platform, Rack
+from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Rack
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from orchestration.core.errors import check_known
 from orchestration.core.topology import Port, Testbed
@@ -58,7 +58,7 @@ class Layout:
     lent: tuple[tuple[str, str], ...] = ()
     scale: int = 1
 
-    def platform(self, device: str) -> Platform:
+    def platform(self, device: str) -> str:
         """Return the platform of a device."""
         return "sonic" if device in self.sonic else "linux"
 

@@ -168,15 +168,3 @@ def test_an_entry_that_is_wrong_is_refused(tmp_path, bring, text, what):
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=what):
         bring(f"{tmp_path}/mine.py:ODD")["cnps"]
-
-
-def test_an_installed_package_offers_metrics(monkeypatch, bring, tmp_path):
-    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
-    brought = bring(f"{tmp_path}/mine.py:ODD")["odd_ends"]
-    bring()
-    monkeypatch.setattr(
-        metrics, "offered", lambda group: {"package": None} if group == "closloop.metrics" else {}
-    )
-    monkeypatch.setattr(metrics, "load", lambda reference, group: [brought])
-    assert METRICS["odd_ends"] is brought
-    assert brought.key in METRICS.papers

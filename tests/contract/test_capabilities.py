@@ -11,6 +11,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.capabilities import Mode, backends, capabilities
+from orchestration.core.congestion import roce_controls
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.ports import TrialRun
@@ -18,7 +19,6 @@ from orchestration.core.records import DONE, LASTING, MISSING, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import BY_KEY, DERIVED, targets
 from orchestration.core.trial import (
-    ROCE_CONTROLS,
     ConcurrentSpec,
     FabricSpec,
     FaultSpec,
@@ -61,7 +61,7 @@ INCAST = IncastSpec(5, 300_000, 100 * MS, 0, MS, receiver="h1")
 
 def spec(control):
     """Return hosts under a control."""
-    roce = control in ROCE_CONTROLS
+    roce = control in roce_controls()
     return HostSpec(control, roce=RoceSpec(control=control) if roce else None)
 
 
@@ -159,14 +159,14 @@ def test_each_signal_is_measured_and_each_knob_set_and_read_back(run, tmp_path):
 
 @every_mode
 def test_flows_are_sent_under_each_congestion_control(run):
-    tcp = [control for control in run.mode.controls if control not in ROCE_CONTROLS]
+    tcp = [control for control in run.mode.controls if control not in roce_controls()]
     if tcp:
         pairs = [
             SingleFlowSpec(f"h{1 + n % 3}", f"h{4 + n % 3}", 200_000, 0, congestion_control=one)
             for n, one in enumerate(tcp)
         ]
         run(traffic=tuple(pairs), host=spec(tcp[0]))
-    for control in set(run.mode.controls) & (set(ROCE_CONTROLS) - {"program"}):
+    for control in set(run.mode.controls) & (set(roce_controls()) - {"program"}):
         _, record = run(host=spec(control))
         assert (record.flows.status == DONE).all()
 
@@ -235,8 +235,9 @@ def test_the_same_trial_is_the_same_again(run):
 
 def test_every_capability_has_its_trial_or_its_reason():
     """A capability that is added here is added to a trial as well."""
-    tried = {"signals", "recorded", "knobs", "controls", "loss_detections", "marks", "classes"}
-    tried |= {"load_balancing", "shared_buffers", "faults", "deterministic", "fabric"}
+    tried = {"signals", "recorded", "knobs", "loss_detections", "marks", "classes"}
+    tried |= {"tcp_controls", "has_roce", "load_balancing", "shared_buffers", "faults"}
+    tried |= {"deterministic", "fabric"}
     elsewhere = {
         "clock": "tests/hardware: test_trials_in_real_time.py, test_paths_on_rack.py",
         "real_time": "tests/hardware: test_trials_in_real_time.py, test_paths_on_rack.py",

@@ -8,7 +8,7 @@ from orchestration.core.codec import flattened, record_tables
 from orchestration.core.knobs import DCQCN, ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
-from orchestration.core.roce import DCQCN_SETS, RoceSpec
+from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import (
     FabricSpec,
     HostSpec,
@@ -17,6 +17,7 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from orchestration.run import wiring
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule

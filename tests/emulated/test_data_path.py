@@ -14,7 +14,7 @@ from orchestration.bench.repeatable import differing_values, faulty_trial
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
-from orchestration.core.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
+from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.switch import SwitchSpec
 from orchestration.core.trial import (
     TCP,
@@ -26,6 +26,7 @@ from orchestration.core.trial import (
     TrialSpec,
     TunerSpec,
 )
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import single_switch
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner

@@ -12,10 +12,11 @@ from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE
-from orchestration.core.roce import DCQCN_SETS, RoceSpec
+from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, SingleFlowSpec
 from orchestration.datapath import __file__ as data_path
 from orchestration.datapath.flows import PARAMETER_ORDER
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import single_switch
 
 MS = 1_000_000

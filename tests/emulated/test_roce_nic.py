@@ -14,7 +14,7 @@ from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.physics import run_probe
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE, MISSING
-from orchestration.core.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
+from orchestration.core.roce import BDP_WINDOW, RoceSpec
 from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
@@ -23,6 +23,7 @@ from orchestration.core.trial import (
     PoissonSpec,
     SingleFlowSpec,
 )
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import single_switch
 
 MS = 1_000_000

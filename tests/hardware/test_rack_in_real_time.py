@@ -49,7 +49,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.ansible import load_rack
-from orchestration.backends.hardware.agents import make_switch
+from orchestration.backends.hardware.switches import make_switch
 from orchestration.device.client import AgentClient
 
 rack = load_rack(Path(sys.argv[1]))

@@ -14,7 +14,7 @@ from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import InputError, TrialError
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
-from orchestration.core.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
+from orchestration.core.roce import DECISIONS, HEADER_BYTES, RoceSpec
 from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
@@ -26,6 +26,7 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 from orchestration.datapath.flows import PARAMETER_ORDER
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from orchestration.results.reader import LOAD_FACT
 from orchestration.run import wiring
 from tests.testbeds import single_switch

@@ -15,6 +15,7 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.campaign.repeats import Adaptive
 from orchestration.core.capabilities import backends
+from orchestration.core.congestion import all_controls
 from tuners import registry
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def test_required_fields_are_called_required(field: str) -> None:
     "word",
     [
         *(get_args(model.model_fields["kind"].annotation)[0] for model in MODELS[5:]),
-        *get_args(schema.Host.model_fields["congestion_control"].annotation),
+        *all_controls(),
         *(backend.name for backend in backends()),
         *registry.names(),
     ],

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestration.core.roce import DCQCN_SETS
 from orchestration.datapath.flows import PARAMETER_ORDER
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.unit.policy_library import CNP, START, TX, US, compiled
 from tests.unit.policy_library import Flow as PolicyFlow
 

@@ -10,7 +10,7 @@ from orchestration.analysis.stamp import cautions, check_network
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.condition import labels_of
 from orchestration.core.errors import InputError
-from orchestration.core.roce import DCQCN_SETS, dcqcn_set
+from orchestration.datapath.policy_dcqcn import DCQCN_SETS, dcqcn_set
 from orchestration.exchange.hpcc_config import control_of
 from orchestration.papers.page_data import Caution, PageData
 from orchestration.papers.results import _cautions

@@ -13,9 +13,9 @@ from inventory.files import load_testbed
 from inventory.rack import scaled
 from orchestration.agent.bpf.btf import LayoutError, Layouts, smallest
 from orchestration.backends.emulated import forwarding, machine
-from orchestration.backends.hardware.agents import make_switch
+from orchestration.backends.hardware.linux_switch import LinuxSwitch, MarkedSwitch
 from orchestration.backends.hardware.settings import check_controls, programmed
-from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch
+from orchestration.backends.hardware.switches import make_switch
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import HostSpec, SingleFlowSpec
 from orchestration.provision.desired import desired_state

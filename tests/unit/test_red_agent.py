@@ -10,7 +10,7 @@ from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.netlink import attribute
 from orchestration.agent.linux_switch import red as red_agent
 from orchestration.agent.main import OperationError
-from orchestration.backends.hardware.switches import LinuxSwitch
+from orchestration.backends.hardware.linux_switch import LinuxSwitch
 
 HANDLE = 0x30000
 TCA_HW_OFFLOAD = 12

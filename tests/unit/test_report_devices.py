@@ -8,7 +8,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.device_figures import measure_devices
-from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
+from orchestration.analysis.report.buffers import buffer_pictures
 from orchestration.analysis.report.nics import nics_over_time, rate_picture
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.core.records import MISSING, Samples
@@ -86,7 +86,7 @@ def test_what_a_trial_does_not_have_is_no_number_and_no_picture(testbed):
     both = shown(a=tcp, b=tcp)
     assert rate_picture(both, 100, colours_of(["a", "b"])) is None
     assert nics_over_time(both, 100, colours_of(["a", "b"])) is None
-    assert shared_buffers(both) is None
+    assert not buffer_pictures(both, 100, 100, colours_of(["a", "b"]))
 
 
 def test_the_hosts_that_were_told_to_slow_down_are_shown_with_their_rates(testbed):
@@ -155,8 +155,7 @@ def test_buffers_are_shown_against_their_size(testbed):
     metrics = measure_devices(both.results[0])
     assert metrics["buffer_max_bytes"] == 500_000
     assert metrics["pauses_sent"] == 7
-    found = shared_buffers(both)
-    picture = fullest_buffer(found, colours_of(["a", "b"]), 1_000)
+    picture, cells = buffer_pictures(both, 1_000, 100, colours_of(["a", "b"]))
     assert picture.title == "leaf1's buffer of 1MB holds up to 500KB with a, 500KB with b"
     assert "At most in use: 50.0% with a" in picture.caption
     assert "The fullest headroom of a port was leaf1:eth0's" in picture.caption
@@ -166,7 +165,6 @@ def test_buffers_are_shown_against_their_size(testbed):
         [(port.rate_bps, port.delay_ns) for port in fabric.ports_of["leaf1"]], fabric.frame_bytes
     )
     assert levels == {1_000_000, 1_000_000 - reserved}
-    cells = buffer_map(found, colours_of(["a", "b"]), 100)
     assert (
         cells.title
         == "The fullest: leaf1, 50.0% around 1ms, with a; leaf1, 50.0% around 1ms, with b"
@@ -177,8 +175,8 @@ def test_buffers_are_shown_against_their_size(testbed):
 def test_a_buffer_that_is_nearly_empty_fills_its_picture_and_says_so(testbed):
     fabric = testbed("switch: {buffer: 64MB, alpha: 1}")
     few = samples(fabric, "switch", [MS, 2 * MS], buffer_bytes=[[9_000, 0, 0], [0, 0, 0]])
-    found = shared_buffers(shown(a=result(fabric, switch=few)))
-    picture = fullest_buffer(found, colours_of(["a"]), 1_000)
+    alone = shown(a=result(fabric, switch=few))
+    picture, _ = buffer_pictures(alone, 1_000, 100, colours_of(["a"]))
     assert "All of the buffer is beyond the scale." in picture.caption
     assert "headroom" not in picture.caption
     assert picture.figure.layout["yaxis"]["range"][1] < 20_000

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tuners
-from orchestration.core.congestion import defaults
+from orchestration.core.congestion import congestion_control
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from tests.unit.policy_library import ACK, CNP, HEADERS, RTT, START, TX, US, Flow, compiled
@@ -29,7 +29,7 @@ def policy(tmp_path_factory):
 
 
 def begin(policy, **own):
-    values = {**defaults("rlcc"), "base_rtt": 10 * US, **own}
+    values = {**congestion_control("rlcc").defaults, "base_rtt": 10 * US, **own}
     flow = Flow(policy, list(values.values()), LINE_BPS)
     flow.tell(START, 0)
     return flow

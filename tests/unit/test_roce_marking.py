@@ -5,7 +5,7 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware import marking
-from orchestration.backends.hardware.switches import LinuxSwitch
+from orchestration.backends.hardware.linux_switch import LinuxSwitch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.status import DONE, FAILED
 from orchestration.core.trial import DriverSpec, IncastSpec, TrialSpec, TunerSpec

@@ -234,19 +234,8 @@ def _timeouts(a: Settings, b: Settings) -> str:
     return f"what a lost tail waits; timeouts: {a.timeouts}, {b.timeouts}"
 
 
-def _kernel(item: Settings) -> str | None:
-    return ", ".join(sorted({text for _, text in leaves({"": item.told("kernel")})})) or None
-
-
-def _marking_law(item: Settings) -> str:
-    return "; ".join(text for _, text in leaves(item.told("red"))) or "not said"
-
-
-def _sources(item: Settings) -> str:
-    """Return the sources of the samples, at most four."""
-    sources = item.told("sources", None)
-    values = sorted({value for _, value in leaves(sources)}) if sources else []
-    return ", ".join(values[:4]) if values else "the queue itself"
+def _texts(item: Settings, key: str) -> list[str]:
+    return [text for _, text in leaves({"": item.told(key)}) if text]
 
 
 def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings], Iterator[Cause]]:
@@ -329,8 +318,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
              "on a real clock a busy processor is part of the network"),
     _Setting("scale", lambda item: item.spec.scale, (FCT, SLOWDOWN, TAIL),
              "a second took so many; kernels' own timers and a CPU's work are not scaled"),
-    _Setting("kernel", _kernel, (FCT, SLOWDOWN, TAIL, QUEUE, MARKS),
-             "another version of TCP and queues"),
+    _Setting("kernel", lambda item: ", ".join(sorted(set(_texts(item, "kernel")))) or None,
+             (FCT, SLOWDOWN, TAIL, QUEUE, MARKS), "another version of TCP and queues"),
     # the fabric
     _Setting("framing", _of_testbed(lambda bed: bed.framing_bytes), (FCT, SLOWDOWN, UTILISATION),
              _framing_share, "{} B".format),
@@ -346,7 +335,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("buffers", _of_testbed(lambda bed: _mean(queue.buffer_bytes for queue in bed.queues)),
              (DROPS, TAIL), "a smaller buffer drops earlier",
              lambda size: f"{format_size(size)} a queue"),
-    _Setting("marking law", _marking_law, (MARKS, QUEUE, SLOWDOWN),
+    _Setting("marking law", lambda item: "; ".join(_texts(item, "red")) or "not said",
+             (MARKS, QUEUE, SLOWDOWN),
              "the same thresholds mark other packets"),
     _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
              "links are down at other times", lambda faults: str(len(faults))),
@@ -383,7 +373,9 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("samples missed", lambda item: item.missed, (QUEUE, MARKS),
              "a busy sampler misses long queues first", "{:.1%}".format,
              lambda a, b: abs(a - b) > 0.001),
-    _Setting("sources of samples", _sources, (QUEUE, MARKS),
+    _Setting("sources of samples",
+             lambda item: ", ".join(sorted(set(_texts(item, "sources")))[:4]) or "the queue itself",
+             (QUEUE, MARKS),
              "a polled number is older than the sample that it stands for"),
     # single kernel settings, and findings of the stamps
     _facts("sysctls", (FCT, SLOWDOWN, TAIL)),

@@ -67,7 +67,9 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
 
 def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
     """Draw the margin of a row; return its ends as ratios."""
-    base = 1.0 if item.metric.distance == "cdf" else _base(item)
+    relative, base = item.interval.relative, 1.0
+    if item.metric.distance != "cdf":  # the value to which a relative difference refers
+        base = item.interval.difference / relative if relative else item.allowed / item.margin
     share = item.allowed / base if base else math.inf
     if not math.isfinite(share):
         return []
@@ -76,12 +78,6 @@ def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
     shape = {"y0": row - 0.38, "y1": row + 0.3, "line": {"width": 0}, "fillcolor": _MARGIN_COLOUR}
     figure.add_shape(type="rect", x0=low, x1=high, layer="below", **shape)
     return [low, high]
-
-
-def _base(item: Judged) -> float:
-    """Return the value to which a relative difference refers."""
-    relative = item.interval.relative
-    return item.interval.difference / relative if relative else item.allowed / item.margin
 
 
 def _estimate(figure: Figure, row: int, item: Judged, colour: str) -> list[float]:

@@ -198,9 +198,7 @@ def _common(a: TrialFlows, b: TrialFlows) -> tuple[Ints, Ints, int]:
     if np.array_equal(a.flow_id, b.flow_id):
         first = second = np.arange(len(a))
     else:
-        _, first, second = np.intersect1d(
-            a.flow_id, b.flow_id, assume_unique=False, return_indices=True
-        )
+        _, first, second = np.intersect1d(a.flow_id, b.flow_id, return_indices=True)
     alike = (
         (a.start_ns[first] == b.start_ns[second])
         & (a.size_bytes[first] == b.size_bytes[second])

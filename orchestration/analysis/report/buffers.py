@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -34,134 +34,80 @@ _SCALE = [(0, "#F1F7EF"), (0.25, "#BAE4B3"), (0.5, "#74C476"), (0.75, "#238B45")
 _LEAST_SHARE = 0.1
 
 
-@dataclass(frozen=True)
-class Buffers:
-    """What switches held, in one repeat.
+def buffer_pictures(shown: ShownRepeat, points: int, spans: int, colours: Colours) -> list[Picture]:
+    """Draw the fullest buffer over time, and the buffers of all switches, while flows arrived.
 
-    `t_ns`, `buffer_bytes` and `headroom_bytes` are by tuner, shapes (samples,) and (samples,
-    switches), NaN where unknown. `size_bytes` is the whole buffer of a switch, `reserved_bytes`
-    (switches,) its part that is headroom. `ports` says which port's headroom was the fullest, by
-    tuner: its label, what it held, what it has; empty without lossless classes.
+    Lines have at most `points` points, heat maps at most `spans` spans. Nothing is drawn without
+    shared buffers, or if they were empty; of one switch there is no heat map.
     """
-
-    repeat: int
-    switches: tuple[str, ...]
-    t_ns: dict[str, Ints]
-    buffer_bytes: dict[str, Floats]
-    headroom_bytes: dict[str, Floats]
-    size_bytes: int
-    reserved_bytes: Ints
-    ports: dict[str, tuple[str, int, int]]
-
-    @property
-    def peak_bytes(self) -> Floats:
-        """What each switch held at most with any tuner, shape (switches,); 0 if unknown."""
-        every = [np.nan_to_num(values).max(axis=0) for values in self.buffer_bytes.values()]
-        return np.asarray(np.max(every, axis=0))
-
-
-def shared_buffers(shown: ShownRepeat) -> Buffers | None:
-    """Return what switches held while flows arrived; None without shared buffers, or if empty."""
     testbed = shown.results[0].testbed
     windows = {
         tuner: arrivals(result.samples("switch"), result.spec.measured_ns)
         for tuner, result in shown.by_tuner.items()
     }
     if testbed.switch is None or any(len(window.t_ns) < 2 for window in windows.values()):
-        return None
-    found = Buffers(
-        repeat=shown.repeat,
-        switches=testbed.switches,
-        t_ns={tuner: window.t_ns for tuner, window in windows.items()},
-        buffer_bytes={tuner: _known(window.buffer_bytes) for tuner, window in windows.items()},
-        headroom_bytes={tuner: _known(window.headroom_bytes) for tuner, window in windows.items()},
-        size_bytes=testbed.switch.buffer_bytes,
-        reserved_bytes=_reserved(testbed),
-        ports={
-            tuner: place
-            for tuner, result in shown.by_tuner.items()
-            if (place := _fullest_port(result)) is not None
-        },
-    )
-    return found if found.peak_bytes.any() else None
+        return []
+    held = {tuner: _known(window.buffer_bytes) for tuner, window in windows.items()}
+    # what each switch held at most with any tuner, 0 if unknown
+    peak = np.max([np.nan_to_num(values).max(axis=0) for values in held.values()], axis=0)
+    if not peak.any():
+        return []
+    pictures = [_fullest_buffer(shown, testbed, windows, int(np.argmax(peak)), points, colours)]
+    if len(testbed.switches) > 1:
+        pictures.append(_buffer_map(shown, testbed, windows, peak, spans, colours))
+    return pictures
 
 
 def _known(values: Ints) -> Floats:
     return np.where(values == MISSING, math.nan, values)
 
 
-def _reserved(testbed: Testbed) -> Ints:
-    assert testbed.switch is not None
-    every = [
-        [(port.rate_bps, port.delay_ns) for port in testbed.ports_of[name]]
-        for name in testbed.switches
-    ]
-    switch, frame = testbed.switch, testbed.frame_bytes
-    return np.array([switch.reserved_bytes(ports, frame) for ports in every], dtype=np.int64)
-
-
-def _fullest_port(result: TrialResult) -> tuple[str, int, int] | None:
-    """Return the port whose headroom was the fullest: its label, what it held, what it has."""
-    testbed = result.testbed
-    pauses: Samples = arrivals(result.samples("priority"), result.spec.measured_ns)
-    if testbed.switch is None or not pauses.headroom_bytes.size:
-        return None
-    ports = [queue.port for queue in testbed.lossless_queues]
-    has = np.array(
-        [
-            testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
-            for port in ports
-        ]
-    )
-    most = pauses.headroom_bytes.max(axis=0)
-    place = int(np.argmax(most / has))
-    return (ports[place].label, int(most[place]), int(has[place])) if most[place] > 0 else None
-
-
-def fullest_buffer(found: Buffers, colours: Colours, points: int) -> Picture:
+def _fullest_buffer(
+    shown: ShownRepeat,
+    testbed: Testbed,
+    windows: Mapping[str, Samples],
+    switch: int,
+    points: int,
+    colours: Colours,
+) -> Picture:
     """Draw the buffer of the switch that held most over time, a panel per tuner."""
-    switch = int(np.argmax(found.peak_bytes))
-    name, size = found.switches[switch], found.size_bytes
-    pool = size - int(found.reserved_bytes[switch])
-    peak = float(found.peak_bytes[switch])
+    assert testbed.switch is not None
+    name, size = testbed.switches[switch], testbed.switch.buffer_bytes
+    ports = [(port.rate_bps, port.delay_ns) for port in testbed.ports_of[name]]
+    pool = size - testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
+    held = {tuner: _known(one.buffer_bytes[:, switch]) for tuner, one in windows.items()}
+    headroom = {tuner: _known(one.headroom_bytes[:, switch]) for tuner, one in windows.items()}
+    peaks = {tuner: float(np.nanmax(values)) for tuner, values in held.items()}
+    peak = float(np.nan_to_num(list(peaks.values())).max())
     # with room for names above the lines
     top = 1.3 * (size if peak >= _LEAST_SHARE * size else peak)
-    tuners = list(found.buffer_bytes)
-    figure = Figure(len(tuners), gap=0.05, same_y=True)
-    base_figure(height=90 + 130 * len(tuners), right=16, figure=figure)
-    for row, tuner in enumerate(tuners, start=1):
-        held = found.buffer_bytes[tuner][:, switch]
-        t_ns, values = downsample(found.t_ns[tuner], held, points)
+    figure = Figure(len(windows), gap=0.05, same_y=True)
+    base_figure(height=90 + 130 * len(windows), right=16, figure=figure)
+    for row, (tuner, window) in enumerate(windows.items(), start=1):
+        t_ns, values = downsample(window.t_ns, held[tuner], points)
         trace = line(t_ns / 1e6, values, colours[tuner], 1.5)
         trace.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B in use<extra></extra>")
         figure.add_trace(trace, row=row)
-        headroom = found.headroom_bytes[tuner][:, switch]
-        if np.nansum(headroom) > 0:
-            part_ns, part = downsample(found.t_ns[tuner], headroom, points)
-            dark = line(part_ns / 1e6, part, INK, 1.2)
+        if np.nansum(headroom[tuner]) > 0:
+            t_ns, values = downsample(window.t_ns, headroom[tuner], points)
+            dark = line(t_ns / 1e6, values, INK, 1.2)
             dark["hovertemplate"] = "%{x:.2f} ms: %{y:,} B of it in headroom<extra></extra>"
             figure.add_trace(dark, row=row)
         corner_name(figure, row, f"<b>{short(tuner)}</b>", readable(colours[tuner]))
     _draw_limits(figure, pool, size, top)
     size_axis(figure, top)
-    time_axis(figure, len(tuners))
-    peaks = {tuner: float(np.nanmax(held[:, switch])) for tuner, held in found.buffer_bytes.items()}
-    used = extremes({tuner: held / size for tuner, held in peaks.items()}, "share")
+    time_axis(figure, len(windows))
+    used = extremes({tuner: most / size for tuner, most in peaks.items()}, "share")
     return Picture(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
-        f"At most in use: {used}. {_lines(pool, size, top)}{_headroom(found)} The switch that held "
-        f"most in repeat {found.repeat}, while flows arrived.",
+        f"At most in use: {used}. {_lines(pool, size, top)}{_headroom(shown)} The switch that held "
+        f"most in repeat {shown.repeat}, while flows arrived.",
         figure,
         f"buffer-{name}",
         rows_of(
             {"tuner": tuner, "t_ns": int(at), "buffer_bytes": whole, "headroom_bytes": part}
-            for tuner in tuners
-            for at, whole, part in zip(
-                found.t_ns[tuner],
-                found.buffer_bytes[tuner][:, switch],
-                found.headroom_bytes[tuner][:, switch],
-                strict=True,
-            )
+            for tuner, window in windows.items()
+            for at, whole, part in zip(window.t_ns, held[tuner], headroom[tuner], strict=True)
         ),
     )
 
@@ -198,61 +144,83 @@ def _lines(pool: int, size: int, top: float) -> str:
     return f"{text}Above the dashed line is what is reserved as headroom."
 
 
-def _headroom(found: Buffers) -> str:
+def _headroom(shown: ShownRepeat) -> str:
     """Return which port's headroom was the fullest."""
-    if not found.ports:
+    ports = [(tuner, _fullest_port(result)) for tuner, result in shown.by_tuner.items()]
+    known = [(held / has, label, held, has, tuner) for tuner, (label, held, has) in ports if held]
+    if not known:
         return ""
-    tuner = max(found.ports, key=lambda name: found.ports[name][1] / found.ports[name][2])
-    label, held, has = found.ports[tuner]
+    _, label, held, has, tuner = max(known, key=lambda one: one[0])
     return (
         f" The fullest headroom of a port was {label}'s, {quantity(held, 'bytes')} of "
         f"{quantity(has, 'bytes')} ({100 * held / has:.0f}%), with {tuner}."
     )
 
 
-def buffer_map(found: Buffers, colours: Colours, spans: int) -> Picture | None:
-    """Draw the share of its buffer that each switch held in each span; None for one switch."""
-    if len(found.switches) < 2:
-        return None
-    by_peak = np.argsort(-found.peak_bytes, kind="stable")
+def _fullest_port(result: TrialResult) -> tuple[str, int, int]:
+    """Return the port whose headroom was the fullest: its label, what it held, what it has."""
+    testbed = result.testbed
+    pauses = arrivals(result.samples("priority"), result.spec.measured_ns)
+    if testbed.switch is None or not pauses.headroom_bytes.size:
+        return "", 0, 0
+    ports = [queue.port for queue in testbed.lossless_queues]
+    has = [
+        testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
+        for port in ports
+    ]
+    most = pauses.headroom_bytes.max(axis=0)
+    place = int(np.argmax(most / np.array(has)))
+    return ports[place].label, int(most[place]), has[place]
+
+
+def _buffer_map(
+    shown: ShownRepeat,
+    testbed: Testbed,
+    windows: Mapping[str, Samples],
+    peak: Floats,
+    spans: int,
+    colours: Colours,
+) -> Picture:
+    """Draw the share of its buffer that each switch held in each span."""
+    assert testbed.switch is not None
+    size = testbed.switch.buffer_bytes
+    by_peak = np.argsort(-peak, kind="stable")
     rows, rest = np.sort(by_peak[:MOST_ROWS]), by_peak[MOST_ROWS:]
-    of_time = spans_of(list(found.t_ns.values()), spans)
+    of_time = spans_of([window.t_ns for window in windows.values()], spans)
     grids = {
-        tuner: of_time.binned(found.t_ns[tuner], held[:, rows])
-        for tuner, held in found.buffer_bytes.items()
+        tuner: of_time.binned(window.t_ns, _known(window.buffer_bytes[:, rows]))
+        for tuner, window in windows.items()
     }
-    names = [found.switches[row] for row in rows]
-    top = 100 * float(found.peak_bytes.max()) / found.size_bytes
+    names = [testbed.switches[row] for row in rows.tolist()]
     figure = over_time(
         grids,
         of_time,
         dict.fromkeys(grids, names),
         "bytes",
         colours,
-        shades=lambda grid: np.round(100 * grid / found.size_bytes, 2),
+        shades=lambda grid: np.round(100 * grid / size, 2),
         says="up to",
         row_pixels=16,
         scale={
             "colorscale": _SCALE,
             "cmin": 0,
-            "cmax": top,
+            "cmax": 100 * float(peak.max()) / size,
             "colorbar": {"ticksuffix": "%", "nticks": 6},
         },
         scale_title="most of its buffer that a switch held",
     )
     more = f" {len(rest)} more switches held less and are not drawn." if len(rest) else ""
     return Picture(
-        f"The fullest: {_fullest(grids, names, of_time, found.size_bytes)}",
+        f"The fullest: {_fullest(grids, names, of_time, size)}",
         f"Each cell is the most that the switch held within {quantity(of_time.span_ns, 'ns')}, of "
-        f"its {quantity(found.size_bytes, 'bytes')}, in repeat {found.repeat}, while flows "
-        f"arrived.{more}",
+        f"its {quantity(size, 'bytes')}, in repeat {shown.repeat}, while flows arrived.{more}",
         figure,
         "buffers-over-time",
         grid_data(grids, of_time, [f"{name}_bytes" for name in names]),
     )
 
 
-def _fullest(grids: dict[str, Floats], names: list[str], of_time: Spans, size: int) -> str:
+def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Spans, size: int) -> str:
     """Return which switch was the fullest with each tuner, how full, and when."""
     clauses = {}
     for tuner, grid in grids.items():

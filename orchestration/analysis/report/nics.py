@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from orchestration.analysis.report.heat_maps import (
 )
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.core.records import MISSING, Floats, Ints, Samples
+from orchestration.core.records import MISSING, Floats, Samples
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
 from orchestration.render.numbers import Unit, extremes, quantity
@@ -32,61 +31,6 @@ _SCALE = [(0, "#3F007D"), (0.25, "#6A51A3"), (0.5, "#9E9AC8"), (0.75, "#CBC9E2")
 _PERCENTS = [0, 25, 50, 75, 100]
 
 
-@dataclass(frozen=True)
-class _HostGrids:
-    """What hosts' NICs may send, in one repeat, by tuner.
-
-    `lowest_bps` is tuner -> (hosts, spans): the lowest rate in each span, NaN without unfinished
-    flows. `line_bps` (hosts,) are line rates. `cnps` is tuner -> (all hosts,): those that each got
-    until flows stopped arriving; empty if no trial counts them. `rows` (hosts,) are the numbers of
-    the hosts that are drawn among all.
-    """
-
-    names: tuple[str, ...]
-    rows: Ints
-    line_bps: Floats
-    spans: Spans
-    lowest_bps: dict[str, Floats]
-    cnps: dict[str, Ints]
-
-
-def _host_grids(shown: ShownRepeat, spans: int) -> _HostGrids | None:
-    """Return the rates of the hosts that were held back most; None without RoCE flows.
-
-    Those are the hosts with the most CNPs. Under controls that need none, such as Swift, they are
-    those with the lowest rates.
-    """
-    windows = _windows(shown)
-    testbed = shown.results[0].testbed
-    rates = [allowed_bps(testbed, window) for window in windows.values()]
-    if any(len(window.t_ns) < 2 for window in windows.values()):
-        return None
-    if any(np.isnan(rate).all() for rate in rates):
-        return None
-    line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
-    counted = {
-        tuner: np.asarray(window.cnps[-1] - window.cnps[0]) for tuner, window in windows.items()
-    }
-    notified = all((window.cnps != MISSING).all() for window in windows.values()) and any(
-        cnps.any() for cnps in counted.values()
-    )
-    held = np.sum([np.nansum(1 - rate / line_bps, axis=0) for rate in rates], axis=0)
-    told = -np.sum(list(counted.values()), axis=0) if notified else -held
-    rows = np.sort(np.lexsort((-held, told))[:MOST_ROWS])
-    of_time = spans_between([window.t_ns for window in windows.values()], spans)
-    return _HostGrids(
-        names=tuple(testbed.hosts[row] for row in rows),
-        rows=rows,
-        line_bps=line_bps[rows],
-        spans=of_time,
-        lowest_bps={
-            tuner: of_time.binned(window.t_ns[1:], rate[1:, rows], np.nanmin)
-            for (tuner, window), rate in zip(windows.items(), rates, strict=True)
-        },
-        cnps=counted if notified else {},
-    )
-
-
 def _windows(shown: ShownRepeat) -> dict[str, Samples]:
     return {
         tuner: arrivals(result.samples("host"), result.spec.measured_ns)
@@ -95,27 +39,50 @@ def _windows(shown: ShownRepeat) -> dict[str, Samples]:
 
 
 def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | None:
-    """Draw the lowest rate, of its line's, that each host was allowed in each of `spans` spans.
+    """Draw the lowest rate, of its line's, that each host was allowed in each time span.
 
-    The hosts that were held back most are drawn. None without RoCE flows.
+    There are at most `spans` spans. The hosts that were held back most are drawn: those with the
+    most CNPs or, under controls that need none, such as Swift, with the lowest rates. None without
+    RoCE flows.
     """
-    grids = _host_grids(shown, spans)
-    if grids is None:
+    windows, testbed = _windows(shown), shown.results[0].testbed
+    rates = {tuner: allowed_bps(testbed, window) for tuner, window in windows.items()}
+    if any(len(window.t_ns) < 2 for window in windows.values()):
         return None
+    if any(np.isnan(rate).all() for rate in rates.values()):
+        return None
+    line_bps = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
+    # what each host got until flows stopped arriving
+    cnps = {
+        tuner: np.asarray(window.cnps[-1] - window.cnps[0]) for tuner, window in windows.items()
+    }
+    held = np.sum([np.nansum(1 - rate / line_bps, axis=0) for rate in rates.values()], axis=0)
+    notified = np.sum(list(cnps.values()), axis=0)
+    counted = all((window.cnps != MISSING).all() for window in windows.values())
+    if not counted or not any(got.any() for got in cnps.values()):
+        cnps, notified = {}, held
+    rows = np.sort(np.lexsort((-held, -notified))[:MOST_ROWS])
+    hosts, lines = [testbed.hosts[row] for row in rows], line_bps[rows]
+    of_time = spans_between([window.t_ns for window in windows.values()], spans)
+    # by tuner, shapes (hosts, spans): NaN without unfinished flows
+    grids = {
+        tuner: of_time.binned(window.t_ns[1:], rates[tuner][1:, rows], np.nanmin)
+        for tuner, window in windows.items()
+    }
+    drawn = {tuner: got[rows] for tuner, got in cnps.items()}
     names = {
-        tuner: [
-            f"{name} · {grids.cnps[tuner][row]:,}" if grids.cnps else name
-            for name, row in zip(grids.names, grids.rows, strict=True)
-        ]
-        for tuner in grids.lowest_bps
+        tuner: [f"{host} · {got:,}" for host, got in zip(hosts, drawn[tuner], strict=True)]
+        if drawn
+        else hosts
+        for tuner in grids
     }
     figure = over_time(
-        grids.lowest_bps,
-        grids.spans,
+        grids,
+        of_time,
         names,
         "bps",
         colours,
-        shades=lambda grid: np.round(100 * grid / grids.line_bps[:, None], 1),
+        shades=lambda grid: np.round(100 * grid / lines[:, None], 1),
         says="at least",
         row_pixels=14,
         scale={
@@ -126,68 +93,48 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
         },
         scale_title="lowest rate allowed, of the line's",
     )
-    counted = " Behind each name are the host's CNPs." if grids.cnps else ""
+    lowest = {
+        tuner: _lowest(grid, of_time) for tuner, grid in grids.items() if not np.isnan(grid).all()
+    }
+    clauses = []
+    for tuner, (row, bps, at) in lowest.items():
+        got = ""
+        if cnps:
+            got = f"{int((cnps[tuner] > 0).sum())} of {len(cnps[tuner])} hosts got "
+            got += f"{int(cnps[tuner].sum()):,} CNPs; "
+        clauses.append(
+            f"with {tuner} {got}the lowest rate was {hosts[row]}'s, {quantity(bps, 'bps')} of "
+            f"{quantity(float(lines[row]), 'bps')} around {at}"
+        )
+    if cnps:
+        tuner = max(drawn, key=lambda name: int(drawn[name].max()))
+        row = int(np.argmax(drawn[tuner]))
+        most = f"was told to slow down the most: {drawn[tuner][row]:,} CNPs"
+    else:
+        tuner = min(lowest, key=lambda name: lowest[name][1])
+        row, bps, at = lowest[tuner]
+        most = f"was held back the most: to {quantity(bps, 'bps')} around {at}"
+    behind = " Behind each name are the host's CNPs." if cnps else ""
+    left = ""
+    if cnps and (hidden := len(testbed.hosts) - len(rows)):
+        more = max(int(np.delete(got, rows).max()) for got in cnps.values())
+        left = f" {hidden} more hosts are not drawn: none of them got more than {more:,} CNPs."
     return Picture(
-        _most(grids),
-        f"{_told(grids)} Each cell is the lowest rate that congestion control allowed the host's "
-        f"unfinished flows together in {quantity(grids.spans.span_ns, 'ns')}, as far as it was "
-        f"read; blank without flows.{counted} Repeat {shown.repeat}, while flows arrived."
-        f"{_left(grids)}",
+        f"{hosts[row]} {most}, with {tuner}",
+        f"{sentence(clauses)} Each cell is the lowest rate that congestion control allowed the "
+        f"host's unfinished flows together in {quantity(of_time.span_ns, 'ns')}, as far as it was "
+        f"read; blank without flows.{behind} Repeat {shown.repeat}, while flows arrived.{left}",
         figure,
         "rates-of-hosts",
-        grid_data(grids.lowest_bps, grids.spans, [f"{name}_bps" for name in grids.names]),
+        grid_data(grids, of_time, [f"{host}_bps" for host in hosts]),
     )
 
 
-def _most(grids: _HostGrids) -> str:
-    if not grids.cnps:
-        known = {name: grid for name, grid in grids.lowest_bps.items() if not np.isnan(grid).all()}
-        tuner = min(known, key=lambda name: float(np.nanmin(known[name])))
-        place, bps, at_ns = _lowest(grids, tuner)
-        return (
-            f"{grids.names[place]} was held back the most: to {quantity(bps, 'bps')} "
-            f"around {quantity(at_ns, 'ns')}, with {tuner}"
-        )
-    drawn = {tuner: cnps[grids.rows] for tuner, cnps in grids.cnps.items()}
-    tuner = max(drawn, key=lambda name: int(drawn[name].max()))
-    place = int(np.argmax(drawn[tuner]))
-    return (
-        f"{grids.names[place]} was told to slow down the most: {drawn[tuner][place]:,} CNPs, with "
-        f"{tuner}"
-    )
-
-
-def _lowest(grids: _HostGrids, tuner: str) -> tuple[int, float, float]:
+def _lowest(grid: Floats, of_time: Spans) -> tuple[int, float, str]:
     """Return which drawn host had the lowest rate, that rate, and when."""
-    grid = grids.lowest_bps[tuner]
-    place, span = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
-    return int(place), float(grid[place, span]), 1e6 * float(grids.spans.middle_ms[span])
-
-
-def _told(grids: _HostGrids) -> str:
-    """Return how many hosts got CNPs, and which was held to the lowest rate, for each tuner."""
-    clauses = []
-    for tuner, grid in grids.lowest_bps.items():
-        if np.isnan(grid).all():
-            continue
-        place, bps, at_ns = _lowest(grids, tuner)
-        text = f"with {tuner} "
-        if grids.cnps:
-            cnps = grids.cnps[tuner]
-            text += f"{int((cnps > 0).sum())} of {len(cnps)} hosts got {int(cnps.sum()):,} CNPs; "
-        clauses.append(
-            f"{text}the lowest rate was {grids.names[place]}'s, {quantity(bps, 'bps')} of "
-            f"{quantity(float(grids.line_bps[place]), 'bps')} around {quantity(at_ns, 'ns')}"
-        )
-    return sentence(clauses)
-
-
-def _left(grids: _HostGrids) -> str:
-    hidden = [np.delete(cnps, grids.rows) for cnps in grids.cnps.values()]
-    if not hidden or not len(hidden[0]):
-        return ""
-    most = max(int(cnps.max()) for cnps in hidden)
-    return f" {len(hidden[0])} more hosts are not drawn: none of them got more than {most:,} CNPs."
+    row, span = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
+    at = quantity(1e6 * float(of_time.middle_ms[span]), "ns")
+    return int(row), float(grid[row, span]), at
 
 
 class _Panel(NamedTuple):

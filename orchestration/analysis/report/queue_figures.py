@@ -159,8 +159,6 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         every = every[~np.isnan(every).any(axis=1)]
         if len(every):
             shares[arm.tuner] = np.stack([every.mean(0), every.min(0), every.max(0)])
-    if not shares:
-        return None
     figure = base_figure(height=360, right=20)
     grid = QUEUE_GRID_BYTES[1:]
     seen = {tuner: both[0, 1:] > 0 for tuner, both in shares.items()}
@@ -228,8 +226,8 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     size_axis(figure, top)
     time_axis(figure, len(lines))
     means = {item.tuner: item.mean_bytes for item in lines}
-    known = any(len(item.set_ns) for item in lines)
-    how = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
+    how = " Dotted: kmin, dashed: kmax, as read back from the queue."
+    how = how if any(len(item.set_ns) for item in lines) else ""
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "

@@ -9,7 +9,7 @@ from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
-from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
+from orchestration.analysis.report.buffers import buffer_pictures
 from orchestration.analysis.report.differences import convergence
 from orchestration.analysis.report.fabric import fabric_heatmap, pause_picture, uplink_picture
 from orchestration.analysis.report.nics import nics_over_time, rate_picture
@@ -197,16 +197,10 @@ class _Report:
         return [Heading("Paths, reordering, reroutes"), drawn, self._repeats(condition, keys)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[Block]:
-        parts: list[Block] = []
-        held = shared_buffers(shown)
-        if held:
-            pictures = [
-                fullest_buffer(held, self._colours, self._points),
-                buffer_map(held, self._colours, self._spans),
-            ]
-            parts += self._part(condition, "Shared buffers", pictures)
-            keys = ("buffer_max_bytes", "headroom_max_bytes")
-            parts.append(self._repeats(condition, keys))
+        held = buffer_pictures(shown, self._points, self._spans, self._colours)
+        parts = self._part(condition, "Shared buffers", held)
+        if parts:
+            parts.append(self._repeats(condition, ("buffer_max_bytes", "headroom_max_bytes")))
         if paused := pause_picture(shown, self._colours):
             counted = repeats(condition, "pauses_sent", self._colours)
             parts += self._part(condition, "Who stops whom", [paused, counted])
@@ -242,8 +236,9 @@ class _Report:
     def _grid(
         self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True
     ) -> Pictures:
-        prefix = f"{_slug(condition.label)}-" if self._several else ""
-        return Pictures(pictures, wide, prefix)
+        # of characters that any file system takes
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", condition.label).strip("-").lower() or "condition"
+        return Pictures(pictures, wide, f"{slug}-" if self._several else "")
 
     def trials(self) -> Section:
         about = (
@@ -258,8 +253,3 @@ class _Report:
             provenance_table(self._summary),
         ]
         return Section(blocks, "trust")
-
-
-def _slug(label: str) -> str:
-    """Return a name that any file system takes."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower() or "condition"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestration.core.capabilities import EVERYWHERE, TCP_CONTROLS, Capabilities, Mode, Pace
+from orchestration.core.capabilities import EVERYWHERE, Capabilities, Mode, Pace
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ROUTES
 from orchestration.core.signals import (
@@ -14,7 +14,7 @@ from orchestration.core.signals import (
     PAIRS,
     SHARED_BUFFER_KEYS,
 )
-from orchestration.core.trial import REAL, ROCE_CONTROLS
+from orchestration.core.trial import REAL
 
 _DATA_PATH = "only the guest's kernel, in virtual time, has closloop's own data path"
 _FIELDS = ("controls", "load_balancing", "marks", "shared_buffers", "fabric")
@@ -30,7 +30,7 @@ _OWN = Mode(
     pace=Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
     # hosts leave Linux' tcp_ecn at 2: connections between them do not ask for ECN
     # (`orchestration.backends.common.linux.host_sysctls`)
-    controls=(*TCP_CONTROLS, *ROCE_CONTROLS),
+    has_roce=True,
     loss_detections=("rack", "duplicate-acks"),
     marks=("arrivals", "departures"),
     load_balancing=ROUTES,
@@ -45,7 +45,7 @@ _LINUX = replace(
     knobs=(ECN.name,),
     fabric="linux",
     pace=Pace(0.7, 750_000, 0.67, 0.0, 0.004, 230e-6),
-    controls=TCP_CONTROLS,
+    has_roce=False,
     marks=("arrivals",),
     load_balancing=(),
     shared_buffers=False,

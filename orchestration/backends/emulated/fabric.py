@@ -25,7 +25,7 @@ from collections.abc import Collection
 from functools import partial
 
 from inventory.addressing import attachments, emulated_addresses
-from inventory.routing import next_hops
+from inventory.routing import next_hops, nic_policy
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.common.faults import fault_plan
 from orchestration.backends.common.linux import (
@@ -103,7 +103,7 @@ def plan_fabric(
 
     Queues start with RED that never marks; the tuner's first action sets the thresholds. A kernel
     that `lacks` parts has others in their place, or none, and its shapers make up for waking up to
-    `late_ns` late (`backends.linux`, `machine`).
+    `late_ns` late (`common.linux`, `machine`).
     """
     check_supported(testbed)
     addresses = emulated_addresses(testbed)
@@ -159,6 +159,7 @@ def plan_fabric(
                 **_switch_words(testbed, fabric, lacks),
             },
         },
+        policy=nic_policy(testbed, host),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestration.core.congestion import NicPolicy
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 # The file in a job's folder that names a policy to load, in place of a trial.
 POLICY = "policy"
 JOB, _RESULT = "job.pickle", "result.pickle"
+# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
+FIRST_NAMESPACE_FD = 2_000
+FIRST_IFINDEX = 10
+
+
+def ifindex(port: Port) -> int:
+    """Return the interface index of a port, unique in the whole fabric."""
+    return FIRST_IFINDEX + port.index
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,10 @@ class NamespacePlan:
 
 @dataclass(frozen=True)
 class FabricPlan:
-    """Everything that a guest needs to build the fabric and to find its queues again."""
+    """Everything that a guest needs to build the fabric and to find its queues again.
+
+    `policy` is what RoCE NICs are given of their congestion control, None without any.
+    """
 
     namespaces: tuple[NamespacePlan, ...]
     links: tuple[bytes, ...]
@@ -62,6 +74,7 @@ class FabricPlan:
     # says which of the port's queues it is (qdiscs.leaf_handle).
     queue_places: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
+    policy: NicPolicy | None = None
 
 
 @dataclass(frozen=True)
@@ -113,13 +126,3 @@ def read_result(folder: Path) -> TrialRecord:
         raise ValueError(str(error)) from error
     assert isinstance(record, TrialRecord)
     return record
-
-
-# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
-FIRST_NAMESPACE_FD = 2_000
-FIRST_IFINDEX = 10
-
-
-def ifindex(port: Port) -> int:
-    """Return the interface index of a port, unique in the whole fabric."""
-    return FIRST_IFINDEX + port.index

@@ -133,7 +133,7 @@ class _RoceTraffic(Traffic):
     senders = Senders.NICS
 
     def __init__(self, job: Any, schedule: Any) -> None:
-        from inventory.routing import base_rtt_ns, window_bytes
+        from inventory.routing import window_bytes
         from orchestration.datapath.flows import ECT0, RoceFlows
         from traffic.drivers.connections import services
         from traffic.schedule import lasting_flows
@@ -151,8 +151,8 @@ class _RoceTraffic(Traffic):
             schedule,
             addresses,
             roce,
+            job.plan.policy,
             tos,
-            base_rtt_ns(testbed),
             lasting=lasting_flows(trial, schedule),
             lasts_until_ns=trial.duration_ns,
             icrc=job.probe is not None,

@@ -12,9 +12,8 @@ from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.settings import control_services
-from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.switch_programs import path_services, table_services
-from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
+from orchestration.backends.hardware.switches import Switch, make_switch
 from orchestration.backends.hardware.watches import NIC_SERVICE
 from orchestration.core.errors import TrialError
 from orchestration.core.trial import TrialSpec
@@ -118,14 +117,6 @@ def _services_of(rack: Rack, device: str) -> tuple[str, ...]:
         more = (NIC_SERVICE,) if rack.access[device].nic == "roce" else ()
         return (*_HOST_SERVICES, *more)
     return (*make_switch(rack, device).services, *_ALWAYS)
-
-
-def make_switch(rack: Rack, device: str) -> Switch:
-    """Return a switch of the rack, of the class for its platform."""
-    access = rack.access[device]
-    if access.platform == "sonic":
-        return SonicSwitch(rack, device)
-    return (MarkedSwitch if "red" in access.lacks else LinuxSwitch)(rack, device)
 
 
 def switches_of(rack: Rack) -> list[Switch]:

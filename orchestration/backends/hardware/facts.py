@@ -28,9 +28,7 @@ def rack_facts(
 ) -> dict[str, Any]:
     """Return what is known of a trial's devices and readings, for its record."""
     interfaces = {
-        device: list(access.interfaces)
-        for device, access in rack.access.items()
-        if access.platform == "linux"
+        device: list(access.interfaces) for device, access in rack.access.items() if access.is_linux
     }
     asked = {device: {"interfaces": names} for device, names in interfaces.items()}
     offloads = fleet.ask("offloads.read", asked)

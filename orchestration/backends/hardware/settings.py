@@ -135,7 +135,10 @@ _NO_TIME_WAIT = {"net/ipv4/tcp_max_tw_buckets": "0"}
 
 
 class Settings:
-    """The settings of one trial, by device. SONiC switches have none: their ASIC forwards."""
+    """The settings of one trial, by device.
+
+    Switches that are not Linux have none: their ASIC forwards.
+    """
 
     def __init__(
         self, rack: Rack, trial: TrialSpec, names: Mapping[str, Mapping[str, str]] | None = None
@@ -148,7 +151,7 @@ class Settings:
                 own = (names or {}).get(device.name, {})
                 values[_CONTROL] = own.get(values[_CONTROL], values[_CONTROL])
                 self._values[device.name] = values
-            elif rack.access[device.name].platform == "linux":
+            elif rack.access[device.name].is_linux:
                 more = PATH_SETTINGS if chooses(trial) else {}
                 values = {**switch_sysctls(trial.seed, number), **more}
                 del values[_FORWARDING]

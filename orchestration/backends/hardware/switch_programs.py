@@ -70,9 +70,10 @@ def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
     raise_problems(
         f"switches cannot do load balancing by {asked.kind}",
         [
-            f"{name}: runs SONiC, no release of which chooses other than by the flow"
+            f"{name}: runs {rack.access[name].system.title}, no release of which chooses other "
+            "than by the flow"
             for name in (choosers(rack) if asked != ECMP else ())
-            if rack.access[name].platform == "sonic"
+            if not rack.access[name].is_linux
         ],
         "use `load_balancing: ecmp`, or Linux switches",
     )
@@ -281,7 +282,7 @@ class RackFlowTables:
 
 
 def _keepers(rack: Rack) -> list[str]:
-    return [name for name in rack.testbed.switches if rack.access[name].platform == "linux"]
+    return [name for name in rack.testbed.switches if rack.access[name].is_linux]
 
 
 def _table_program(rack: Rack, device: str) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """A switch as the rig sees it: the requests that read and set its queues, and their answers.
 
-One class per platform, over the operations of the agent's services. All arrays have an entry for
-each of the switch's queues, in the order of `Testbed.queues`.
+Each operating system has a class, over the operations of the agent's services. All arrays have an
+entry for each of the switch's queues, in the order of `Testbed.queues`.
 """
 
 from __future__ import annotations
 
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from collectors.bpf.compile import RED_LAW, compiled
-from collectors.readers.tc import RED_SIGNALS, Unwrapped
-from inventory.rack import Rack
-from orchestration.agent.linux import qdiscs
+from inventory.rack import Rack, switch_system
 from orchestration.core.records import Change, Floats, Ints
-from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
 from orchestration.device.errors import DeviceError
 
 Request = tuple[str, dict[str, Any]]
-_ROW = 8
 
 
 @dataclass(frozen=True)
@@ -113,80 +107,10 @@ class Switch(ABC):
         return None
 
 
-class LinuxSwitch(Switch):
-    """A switch with Linux' RED queues: every number is exact and current when it is read.
-
-    The kernel's own, or the ASIC's where the driver has taken them over.
-    """
-
-    services: Sequence[str] = ("redq",)
-    reads_back = True
-    _operations = "red"
-
-    def __init__(self, rack: Rack, device: str) -> None:
-        queues = [queue for queue in rack.testbed.queues if queue.device == device]
-        ports = [rack.interface(rack.testbed.ports[queue.index]) for queue in queues]
-        handles = [qdiscs.leaf_handle(queue.klass) for queue in queues]
-        super().__init__(device, list(zip(ports, handles, strict=True)))
-        self._unwrapped = Unwrapped()
-        self._source = "Linux RED"
-
-    def _reading(self, answer: Any) -> SwitchReading:
-        rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._places), _ROW)
-        t_ns, took_ns = int(answer["t_ns"]), int(answer["took_ns"])
-        if "in_asic" in answer:
-            self._source = "RED in the ASIC" if answer["in_asic"] else "Linux RED"
-        qlen, sent, packets, marked, dropped, kmin, kmax, max_p = rows.T
-        return SwitchReading(
-            t_ns=np.full(len(rows), t_ns, dtype=np.int64),
-            qlen_bytes=qlen,
-            tx_bytes=sent,
-            tx_packets=self._unwrapped("packets", packets),
-            marked_packets=self._unwrapped("marked", marked),
-            dropped_packets=self._unwrapped("dropped", dropped),
-            kmin_bytes=kmin,
-            kmax_bytes=kmax,
-            pmax=self._pmax(max_p.astype(np.float64)),
-            took_ns=took_ns,
-        )
-
-    def _max_p(self, pmax: Floats) -> list[Any]:
-        return [red_max_p(float(p)) for p in pmax]
-
-    def _pmax(self, numbers: Floats) -> Floats:
-        return read_back_pmax(numbers)
-
-    def sources(self) -> Mapping[str, str]:
-        """Return the same source for all: the queue itself."""
-        source = f"{self._source}, at the moment of reading"
-        return dict.fromkeys((*RED_SIGNALS, "thresholds"), source)
-
-
-class MarkedSwitch(LinuxSwitch):
-    """A Linux switch whose kernel has no RED: a program marks on the instantaneous queue."""
-
-    services = ("markq",)
-    _operations = "marks"
-
-    def open_request(self) -> Request:
-        """Return the request that attaches the program. Raises NotReadyError without a compiler."""
-        op, arguments = super().open_request()
-        program = base64.b64encode(compiled(RED_LAW).read_bytes()).decode()
-        return op, {**arguments, "program": program}
-
-    def sources(self) -> Mapping[str, str]:
-        """Return who counts and who marks."""
-        marks = "a BPF program with RED's straight line, on the instantaneous queue"
-        queue = "the plain queue in RED's place, at the moment of reading"
-        found = dict.fromkeys((*RED_SIGNALS, "thresholds"), queue)
-        return {**found, "marked_packets": marks, "thresholds": marks}
-
-    def _max_p(self, pmax: Floats) -> list[Any]:
-        shares: list[Any] = np.clip(line_max_ps(pmax), 1, 2**32 - 1).tolist()
-        return shares
-
-    def _pmax(self, numbers: Floats) -> Floats:
-        return line_pmax(numbers)
+def make_switch(rack: Rack, device: str) -> Switch:
+    """Return a switch of the rack, of the class of its operating system."""
+    switch: Switch = switch_system(rack.access[device].platform).switch(rack, device)
+    return switch
 
 
 # SONiC's pmax is whole percent, and 1 B stands for a threshold of 0.

@@ -6,5 +6,5 @@ from orchestration.core.capabilities import Capabilities, Mode
 
 CAPABILITIES = Capabilities(
     "imported",
-    (Mode(signals=(), knobs=(), deterministic=False, controls=(), known_senders=False),),
+    (Mode(signals=(), knobs=(), deterministic=False, tcp_controls=(), known_senders=False),),
 )

@@ -14,7 +14,6 @@ from orchestration.core.signals import (
     PAIRS,
     SHARED_BUFFER_KEYS,
 )
-from orchestration.core.trial import ROCE_CONTROLS
 
 _TCP = Mode(
     signals=(
@@ -26,7 +25,7 @@ _TCP = Mode(
     knobs=(ECN.name, FLOWLET_TIMEOUT.name),
     pace=Pace(0.1, 250_000, 0.53, 4_400_000),
     # TcpSocketBase's UseEcn is Off, and TcpDctcp sets it On
-    controls=("dctcp", "reno", "cubic"),
+    tcp_controls=("dctcp", "reno", "cubic"),
     load_balancing=ROUTES,
     policies=(".c",),
     why={
@@ -40,7 +39,8 @@ _ROCE = replace(
     signals=(*_TCP.signals, *NIC_KEYS, *SHARED_BUFFER_KEYS),
     knobs=(*_TCP.knobs, DCQCN.name),
     fabric="closloop",
-    controls=ROCE_CONTROLS,
+    tcp_controls=(),
+    has_roce=True,
     marks=("arrivals", "departures"),
     shared_buffers=True,
     why={

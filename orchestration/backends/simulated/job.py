@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from ipaddress import IPv4Address
 
 import numpy as np
@@ -11,11 +12,11 @@ from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import base_rtt_ns, next_hops, window_bytes
 from orchestration.backends.common.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names
-from orchestration.core.congestion import HEARS_MARKS, with_base_rtt
+from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.load_balancing import KINDS, ROUTES, LoadBalancingSpec
 from orchestration.core.records import Ints, Schedule
-from orchestration.core.roce import DECISIONS, UDP_PORT, udp_source
+from orchestration.core.roce import CNP_INTERVAL, DECISIONS, UDP_PORT, udp_source
 from orchestration.core.switch import WATCHDOG_ACTIONS
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.core.trial import TrialSpec
@@ -42,7 +43,7 @@ def check_supported(testbed: Testbed) -> None:
             "use a smaller testbed: addresses hold one octet for the switch",
         )
     for klass in testbed.classes:
-        known = (*CONGESTION_CONTROLS, *policy_names())
+        known = (*CONGESTION_CONTROLS, *roce_controls())
         if klass.congestion_control and klass.congestion_control not in known:
             raise NotReadyError(
                 f"the simulated backend has no {klass.congestion_control!r}, which traffic class "
@@ -133,13 +134,7 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
     spec = trial.host.roce
     if spec is None:
         return []
-    # the interval of CNPs is the NIC's, all others are its congestion control's
-    dcqcn = spec.parameters
-    interval_us = dcqcn.pop("min_time_between_cnps")
-    if spec.control == "dcqcn":
-        numbers = list(dcqcn.values())
-    else:
-        numbers = with_base_rtt(spec.control, spec.control_values, base_rtt_ns(testbed))
+    policy = spec.policy(partial(base_rtt_ns, testbed))
     return [
         int(trial.fabric.marks == "departures"),
         # one of the user's own is loaded in place of any
@@ -147,14 +142,14 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
         spec.payload_bytes,
         spec.ack_every,
         window_bytes(testbed, spec),
-        interval_us * 1000,
+        spec.parameters[CNP_INTERVAL] * 1000,
         spec.timeout_ns,
-        int(spec.control in HEARS_MARKS),
+        int(policy.answers_marks),
         int(spec.recovery == "selective-repeat"),
         spec.rtt_probe_interval_ns,
         spec.decision_latency_ns,
         DECISIONS.index(spec.decisions),
-        *numbers,
+        *policy.numbers,
     ]
 
 

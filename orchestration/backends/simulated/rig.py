@@ -32,7 +32,6 @@ from orchestration.backends.common.rig import (
 )
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.program import Operation, Simulation
-from orchestration.core.congestion import TIMES_ROUND_TRIPS
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, balancing_facts
 from orchestration.core.ports import Observer, Outcome
@@ -271,7 +270,7 @@ class SimulatedRig(BaseRig):
             **merged_facts(found, self._paths.facts() if self._paths else {}),
         }
         roce = self._trial.host.roce
-        if roce is None or roce.control not in TIMES_ROUND_TRIPS:
+        if roce is None or not roce.policy(lambda: 0).times_round_trips:
             facts.pop("untimed_flows", None)
         sampled, acked = self._read_flows.samples(), self._read_flows.acked()
         return Outcome(flows, self.host_readings.samples(), events, facts, sampled, acked)

@@ -267,29 +267,24 @@ def _write_keys(lab: Lab, folder: Path) -> None:
     (folder / _KNOWN_HOSTS).write_text("".join(known), encoding="ascii")
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    switch: Annotated[str, "The kind of the switches: linux, or sonic-vs (SONiC's container)."] = (
-        "linux"
-    )
-    host_image: Annotated[
-        str, "The hosts' image (default: closloop-node, which the folder's Containerfile makes)."
-    ] = ""
-    switch_image: Annotated[
-        str, "The switches' image (default: closloop-node, for sonic-vs docker-sonic-vs)."
-    ] = ""
-    management: Annotated[
-        str, "The IPv4 network of the nodes' management addresses (default: 172.20.64.0/20)."
-    ] = ""
-
-
 def export_lab(
     testbed: Annotated[
         str, typer.Argument(help="A name from `closloop inventory list`, or a testbed's file.")
     ],
     *,
     out: NewFolder,
-    nodes: _Nodes,
+    switch: Annotated[
+        str, "The kind of the switches: linux, or sonic-vs (SONiC's container)."
+    ] = "linux",
+    host_image: Annotated[
+        str, "The hosts' image (default: closloop-node, which the folder's Containerfile makes)."
+    ] = "",
+    switch_image: Annotated[
+        str, "The switches' image (default: closloop-node, for sonic-vs docker-sonic-vs)."
+    ] = "",
+    management: Annotated[
+        str, "The IPv4 network of the nodes' management addresses (default: 172.20.64.0/20)."
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Write a testbed as a lab of containerlab: topology file, inventory of its nodes, keys.
@@ -298,14 +293,17 @@ def export_lab(
 
     Example: closloop export containerlab graphcc -o lab
     """
-    switch = _switch(nodes.switch)
-    usual = SONIC_IMAGE if switch == "sonic-vs" else NODE_IMAGE
+    kind = next((kind for kind in SWITCH_KINDS if kind == switch), None)
+    if kind is None:
+        remedy = f"{suggest(switch, SWITCH_KINDS)}use {' or '.join(SWITCH_KINDS)}"
+        raise InputError.single("--switch", f"no kind of switch is called {switch!r}", remedy)
+    usual = SONIC_IMAGE if kind == "sonic-vs" else NODE_IMAGE
     lab = Lab(
         load_testbed(testbed),
-        switch,
-        _image("--host-image", nodes.host_image or NODE_IMAGE),
-        _image("--switch-image", nodes.switch_image or usual),
-        _network(nodes.management or MANAGEMENT_PREFIX),
+        kind,
+        _image("--host-image", host_image or NODE_IMAGE),
+        _image("--switch-image", switch_image or usual),
+        _network(management or MANAGEMENT_PREFIX),
     )
     with waiting("making keys"):
         written = write_lab(lab, testbed, out)
@@ -321,14 +319,6 @@ def export_lab(
         typer.echo(f"  docker build -t closloop-node - < {written.folder}/Containerfile")
     typer.echo(f"  sudo containerlab deploy -t {written.topology}")
     typer.echo(f"  closloop inventory check {written.inventory}")
-
-
-def _switch(text: str) -> SwitchKind:
-    found = next((kind for kind in SWITCH_KINDS if kind == text), None)
-    if found is None:
-        remedy = f"{suggest(text, SWITCH_KINDS)}use {' or '.join(SWITCH_KINDS)}"
-        raise InputError.single("--switch", f"no kind of switch is called {text!r}", remedy)
-    return found
 
 
 def _image(flag: str, text: str) -> str:

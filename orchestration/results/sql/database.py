@@ -152,6 +152,11 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, found: Sequenc
     for path in paths:
         check_file(path, name)
     whole = f"{INTERNAL}.{name}"
+    unknown = _UNKNOWN.get(name, ())
+    columns = ", ".join(
+        f'nullif("{key}", -1) as "{key}"' if key in unknown else f'"{key}"'
+        for key in TABLES[name].columns
+    )
     connection.register("no_rows", no_rows_arrow(name))
     connection.execute(
         f"create or replace table {whole} as select *, null::VARCHAR as _file from no_rows"
@@ -161,17 +166,9 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, found: Sequenc
     of_files = f"read_parquet([{', '.join(files)}], union_by_name = true, filename = '_file')"
     parts = [f"from {whole}", *([f"from {of_files}"] if files else [])]
     connection.execute(
-        f"create view {name} as select {', '.join(IDENTITY)}, {_columns(name)} "
+        f"create view {name} as select {', '.join(IDENTITY)}, {columns} "
         f"from ({' union all by name '.join(parts)}) join (select {', '.join(IDENTITY)}, "
         f"folder || '/{file}' as _file from trials) using (_file)"
-    )
-
-
-def _columns(name: str) -> str:
-    unknown = _UNKNOWN.get(name, ())
-    return ", ".join(
-        f'nullif("{key}", -1) as "{key}"' if key in unknown else f'"{key}"'
-        for key in TABLES[name].columns
     )
 
 

@@ -17,7 +17,6 @@ from orchestration.backends.hardware.safety.recovery import (
     restored_itself,
     settle_dead_runs,
 )
-from orchestration.backends.hardware.sonic.config import queue_places
 from orchestration.core.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
 from orchestration.device.client import AgentClient, answered, gather
@@ -288,20 +287,12 @@ class Guard:
 
     def _covered(self, device: str) -> dict[str, Any]:
         access = self._rack.access[device]
-        linux = access.platform == "linux"
+        rows = access.system.rows
         return {
-            "interfaces": list(access.interfaces) if linux else [],
+            "interfaces": list(access.interfaces) if rows is None else [],
             "sysctls": list(self._sysctls.get(device, ())),
-            "rows": None if linux else self._rows(device),
+            "rows": None if rows is None else rows(self._rack, device),
         }
-
-    def _rows(self, device: str) -> list[str]:
-        """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
-        return [
-            row
-            for interface, queue, profile in queue_places(self._rack, device)
-            for row in (f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}")
-        ]
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices in parallel. Raises the first one's DeviceError after all have answered."""

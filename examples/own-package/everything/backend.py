@@ -1,0 +1,22 @@
+"""A backend: `backend: patient`, or `--on patient`."""
+
+from dataclasses import replace
+
+from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.core.capabilities import capabilities
+
+
+class PatientBackend(FluidBackend):
+    """The fluid model, which says in its records who ran it."""
+
+    name = "patient"
+
+    def run(self, run):
+        """Run one trial."""
+        record = super().run(run)
+        return replace(record, facts={**record.facts, "ran_by": self.name})
+
+
+CAPABILITIES = replace(
+    capabilities("fluid"), name="patient", implementation="everything.backend:PatientBackend"
+)
