@@ -24,7 +24,6 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
     TCP,
-    BackendName,
     FabricSpec,
     FaultSpec,
     HostSpec,
@@ -139,7 +138,7 @@ def bench_trial(
     duration_ns: int,
     *,
     testbed: str = "graphcc",
-    backend: BackendName = "fluid",
+    backend: str = "fluid",
     tuner: TunerSpec = SECN1,
     **more: Any,
 ) -> TrialSpec:

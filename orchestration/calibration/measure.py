@@ -32,7 +32,7 @@ from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
-from orchestration.core.trial import BackendName, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.results.writer import write_trial
 from traffic.schedule import make_schedule
 
@@ -251,7 +251,7 @@ _PROBES = {"paths": path_trial, "marking": marking_trial, "loop": loop_trial}
 
 def calibrate(
     backend: Backend,
-    backend_name: BackendName,
+    backend_name: str,
     testbed: Testbed,
     testbed_name: str,
     folder: Path,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inventory.routing import PathTable
 from orchestration.core.capabilities import capabilities
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import BackendName, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import SingleFlowSpec, TrialSpec, TunerSpec
 
 _MS_NS = 1_000_000
 TINY_BYTES = 1
@@ -38,7 +38,7 @@ VIRTUAL = Pace(sample_period_ns=20_000, hold_ns=20 * _MS_NS, gap_ns=_MS_NS)
 REAL = Pace(sample_period_ns=10 * _MS_NS, hold_ns=3_000 * _MS_NS, gap_ns=20 * _MS_NS)
 
 
-def pace_of(backend: BackendName) -> Pace:
+def pace_of(backend: str) -> Pace:
     """Return the pace at which a backend is measured."""
     return REAL if capabilities(backend).modes[0].real_time else VIRTUAL
 
@@ -75,7 +75,7 @@ def link_tier(testbed: Testbed, link: int) -> int:
     return max(testbed.device[testbed.ports[end].device].tier for end in (ends.a, ends.b))
 
 
-def path_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
+def path_trial(testbed: Testbed, name: str, backend: str) -> TrialSpec:
     """Return a trial of lone flows: tiny ones on each kind of path, then a short and a long one.
 
     Flows of one kind are adjacent, in the order of `path_kinds`; the last two are the long ones.
@@ -105,7 +105,7 @@ def tiny_flows(kind: int) -> slice:
     return slice(kind * _TINY_FLOWS, (kind + 1) * _TINY_FLOWS)
 
 
-def marking_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
+def marking_trial(testbed: Testbed, name: str, backend: str) -> TrialSpec:
     """Return a trial in which a few hosts hold the queue to one host on RED's ramp."""
     pace = pace_of(backend)
     receiver = testbed.hosts[0]
@@ -127,7 +127,7 @@ def ramp(testbed: Testbed) -> tuple[int, int]:
     return min(round(_KMIN_BYTES * share), kmax // 8), kmax
 
 
-def loop_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
+def loop_trial(testbed: Testbed, name: str, backend: str) -> TrialSpec:
     """Return a trial in which every reading leads to a change of some queues."""
     pace = pace_of(backend)
     lasts_ns = 50 * pace.sample_period_ns
@@ -142,7 +142,7 @@ def loop_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
 def _trial(
     testbed: Testbed,
     name: str,
-    backend: BackendName,
+    backend: str,
     what: str,
     tuner: TunerSpec,
     flows: list[SingleFlowSpec],

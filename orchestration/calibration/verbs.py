@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from orchestration.calibration.measure import Calibration
     from orchestration.core.ports import Backend
     from orchestration.core.topology import Testbed
-    from orchestration.core.trial import BackendName
 
 
 @verb(
@@ -85,9 +84,7 @@ def calibrate(
             typer.echo(f"{write}: run campaigns with `testbed: {write}`", err=True)
 
 
-def _measure(
-    engine: Backend, name: BackendName, fabric: Testbed, testbed: str, out: Path
-) -> Calibration:
+def _measure(engine: Backend, name: str, fabric: Testbed, testbed: str, out: Path) -> Calibration:
     from orchestration.calibration.measure import calibrate as measure
 
     with Phases() as phases:

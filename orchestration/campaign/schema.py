@@ -32,21 +32,14 @@ from orchestration.campaign.repeats import Repeats
 from orchestration.campaign.streams import check_protocol
 from orchestration.core import plugins
 from orchestration.core.capabilities import GROUP, backends, capabilities
-from orchestration.core.trial import (
-    FORMER_BACKENDS,
-    STRATA,
-    BackendName,
-    CongestionControl,
-    Draw,
-    Scalar,
-)
+from orchestration.core.trial import FORMER_BACKENDS, STRATA, CongestionControl, Draw, Scalar
 from traffic.drivers.programs import DRIVERS, known, option_units
 
 # ACC (SIGCOMM 2021), figure 7: messages of 1 KB to 10 MB.
 ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
-def check_backend(name: str) -> BackendName:
+def check_backend(name: str) -> str:
     """Return `name` as a backend's name; raise ValueError if campaigns cannot run on it.
 
     A name of version 0.1 is accepted with a FutureWarning.

@@ -30,7 +30,6 @@ from orchestration.run.own_process import spare_threads
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
-    from orchestration.core.trial import BackendName
     from orchestration.run.place import Place
     from orchestration.run.runner import Summary
     from orchestration.run.wiring import RackAccess
@@ -201,7 +200,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     return made
 
 
-def backend_named(name: str) -> BackendName:
+def backend_named(name: str) -> str:
     """Return a valid backend name. Raises InputError for a backend that runs nothing."""
     from orchestration.campaign.schema import check_backend
 

@@ -19,12 +19,9 @@ CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 CHECKPOINT_PARAM = "checkpoint"
 # Placeholder for the number of the repeat in the names of recorded flows and actions.
 REPEAT = "{repeat}"
-# The name of an entry point of `closloop.backends`. "imported" stands for results from elsewhere:
-# nothing runs on it.
-BackendName = str
 # Names of backends in 0.1. They are accepted in campaign files and on the command line, and read in
 # run folders. Ids are still made from them, so that a trial keeps its id.
-FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
+FORMER_BACKENDS: dict[str, str] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
 Scalar = str | int | float | bool
 # What a trial's time is; "" for that of its backend. Emulated trials alone can be in real time.
@@ -296,6 +293,9 @@ class TrialSpec:
     Flows that start before `warm_up_ns` are sent, and count in no metric. With `allow_starvation`,
     flows that starve are a result, and leave the trial valid.
 
+    `backend` is the name of an entry point of `closloop.backends`; on "imported", which stands for
+    results from elsewhere, nothing runs.
+
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
     workload's table, recorded flows), so a changed file makes another trial. `parent` names the
     trial or file that is replayed, with its SHA-256.
@@ -303,7 +303,7 @@ class TrialSpec:
 
     campaign: str
     testbed: str
-    backend: BackendName
+    backend: str
     tuner: TunerSpec
     traffic: tuple[PatternSpec, ...]
     seed: int

@@ -23,7 +23,7 @@ from orchestration.core.records import (
 )
 from orchestration.core.signals import targets
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import BackendName, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.environment.choices import Agents, Choices, grid, knob_named
 from orchestration.environment.episode import Ended, Episode
 from orchestration.environment.source import EpisodeSource
@@ -83,7 +83,7 @@ class FabricEpisodes:
     def __init__(
         self,
         source: str | Path | TrialSpec,
-        backend: BackendName | None,
+        backend: str | None,
         seed: int,
         settings: Settings,
     ) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from orchestration.core.errors import InputError
-from orchestration.core.trial import BackendName, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.environment.core import (
     FEATURE_LIMIT,
     FabricEpisodes,
@@ -40,7 +40,7 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
     def __init__(
         self,
         source: str | Path | TrialSpec,
-        backend: BackendName | None = None,
+        backend: str | None = None,
         *,
         seed: int = 1,
         settings: Settings = Settings(),  # noqa: B008 (frozen)

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 from orchestration.core.errors import InputError
-from orchestration.core.trial import BackendName, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.environment.core import (
     FEATURE_LIMIT,
     FabricEpisodes,
@@ -37,7 +37,7 @@ class FabricEnv(gymnasium.Env[Features, Any]):
     def __init__(
         self,
         source: str | Path | TrialSpec,
-        backend: BackendName | None = None,
+        backend: str | None = None,
         *,
         queue: str | None = None,
         seed: int = 1,

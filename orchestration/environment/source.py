@@ -11,7 +11,7 @@ from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import factors_of
 from orchestration.core.errors import InputError
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import BackendName, Scalar, TrialSpec
+from orchestration.core.trial import Scalar, TrialSpec
 
 
 class EpisodeSource:
@@ -21,15 +21,13 @@ class EpisodeSource:
     duration: there is no drain time.
     """
 
-    def __init__(
-        self, source: str | Path | TrialSpec, backend: BackendName | None, seed: int
-    ) -> None:
+    def __init__(self, source: str | Path | TrialSpec, backend: str | None, seed: int) -> None:
         """Read `source`. Raises InputError if it is faulty, or if its cells' fabrics differ."""
         where = source.campaign if isinstance(source, TrialSpec) else str(source)
         trials = _trials(source, backend)
         self._trials = [replace(trial, drain_ns=0) for trial in trials]
         first = self._trials[0]
-        self.backend: BackendName = first.backend
+        self.backend: str = first.backend
         self.mode = mode_of(first)
         self.deterministic = self.mode.deterministic
         self.testbed: Testbed = load_testbed(first.testbed)
@@ -62,7 +60,7 @@ class EpisodeSource:
         return replace(trial, seed=seed, repeat=self._episode)
 
 
-def _trials(source: str | Path | TrialSpec, backend: BackendName | None) -> list[TrialSpec]:
+def _trials(source: str | Path | TrialSpec, backend: str | None) -> list[TrialSpec]:
     """Return one trial for each cell, whatever its tuner."""
     if isinstance(source, TrialSpec):
         on = backend or source.backend

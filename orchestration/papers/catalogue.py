@@ -12,7 +12,6 @@ from pathlib import Path
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.core.errors import InputError, Problem, gather
 from orchestration.core.problems import unknown
-from orchestration.core.trial import BackendName
 from orchestration.results.reader import finished_trials
 
 _SEARCH_PREFIX = "search-"
@@ -56,7 +55,7 @@ def _refuse_searches(folder: Path, names: set[str]) -> None:
 
 
 def load_scenarios(
-    folder: Path, names: Sequence[str], backend: BackendName, repeats: int | None
+    folder: Path, names: Sequence[str], backend: str, repeats: int | None
 ) -> dict[str, Campaign]:
     """Return the named scenarios, or all of them, on a backend, simplest first.
 

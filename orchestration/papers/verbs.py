@@ -32,7 +32,6 @@ from orchestration.run.own_process import spare_threads
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
-    from orchestration.core.trial import BackendName
 
 _PAPERS_EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
@@ -149,7 +148,7 @@ def fidelity(
 
     notes = campaigns / "causes.md"
     check_outputs([output], [notes, *campaigns.glob("*.y*ml"), *recorded_files([runs])])
-    sides: list[BackendName] = [backend_named(reference), backend_named(against)]
+    sides: list[str] = [backend_named(reference), backend_named(against)]
     chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}
     code = max(run_all(chosen[side], runs / side, jobs) for side in sides)
     with Phases() as phases:

@@ -103,7 +103,7 @@ def plan_fabric(
 
     Queues start with RED that never marks; the tuner's first action sets the thresholds. A kernel
     that `lacks` parts has others in their place, or none, and its shapers make up for waking up to
-    `late_ns` late (`backends.linux`, `machine`).
+    `late_ns` late (`common.linux`, `machine`).
     """
     check_supported(testbed)
     addresses = emulated_addresses(testbed)

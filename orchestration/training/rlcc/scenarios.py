@@ -19,14 +19,7 @@ from inventory.files import load_testbed
 from orchestration.core.records import Schedule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import (
-    CLOSLOOP,
-    BackendName,
-    HostSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
 
 TESTBED = "rlcc-7"
 _ENDLESS_BYTES = 2_000_000_000
@@ -116,7 +109,7 @@ def schedule(scenario: Scenario, testbed: Testbed, seed: int) -> Schedule:
 
 
 def trial(
-    scenario: Scenario, seed: int, control: str = "rlcc", backend: BackendName = "simulated"
+    scenario: Scenario, seed: int, control: str = "rlcc", backend: str = "simulated"
 ) -> TrialSpec:
     """Return the trial that the flows are sent in; each packet's acknowledgement is timed."""
     duration_ns = scenario.duration_us * _US
