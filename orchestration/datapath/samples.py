@@ -75,7 +75,7 @@ class SampleFile:
         pairs: PairCounters | None = None,
         paths: PathFile | None = None,
     ) -> None:
-        """Open it. With `flows`, the kernel counts flows (see `flow_tables`)."""
+        """Open it. With `flows`, the kernel counts flows (`OwnFlowTables`)."""
         self._paths = paths
         self._fd = os.open(SAMPLES, os.O_RDWR)
         self._hosts, self._shared, self._flows, self._pairs = hosts, shared, flows, pairs

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
-from orchestration.backends.hardware.switch_programs import SETTINGS
-from orchestration.backends.simulated.program import _program
+from orchestration.backends.hardware.switch_programs import SETTINGS, _path_program
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError
@@ -68,7 +67,7 @@ def main(inventory):
         return AgentClient(rack.access["leaf1"], rack.known_hosts_file, ["paths"], None)
 
     def begin(client, spray, timeout_ns):
-        program = _program(rack, "leaf1", LoadBalancingSpec(entries=64))
+        program = _path_program(rack, "leaf1", LoadBalancingSpec(entries=64))
         return client.call(
             "paths.begin",
             **program,

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 # The file in a job's folder that names a policy to load, in place of a trial.
 POLICY = "policy"
 JOB, _RESULT = "job.pickle", "result.pickle"
+# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
+FIRST_NAMESPACE_FD = 2_000
+FIRST_IFINDEX = 10
+
+
+def ifindex(port: Port) -> int:
+    """Return the interface index of a port, unique in the whole fabric."""
+    return FIRST_IFINDEX + port.index
 
 
 @dataclass(frozen=True)
@@ -113,13 +121,3 @@ def read_result(folder: Path) -> TrialRecord:
         raise ValueError(str(error)) from error
     assert isinstance(record, TrialRecord)
     return record
-
-
-# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
-FIRST_NAMESPACE_FD = 2_000
-FIRST_IFINDEX = 10
-
-
-def ifindex(port: Port) -> int:
-    """Return the interface index of a port, unique in the whole fabric."""
-    return FIRST_IFINDEX + port.index

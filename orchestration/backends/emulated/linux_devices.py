@@ -1,4 +1,4 @@
-"""Queues and hosts of a fabric that is Linux' own, in the guest: read and set over netlink.
+"""Queues and hosts of a fabric that is Linux' own, in the guest: queues by netlink, hosts by files.
 
 Where the kernel has no RED, a BPF program at each port marks in its place.
 """
@@ -103,7 +103,7 @@ class LinuxQueues:
 
     @staticmethod
     def in_kernel(pmax: Floats) -> Ints:
-        """Return `max_P` that marks shares `pmax` at kmax: see `model.red_law`."""
+        """Return `max_P` that marks shares `pmax` at kmax: see `core.red_law`."""
         return red_max_ps(pmax)
 
     @staticmethod
@@ -117,6 +117,8 @@ _MOST = 2**32 - 1
 
 class MarkedQueues:
     """The plain queues of all switches, one a port, in the order of `Testbed.queues`.
+
+    The programs that mark are this process's: they go with it.
 
     `places` has (namespace, ifindex of the port) of each.
     """

@@ -221,6 +221,9 @@ class Operation(IntEnum):
 class Simulation:
     """A running program, as a context manager that ends it. `folder` gets its output.
 
+    ns-3 ends its process at any error. So it runs in a process of its own, and the first lines of
+    its output become the trial's error.
+
     `library` is a library with a policy that takes the place of the trial's, and what it is told.
     """
 
