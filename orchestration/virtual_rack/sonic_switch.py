@@ -52,11 +52,10 @@ from orchestration.virtual_rack.sonic_model import (
     port_state_rows,
     version_file,
 )
-from orchestration.virtual_rack.sonic_orchagent import Orchagent
+from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
 from orchestration.virtual_rack.sonic_saved import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
 from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
-from orchestration.virtual_rack.sonic_watchdog import Crash, Watchdog
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
 CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
