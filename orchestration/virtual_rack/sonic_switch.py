@@ -38,6 +38,7 @@ from orchestration.agent.sonic.resp import (
 )
 from orchestration.core.red_law import red_max_p
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.reboot import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
     Marking,
@@ -53,7 +54,6 @@ from orchestration.virtual_rack.sonic_model import (
     version_file,
 )
 from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
-from orchestration.virtual_rack.sonic_saved import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
 from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
 
