@@ -28,8 +28,8 @@ from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.kernel.boot import guest_argv, held_argv
 from orchestration.virtual_rack import containers, groups, host_kernel
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.guardian import Keeper
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.lending import Keeper
 from orchestration.virtual_rack.messages import (
     PIECE_BYTES,
     UNREAD,
