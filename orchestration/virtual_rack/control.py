@@ -27,6 +27,7 @@ from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import host_kernel, leftovers, lending
+from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -37,7 +38,6 @@ from orchestration.virtual_rack.folder import (
 )
 from orchestration.virtual_rack.image import image_tree, require_image
 from orchestration.virtual_rack.layout import Clock, Layout, make_layout
-from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20

@@ -32,10 +32,10 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import whole_folder
 from orchestration.core.topology import Testbed
 from orchestration.virtual_rack import interfaces
+from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.interfaces import Machine, State
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
 LENT = Path("/run/closloop/lent")
 CLEAN = "closloop clean"
