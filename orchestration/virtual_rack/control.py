@@ -26,7 +26,8 @@ from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import host_kernel, leftovers, lending
+from orchestration.virtual_rack import layout as host_kernel
+from orchestration.virtual_rack import leftovers, lending
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import (
     SBIN,

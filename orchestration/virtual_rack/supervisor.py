@@ -26,7 +26,8 @@ from pathlib import Path
 
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.kernel.boot import guest_argv, held_argv
-from orchestration.virtual_rack import containers, groups, host_kernel
+from orchestration.virtual_rack import containers, groups
+from orchestration.virtual_rack import layout as host_kernel
 from orchestration.virtual_rack.commands import (
     PIECE_BYTES,
     UNREAD,
