@@ -11,7 +11,6 @@ from orchestration.bench import (
     large_runs,
     observing,
     offered_load,
-    physics,
     policy_agreement,
     rack,
     rack_kills,
@@ -24,6 +23,7 @@ from orchestration.bench import (
     speed,
     training_seeds,
 )
+from orchestration.bench import red as physics
 from orchestration.bench.outcome import Outcome
 from orchestration.core.errors import InputError
 
