@@ -18,12 +18,12 @@ from orchestration.bench import (
     real_time,
     red,
     repeatable,
-    rlcc_steady,
     sequential,
     speed,
     training_seeds,
 )
 from orchestration.bench import red as physics
+from orchestration.bench import training_seeds as rlcc_steady
 from orchestration.bench.outcome import Outcome
 from orchestration.core.errors import InputError
 
