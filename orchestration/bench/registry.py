@@ -9,7 +9,6 @@ from orchestration.bench import (
     decision_cost,
     fan_in,
     large_runs,
-    observing,
     offered_load,
     policy_agreement,
     rack,
@@ -22,6 +21,7 @@ from orchestration.bench import (
     speed,
     training_seeds,
 )
+from orchestration.bench import large_runs as observing
 from orchestration.bench import red as physics
 from orchestration.bench import training_seeds as rlcc_steady
 from orchestration.bench.outcome import Outcome
