@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from orchestration.analysis.metrics import METRICS
-from orchestration.papers.condition import Condition, Group, Scene, check_metrics, scene_of
+from orchestration.papers.condition import Condition
 from orchestration.papers.cross_fit import CrossFitted, choose, cross_fit, seeds_of
 from orchestration.papers.headroom import UNKNOWN, Interval, rows_of, verdict_on
+from orchestration.papers.map_conditions import Group, Scene, check_metrics, scene_of
 from orchestration.papers.results import measure_campaign
 
 FOLDS = 2
