@@ -32,13 +32,13 @@ def decision_time() -> Outcome:
         for name in (*_RULES, *(_LEARNED if learned else ())):
             times_ms = _times_ms(name, load_testbed(fabric), learned=name in _LEARNED)
             what = f"{name} on {fabric}"
-            figures.append(_figure(what, times_ms, _WANTED_MS.get(fabric)))
+            figures.append(_time_figure(what, times_ms, _WANTED_MS.get(fabric)))
             data[what] = times_ms
     for name, sizes in _PODS.items() if learned else ():
         for pods in sizes:
             times_ms = _times_ms(name, _fat_tree(pods), learned=True)
             what = f"{name} on a fat tree, k = {pods}"
-            figures.append(_figure(what, times_ms, _WANTED_MS.get(what)))
+            figures.append(_time_figure(what, times_ms, _WANTED_MS.get(what)))
             data[what] = times_ms
     notes = [
         "from a reading to the change, reading and applying not counted; readings are of a fabric "
@@ -53,7 +53,7 @@ def decision_time() -> Outcome:
     )
 
 
-def _figure(what: str, times_ms: Sequence[float], limit_ms: float | None) -> Figure:
+def _time_figure(what: str, times_ms: Sequence[float], limit_ms: float | None) -> Figure:
     median = statistics.median(times_ms)
     return Figure(
         what,

@@ -55,7 +55,7 @@ def seeds_of(conditions: Iterable[Condition], metric: str) -> list[int]:
             seed
             for condition in conditions
             for arm in condition.repeats
-            for seed in _known(condition, arm, metric)
+            for seed in _known_seeds(condition, arm, metric)
         }
     )
 
@@ -110,7 +110,7 @@ def cross_fit(
             chosen = {BEST_STATIC: choice.best_static, ORACLE: choice.oracle[place]}
             for arm, setting in chosen.items():
                 repeats = condition.repeats[setting]
-                known = _known(condition, setting, metric)
+                known = _known_seeds(condition, setting, metric)
                 mine = [seed for seed in seeds[fold::folds] if seed in known]
                 judged[place][arm] |= {seed: repeats[seed] for seed in mine}
     fitted = (
@@ -119,7 +119,7 @@ def cross_fit(
     return CrossFitted(tuple(fitted), tuple(choices))
 
 
-def _known(condition: Condition, arm: str, metric: str) -> set[int]:
+def _known_seeds(condition: Condition, arm: str, metric: str) -> set[int]:
     """Return the seeds at which a setting has a figure, or for a tail at least one flow."""
     if METRICS[metric].tail is not None:
         return {seed for seed, flows in condition.samples(arm, metric).items() if len(flows)}
@@ -134,7 +134,7 @@ def _figure(
 
     Seeds at which no setting has a figure, like one without a large flow, count for none.
     """
-    known = {one: _known(condition, one, metric) for one in settings}
+    known = {one: _known_seeds(condition, one, metric) for one in settings}
     needed = {seed for one in known.values() for seed in one if seed in seeds}
     if not needed or not needed <= known[arm]:
         return math.inf

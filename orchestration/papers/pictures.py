@@ -34,7 +34,7 @@ def map_picture(found: HeadroomMap) -> str:
     )
     blocks = {
         metric_label(metric): {
-            group: [_cell(found.at(group, place, metric)) for place in places]
+            group: [_map_cell(found.at(group, place, metric)) for place in places]
             for group in found.groups
         }
         for metric in found.metrics
@@ -43,7 +43,7 @@ def map_picture(found: HeadroomMap) -> str:
     return HeatMap(title, about, [place or ALL for place in places], blocks, STEPS, [ALL]).svg()
 
 
-def _cell(one: Place | None) -> HeatCell:
+def _map_cell(one: Place | None) -> HeatCell:
     if one is not None and one.few:
         return HeatCell("few")
     return headroom_cell(one.headroom, sure=one.sure) if one is not None else HeatCell(NOTHING)
