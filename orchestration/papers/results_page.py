@@ -23,8 +23,8 @@ from orchestration.papers.answer import (
 from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
 from orchestration.papers.condition import in_order
 from orchestration.papers.headroom import LEAST, Headroom, headroom_of, verdict_on
+from orchestration.papers.map_page import headroom_picture
 from orchestration.papers.page_data import Caution, PageData, read_data, renewed, to_json
-from orchestration.papers.pictures import headroom_picture
 from orchestration.papers.results import (
     Measured,
     SectionResult,
