@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from orchestration.bench import (
-    decision,
     decision_cost,
     fan_in,
     large_runs,
@@ -25,6 +24,7 @@ from orchestration.bench import (
     speed,
     training_seeds,
 )
+from orchestration.bench import decision_cost as decision
 from orchestration.bench import large_runs as observing
 from orchestration.bench import red as physics
 from orchestration.bench import training_seeds as rlcc_steady
