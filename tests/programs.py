@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from orchestration.backends.emulated import launcher
-from orchestration.bench.physics import run_probe
+from orchestration.bench.red import run_probe
 from orchestration.core.errors import TrialError
 
 

@@ -177,8 +177,8 @@ def difference_of(
         shares = _relative(draws_a, draws_b)
         ratios.append(stretched(relative, shares, units(groups), confidence))
     (low, high), (relative_low, relative_high) = (reduce(_wider, found) for found in (ends, ratios))
-    interval = (low, high, relative, relative_low, relative_high)
-    return PairedDifference(mean, *interval, _NAN, _NAN, pairs)
+    bounds = (low, high, relative, relative_low, relative_high)
+    return PairedDifference(mean, *bounds, _NAN, _NAN, pairs)
 
 
 def _relative(a: Floats, b: Floats) -> Floats:

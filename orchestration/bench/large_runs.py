@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
+from collectors.sinks.influx import Server
+from collectors.sinks.spooling import SpoolNote, leave_note
+from collectors.snapshot import LiveObserver
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
@@ -22,10 +30,13 @@ from orchestration.bench.outcome import (
 )
 from orchestration.core.condition import TUNER
 from orchestration.core.ports import TrialRun
-from orchestration.core.trial import TunerSpec
+from orchestration.core.records import Observation
+from orchestration.core.trial import IncastSpec, TunerSpec
 from orchestration.results.sql import Runs
 from orchestration.results.sql.output import write_result
 from orchestration.results.writer import write_trial
+from orchestration.telemetry.process import SenderProcess
+from orchestration.telemetry.settings import Settings
 from traffic.schedule import make_schedule
 
 _LOADS, _REPEATS, _TUNERS = (0.3, 0.5, 0.6, 0.7, 0.9), 10, ("secn1", "secn2", "amt", "acc")
@@ -124,3 +135,121 @@ def _write_campaign(folder: Path) -> tuple[int, int, int]:
                 flows += len(schedule)
                 samples += record.ports.qlen_bytes.size
     return trials, flows, samples
+
+
+_MOST_SHARE, _MOST_GROWTH = 0.01, 0.03
+_SPOOL_BYTES = 1 << 30
+_ROUNDS = 60
+_SETTLE_S = 4.0
+_TRIAL = bench_trial(
+    (
+        *websearch(10 * MILLISECOND),
+        IncastSpec(16, 512_000, 5 * MILLISECOND, 0, 10 * MILLISECOND),
+    ),
+    10 * MILLISECOND,
+    drain_ns=200 * MILLISECOND,
+)
+
+
+def observing() -> Outcome:
+    """What snapshots for viewers cost a trial, and the InfluxDB sink while its server is down."""
+    testbed = load_testbed(_TRIAL.testbed)
+    with bench_folder() as folder, _timed_snapshots() as snapshots_s:
+        begin_s = time.process_time()
+        without_s, with_s, sender = _trials(folder)
+        share = sum(snapshots_s) / (time.process_time() - begin_s)
+    plain, sinking = min(without_s), min(with_s)
+    growth = sinking / plain - 1
+    figures = (
+        Figure(
+            "snapshots for viewers: share of a trial's CPU time",
+            f"{share:.2%}",
+            f"at most {_MOST_SHARE:.0%}",
+            share <= _MOST_SHARE,
+        ),
+        Figure(
+            "a trial's wall time with the InfluxDB sink, its server down",
+            f"{growth:+.1%} ({1e3 * plain:.0f} ms without the sink, {1e3 * sinking:.0f} ms with)",
+            f"at most {_MOST_GROWTH:+.0%}",
+            growth <= _MOST_GROWTH,
+        ),
+        Figure("the sink's sender meanwhile", f"{sender:.1%} of a core, at a low priority"),
+    )
+    notes = (
+        f"the trial: {len(testbed.queues)} queues each 100 us on the fluid model, the backend that "
+        "takes the least time for a reading, some 0.5 ms; on the emulated fabric it is 20 ms, and "
+        f"nothing is taken from the loop; the least of {len(with_s)} runs each way, in turns",
+    )
+    data = {"without_s": without_s, "with_s": with_s, "sender": sender, "snapshots": share}
+    return Outcome("Observing a trial: snapshots for viewers, and InfluxDB", figures, notes, data)
+
+
+@contextmanager
+def _timed_snapshots() -> Iterator[list[float]]:
+    """Yield a list that gets the CPU seconds of each snapshot that is written meanwhile."""
+    taken_s: list[float] = []
+    write = LiveObserver._write
+
+    def timed(self: LiveObserver, observation: Observation) -> None:
+        begin_s = time.process_time()
+        write(self, observation)
+        taken_s.append(time.process_time() - begin_s)
+
+    with patch.object(LiveObserver, "_write", timed):
+        yield taken_s
+
+
+def _trials(folder: Path) -> tuple[list[float], list[float], float]:
+    """Return wall times of a trial without and with the sink, while its server is down.
+
+    The third value is the share of a core that the sender takes meanwhile, without its start.
+    """
+    testbed = load_testbed(_TRIAL.testbed)
+    schedule = make_schedule(_TRIAL, testbed)
+    campaign = folder / "sink"
+    campaign.mkdir()
+    times: tuple[list[float], list[float]] = ([], [])
+    with _nobody() as server:
+        home = Settings(server, _SPOOL_BYTES).home(campaign)
+        sender = SenderProcess(campaign)
+        try:
+            for number in range(_ROUNDS + 1):
+                for sink, found in enumerate(times):
+                    work = folder / f"{number}-{sink}"
+                    work.mkdir()
+                    if sink:
+                        name = f"{_TRIAL.id}-{number}"
+                        leave_note(work, SpoolNote(str(home), _SPOOL_BYTES, "sink", name))
+                    begin_s = time.perf_counter()
+                    FluidBackend().run(TrialRun(_TRIAL, testbed, schedule, work))
+                    if number:  # the first round loads modules and fills caches
+                        found.append(time.perf_counter() - begin_s)
+                if not number:
+                    time.sleep(_SETTLE_S)
+                    begun = (time.perf_counter(), _cpu_s(sender.pid))
+            share = (_cpu_s(sender.pid) - begun[1]) / (time.perf_counter() - begun[0])
+        finally:
+            sender.close()
+    return *times, share
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _nobody() -> Iterator[Server]:
+    """Point the environment at a port where nothing listens, and yield that server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        values = {"URL": url, "ORG": "bench", "BUCKET": "bench", "TOKEN": "none"}
+        kept = dict(os.environ)
+        os.environ.update({f"CLOSLOOP_INFLUX_{name}": text for name, text in values.items()})
+        try:
+            yield Server(url, "bench", "bench", "none")
+        finally:
+            os.environ.clear()
+            os.environ.update(kept)

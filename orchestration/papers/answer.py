@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import PairedDifference
 from orchestration.core.condition import BEST_STATIC, ORACLE
-from orchestration.papers.causes import likely_cause
 from orchestration.papers.condition import base_of, in_order
 from orchestration.papers.page_data import (
     Arm,
@@ -27,7 +26,7 @@ from orchestration.papers.results import (
     is_placebo,
     placebo_of,
 )
-from orchestration.papers.verdicts import VERDICTS, ClaimResult, Judgement
+from orchestration.papers.verdicts import VERDICTS, ClaimResult, Judgement, likely_cause
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING
 from orchestration.render.table import Span, Text, code, joined, strong

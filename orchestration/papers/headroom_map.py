@@ -12,9 +12,17 @@ import numpy as np
 
 from orchestration.analysis.metrics import METRICS
 from orchestration.papers.condition import Condition
-from orchestration.papers.cross_fit import CrossFitted, choose, cross_fit, seeds_of
+from orchestration.papers.cross_fit import (
+    CrossFitted,
+    Group,
+    Scene,
+    check_metrics,
+    choose,
+    cross_fit,
+    scene_of,
+    seeds_of,
+)
 from orchestration.papers.headroom import UNKNOWN, Interval, rows_of, verdict_on
-from orchestration.papers.map_conditions import Group, Scene, check_metrics, scene_of
 from orchestration.papers.results import measure_campaign
 
 FOLDS = 2

@@ -20,12 +20,11 @@ from orchestration.papers.answer import (
     yardstick_table,
     yardsticks,
 )
-from orchestration.papers.causes import CAUSES
 from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
 from orchestration.papers.condition import in_order
 from orchestration.papers.headroom import LEAST, Headroom, headroom_of, verdict_on
+from orchestration.papers.map_page import headroom_picture
 from orchestration.papers.page_data import Caution, PageData, read_data, renewed, to_json
-from orchestration.papers.pictures import headroom_picture
 from orchestration.papers.results import (
     Measured,
     SectionResult,
@@ -33,7 +32,7 @@ from orchestration.papers.results import (
     measure_campaign,
 )
 from orchestration.papers.section_part import section_part
-from orchestration.papers.verdicts import ClaimResult, evaluate_claim
+from orchestration.papers.verdicts import CAUSES, ClaimResult, evaluate_claim
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent_span
 from orchestration.results.reader import recorded_files

@@ -15,12 +15,11 @@ from orchestration.papers.answer import (
     verdict_text,
     yardsticks,
 )
-from orchestration.papers.causes import likely_cause
 from orchestration.papers.claims import Section
 from orchestration.papers.condition import Condition, in_order
 from orchestration.papers.page_data import amount, difference_text, estimate_text
 from orchestration.papers.results import SectionResult
-from orchestration.papers.verdicts import ClaimResult
+from orchestration.papers.verdicts import ClaimResult, likely_cause
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent
 

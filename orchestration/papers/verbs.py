@@ -58,7 +58,7 @@ class _Asked:
 
     def run(self) -> int:
         """Run the campaigns; return the exit code."""
-        from orchestration.papers.catalogue import load_campaigns
+        from orchestration.papers.claims import load_campaigns
 
         names, backend, repeats = self.names or [], self.backend, self.repeats
         chosen = load_campaigns(self.campaigns, names, backend=backend, repeats=repeats)
@@ -69,7 +69,7 @@ class _Asked:
 def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
     """List the campaigns: their trials, how many are finished, and how long all take."""
     from orchestration.campaign.plan import make_plan
-    from orchestration.papers.catalogue import load_campaigns
+    from orchestration.papers.claims import load_campaigns
 
     side_by_side = jobs or len(os.sched_getaffinity(0))
     rows = []
@@ -142,7 +142,7 @@ def fidelity(
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
     from orchestration.core.outputs import check_outputs
-    from orchestration.papers.catalogue import load_scenarios
+    from orchestration.papers.claims import load_scenarios
     from orchestration.papers.fidelity import fidelity_page
     from orchestration.results.reader import recorded_files
 
@@ -173,7 +173,7 @@ def run_all(
     spare_threads()
 
     from orchestration.cli.display import summary_table
-    from orchestration.papers.catalogue import put_aside
+    from orchestration.papers.claims import put_aside
     from orchestration.render.numbers import clock_text
     from orchestration.render.terminal import show
 

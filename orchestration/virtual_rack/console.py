@@ -21,8 +21,7 @@ from orchestration.agent.sonic.resp import CONFIG_DB, SOCKET, Redis
 from orchestration.backends.emulated.system import run, run_batch
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.reboot import sysctls
-from orchestration.virtual_rack.sonic_saved import config_save
+from orchestration.virtual_rack.reboot import config_save, sysctls
 
 _COMMANDS = {
     "qdiscs": ("tc", "-j", "-d", "qdisc", "show"),

@@ -35,8 +35,7 @@ from orchestration.backends.emulated.system import (
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import groups
 from orchestration.virtual_rack.folder import python_path, which
-from orchestration.virtual_rack.host_kernel import adopt_orphans
-from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.layout import Layout, adopt_orphans
 from orchestration.virtual_rack.roots import DISK_BYTES, Keys, Place, device_place, make_place
 
 # In order of preference. Each takes the same words.

@@ -26,7 +26,9 @@ from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import host_kernel, leftovers, lending
+from orchestration.virtual_rack import layout as host_kernel
+from orchestration.virtual_rack import leftovers, lending
+from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -37,7 +39,6 @@ from orchestration.virtual_rack.folder import (
 )
 from orchestration.virtual_rack.image import image_tree, require_image
 from orchestration.virtual_rack.layout import Clock, Layout, make_layout
-from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20

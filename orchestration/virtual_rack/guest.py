@@ -38,12 +38,19 @@ from orchestration.backends.emulated.system import (
 from orchestration.core.errors import ClosloopError
 from orchestration.core.problems import told
 from orchestration.virtual_rack import cabling, containers
-from orchestration.virtual_rack.commands import Command, exit_code
+from orchestration.virtual_rack.commands import (
+    PIECE_BYTES,
+    Command,
+    Incoming,
+    Lines,
+    Message,
+    encode,
+    exit_code,
+)
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 from orchestration.virtual_rack.lending import forget_namespaces
-from orchestration.virtual_rack.messages import PIECE_BYTES, Incoming, Lines, Message, encode
 from orchestration.virtual_rack.roots import Keys
 
 LINE = "/dev/tty1"

@@ -7,15 +7,19 @@ is the first namespace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+import ctypes
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Rack
 from inventory.testbed_json import testbed_from_json, testbed_to_json
-from orchestration.core.errors import check_known
+from orchestration.backends.emulated.machine import CONTROLS, missing_parts
+from orchestration.core.errors import InputError, NotReadyError, check_known
 from orchestration.core.topology import Port, Testbed
 
 CONTROLLER_ADDRESS = "10.255.0.1"
@@ -212,3 +216,70 @@ def make_layout(
 def highest_switch(testbed: Testbed) -> str:
     """Return the first switch of the highest tier."""
     return max(testbed.switches, key=lambda name: testbed.device[name].tier)
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Let this process become the parent of descendants whose own parent has ended."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def await_orphans() -> None:
+    """Wait until all children of this process have ended.
+
+    The first process of a PID namespace ends after all others in it.
+    """
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def layout_here(layout: Layout) -> Layout:
+    """Return a layout for this machine's kernel, which lacks what it says.
+
+    Raises:
+        InputError: devices that only a rack in virtual time has.
+        NotReadyError: a rack cannot be built here.
+    """
+    for option, names in (("--sonic", layout.sonic), ("--roce", layout.roce)):
+        if names:
+            raise InputError.single(
+                option,
+                f"{', '.join(names)}: a rack in real time has Linux switches and plain NICs only",
+                "leave it out, or leave --clock real out",
+            )
+    lacks = missing_parts()
+    if layout.testbed.classes and (without := sorted({"red", "ets"} & {*lacks})):
+        raise NotReadyError(
+            f"traffic classes take {', '.join(without)}, and this machine's kernel lacks it",
+            "use a testbed without classes; or in virtual time: leave --clock real out",
+        )
+    return replace(layout, clock="real", lacks=lacks)
+
+
+def shortcomings(lacks: Sequence[str]) -> list[str]:
+    """Return sentences about what a rack on a kernel without these parts does not have."""
+    said = []
+    if missing := sorted(DELAY_LINE & {*lacks}):
+        said.append(
+            f"no propagation delay: this kernel lacks {', '.join(missing)}; round trips are those "
+            "of queues and CPU"
+        )
+    if "red" in lacks:
+        said.append(
+            "this kernel lacks RED: a BPF program marks in its place, with RED's straight line"
+        )
+    if "fq" in lacks:
+        said.append("this kernel lacks fq: a NIC's flows share one queue")
+    if "dctcp" in lacks:
+        said.append("this kernel lacks DCTCP: hosts take it as a BPF program, during trials")
+    if controls := [name for name in CONTROLS if name in lacks and name != "dctcp"]:
+        said.append(
+            f"no {', '.join(controls)}: this kernel lacks it, or does not allow it to namespaces "
+            "(net.ipv4.tcp_allowed_congestion_control)"
+        )
+    return said

@@ -38,6 +38,7 @@ from orchestration.agent.sonic.resp import (
 )
 from orchestration.core.red_law import red_max_p
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.reboot import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
     Marking,
@@ -52,11 +53,9 @@ from orchestration.virtual_rack.sonic_model import (
     port_state_rows,
     version_file,
 )
-from orchestration.virtual_rack.sonic_orchagent import Orchagent
-from orchestration.virtual_rack.sonic_saved import CONFIG_FILE, load_config, save_config
+from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
 from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
 from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
-from orchestration.virtual_rack.sonic_watchdog import Crash, Watchdog
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
 CONSTANTS_FILE = Path("/etc/sonic/constants.yml")

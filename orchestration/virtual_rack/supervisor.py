@@ -26,11 +26,9 @@ from pathlib import Path
 
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.kernel.boot import guest_argv, held_argv
-from orchestration.virtual_rack import containers, groups, host_kernel
-from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.guardian import Keeper
-from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.messages import (
+from orchestration.virtual_rack import containers, groups
+from orchestration.virtual_rack import layout as host_kernel
+from orchestration.virtual_rack.commands import (
     PIECE_BYTES,
     UNREAD,
     Lines,
@@ -38,6 +36,9 @@ from orchestration.virtual_rack.messages import (
     Outgoing,
     encode,
 )
+from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.lending import Keeper
 
 # A program whose caller has gone gets a signal to end; after this long it is killed.
 _GRACE_S = 30.0

@@ -70,8 +70,8 @@ def up(
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import containers, control
     from orchestration.virtual_rack.folder import shortcomings
-    from orchestration.virtual_rack.host_kernel import shortcomings as missing_here
     from orchestration.virtual_rack.layout import highest_switch
+    from orchestration.virtual_rack.layout import shortcomings as missing_here
 
     what = load_testbed(testbed)
     _check_clock(clock, plain=plain, interfaces=interface or ())

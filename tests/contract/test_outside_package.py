@@ -140,6 +140,15 @@ def test_a_tuner_keeps_the_contract_and_marks_as_it_says(closloop, campaign):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("written", ["patient", "fluid"])
+def test_a_campaign_runs_on_the_backend(closloop, campaign, tmp_path, written):
+    closloop("run", campaign(backend=written), "--on", "patient", "--no-report")
+    (trial,) = (tmp_path / "runs/own").glob("secn1-*/trial.json")
+    record = json.loads(trial.read_text(encoding="utf-8"))
+    assert (record["spec"]["backend"], record["facts"]["ran_by"]) == ("patient", "patient")
+
+
+@pytest.mark.slow
 def test_an_importer_takes_over_a_log(closloop, tmp_path):
     (tmp_path / "run.log").write_text("0 0 5 10000 9000\n2000 1 6 20000 15000\n")
     closloop("import", "log", "run.log", "-o", "runs/theirs")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from orchestration.bench.outcome import run_trial
-from orchestration.bench.physics import last_hop_bytes, round_trips
-from orchestration.bench.red import threshold_change
+from orchestration.bench.red import last_hop_bytes, round_trips, threshold_change
 from orchestration.core.records import DONE
 from orchestration.core.trial import (
     CLOSLOOP,

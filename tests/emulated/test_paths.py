@@ -13,7 +13,7 @@ from inventory.files import load_testbed
 from orchestration.backends.emulated.job import ifindex
 from orchestration.backends.emulated.probes import HOP
 from orchestration.bench.outcome import SECN1, run_trial
-from orchestration.bench.physics import run_probe
+from orchestration.bench.red import run_probe
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec

@@ -12,7 +12,7 @@ from scapy.packet import Padding
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import SECN1, run_trial
-from orchestration.bench.physics import run_probe
+from orchestration.bench.red import run_probe
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec

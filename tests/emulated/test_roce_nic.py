@@ -11,7 +11,7 @@ from scapy.layers.l2 import Ether
 from inventory.routing import ideal_times_ns, roce_flows, window_bytes
 from orchestration.analysis.stamp import stamp
 from orchestration.bench.outcome import SECN1, run_trial
-from orchestration.bench.physics import run_probe
+from orchestration.bench.red import run_probe
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE, MISSING
 from orchestration.core.roce import BDP_WINDOW, RoceSpec

@@ -31,8 +31,8 @@ from orchestration.virtual_rack.sonic_model import (
     model_of,
     version_file,
 )
+from orchestration.virtual_rack.sonic_orchagent import Crash
 from orchestration.virtual_rack.sonic_switch import READY, Bridge
-from orchestration.virtual_rack.sonic_watchdog import Crash
 
 sys.path.insert(0, str(Path(__file__).parent))
 

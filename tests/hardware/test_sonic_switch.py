@@ -19,10 +19,10 @@ from orchestration.agent.sonic.resp import (
     RedisGone,
 )
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
+from orchestration.virtual_rack.reboot import before_reboot, config_save
 from orchestration.virtual_rack.sonic_model import (
     Marking,
 )
-from orchestration.virtual_rack.sonic_saved import before_reboot, config_save
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -106,7 +106,7 @@ def test_nothing_else_renames_what_it_wrote_into_place():
         "orchestration/agent/safety/lease.py",
         "orchestration/replay/build.py",
         "orchestration/run/folder.py",
-        "orchestration/papers/catalogue.py",
+        "orchestration/papers/claims.py",
         "orchestration/virtual_rack/image.py",
         "orchestration/virtual_rack/lending.py",
     }

@@ -19,7 +19,8 @@ from orchestration.backends.hardware.switches import make_switch
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import HostSpec, SingleFlowSpec
 from orchestration.provision.desired import desired_state
-from orchestration.virtual_rack import control, host_kernel
+from orchestration.virtual_rack import control
+from orchestration.virtual_rack import layout as host_kernel
 from orchestration.virtual_rack.layout import make_layout
 
 SEVEN = load_testbed("rlcc-7")

@@ -19,8 +19,7 @@ from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError
 from orchestration.core.records import Samples
 from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.papers.catalogue import load_campaigns, put_aside
-from orchestration.papers.claims import Section, load_claims
+from orchestration.papers.claims import Section, load_campaigns, load_claims, put_aside
 from orchestration.papers.page_data import amount, renewed
 from orchestration.papers.results import evaluate_section, is_placebo, measure_campaign
 from orchestration.results.reader import finished_trials, read_trial

@@ -13,8 +13,8 @@ from orchestration.analysis.flow_figures import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.papers.claims import Section
 from orchestration.papers.headroom import Headroom, headroom_of, verdict_on
+from orchestration.papers.map_page import headroom_picture
 from orchestration.papers.page_data import Cell, Headline, PageData, read_data, to_json
-from orchestration.papers.pictures import headroom_picture
 from orchestration.papers.results import Measured
 from orchestration.papers.results_page import headroom_part
 

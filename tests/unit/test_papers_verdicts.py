@@ -19,12 +19,11 @@ from orchestration.papers.answer import (
     tally_text,
     yardsticks,
 )
-from orchestration.papers.causes import likely_cause
 from orchestration.papers.claims import Claim, Section
 from orchestration.papers.condition import Condition, Repeat
 from orchestration.papers.results import SectionResult, placebo_of
 from orchestration.papers.section_part import size_text
-from orchestration.papers.verdicts import ClaimResult, evaluate_claim
+from orchestration.papers.verdicts import ClaimResult, evaluate_claim, likely_cause
 
 SECTION = Section(
     id="s",

@@ -8,15 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.virtual_rack import (
-    containers,
-    control,
-    folder,
-    groups,
-    host_kernel,
-    image,
-    leftovers,
-)
+from orchestration.virtual_rack import containers, control, folder, groups, image, leftovers
+from orchestration.virtual_rack import layout as host_kernel
 from orchestration.virtual_rack.layout import Layout, make_layout
 from orchestration.virtual_rack.roots import Place
 

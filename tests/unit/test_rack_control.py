@@ -14,11 +14,17 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import attach, control, folder
-from orchestration.virtual_rack.commands import Command, exit_code
+from orchestration.virtual_rack.commands import (
+    Command,
+    Incoming,
+    Lines,
+    Outgoing,
+    encode,
+    exit_code,
+)
 from orchestration.virtual_rack.control import RackHandle, RackProcess, ask
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import make_layout
-from orchestration.virtual_rack.messages import Incoming, Lines, Outgoing, encode
 
 GRAPHCC = load_testbed("graphcc")
 

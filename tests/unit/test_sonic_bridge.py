@@ -2,6 +2,7 @@
 
 import pytest
 
+from orchestration.virtual_rack.reboot import load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
     Leaf,
@@ -13,10 +14,8 @@ from orchestration.virtual_rack.sonic_model import (
     Traits,
     config_rows,
 )
-from orchestration.virtual_rack.sonic_orchagent import Orchagent
-from orchestration.virtual_rack.sonic_saved import load_config, save_config
+from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
 from orchestration.virtual_rack.sonic_switch import read_ports
-from orchestration.virtual_rack.sonic_watchdog import Crash, Watchdog
 
 MS = 1_000_000
 PROFILE = {

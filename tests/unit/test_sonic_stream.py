@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.agent.sonic import stream
+from orchestration.agent.sonic import stream as sonic_stream
 from orchestration.agent.sonic.ipfix import records, templates
 from orchestration.agent.sonic.stream import DepthStream, RecordClock
 from orchestration.virtual_rack import sonic_telemetry
@@ -139,7 +139,7 @@ class Pipe:
 
 def stream_of(monkeypatch, fields, cell_bytes=192, **row):
     pipe = Pipe()
-    monkeypatch.setattr(stream.genetlink, "subscribe", lambda *_: pipe)
+    monkeypatch.setattr(sonic_stream.genetlink, "subscribe", lambda *_: pipe)
     at(monkeypatch, 99 * S, 999 * S)
     config = template_message(300, iter(fields)).decode(errors="surrogateescape")
     said = {
@@ -167,11 +167,11 @@ def datagram(observed_ns, *values):
 
 
 def at(monkeypatch, monotonic_ns, wall_ns):
-    monkeypatch.setattr(stream.time, "monotonic_ns", lambda: monotonic_ns)
-    monkeypatch.setattr(stream.time, "time_ns", lambda: wall_ns)
+    monkeypatch.setattr(sonic_stream.time, "monotonic_ns", lambda: monotonic_ns)
+    monkeypatch.setattr(sonic_stream.time, "time_ns", lambda: wall_ns)
 
 
-BYTES, CELLS = stream.DEPTH_BYTES, stream.DEPTH_CELLS
+BYTES, CELLS = sonic_stream.DEPTH_BYTES, sonic_stream.DEPTH_CELLS
 
 
 def test_labels_lead_to_queues_and_cells_become_bytes(monkeypatch):
@@ -261,14 +261,14 @@ def test_times_of_the_wall_clock_are_exact_and_those_of_another_clock_at_most_a_
 
 def test_the_family_is_the_one_that_the_constants_name(tmp_path):
     file = tmp_path / "constants.yml"
-    assert stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
     file.write_text("constants:\n  bgp:\n    genl_family: no\n")
-    assert stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
     file.write_text(
         'constants:\n    high_frequency_telemetry:\n        genl_family: "other"\n'
         '        genl_multicast_group: "there"\n'
     )
-    assert stream.family(str(file)) == ("other", "there")
-    assert not stream.offered(str(file))
+    assert sonic_stream.family(str(file)) == ("other", "there")
+    assert not sonic_stream.offered(str(file))
     file.write_text(sonic_telemetry.constants())
-    assert stream.family(str(file)) == ("usersock", "3")
+    assert sonic_stream.family(str(file)) == ("usersock", "3")

@@ -1,8 +1,8 @@
 """Programs that a rack's Linux switches run while a trial does: choice of paths, flow tables.
 
 Their agents' parts are orchestration/agent/linux_switch/paths.py and flow_table.py. Only switches
-with several ports towards a destination choose paths; all others have no flowlets. Flows are counted
-here, as on the emulated backend (collectors/readers/flows.py).
+with several ports towards a destination choose paths; all others have no flowlets. Flows are
+counted here, as on the emulated backend (collectors/readers/flows.py).
 """
 
 from __future__ import annotations
