@@ -1,6 +1,6 @@
-"""Measures what one decision of a learned congestion control costs, as C, as BPF, and in CatBoost.
+"""Measures what a decision costs: of tuners, and of learned congestion controls in each form.
 
-A loop draws another state of a flow each round; the same loop without a decision is taken off. BPF
+These are C, BPF and CatBoost. A loop draws another state of a flow each round; the same loop without a decision is taken off. BPF
 runs in a guest, whose clock stands still while it computes: the host takes the time that the guest
 spends on a CPU between two messages of it.
 """

@@ -1,4 +1,4 @@
-"""Measures commands on large synthetic runs."""
+"""Measures commands on large synthetic runs, and what watching a trial costs."""
 
 from __future__ import annotations
 

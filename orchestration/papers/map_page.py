@@ -1,4 +1,4 @@
-"""The map as Markdown: what it says, its picture, headroom by condition, and the settings."""
+"""Heat maps of headroom, and the map as Markdown: what it says, its picture, headroom by condition, and the settings."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import layout as host_kernel
 from orchestration.virtual_rack import leftovers, lending
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import (
@@ -38,7 +37,7 @@ from orchestration.virtual_rack.folder import (
     write_folder,
 )
 from orchestration.virtual_rack.image import image_tree, require_image
-from orchestration.virtual_rack.layout import Clock, Layout, make_layout
+from orchestration.virtual_rack.layout import Clock, Layout, layout_here, make_layout
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
@@ -265,7 +264,7 @@ def up(
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
+    devices are namespaces of this machine's kernel (see `layout`), with `containers` those of
     an OCI runtime (see `containers`), at rates divided by `scale` (see `inventory.rack`). With
     `real_time` they are a guest's that share one CPU, and their work takes time: for latencies, not
     for traffic. `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of
@@ -279,7 +278,7 @@ def up(
     layout = make_layout(scaled(testbed, scale), sonic, roce, bluefield)
     if clock == "real":
         lent = lending.choose(testbed, interfaces)
-        layout = replace(host_kernel.layout_here(layout), lent=lent, scale=scale)
+        layout = replace(layout_here(layout), lent=lent, scale=scale)
         if containers:
             layout = replace(layout, image=str(image_tree()))
     elif scale != 1:

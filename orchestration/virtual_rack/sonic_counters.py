@@ -4,7 +4,7 @@ This follows sonic-sairedis, syncd/FlexCounter.cpp, and sonic-swss, orchagent/fl
 group is polled from when its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. A row or
 an interval that is removed changes nothing: polling goes on as it was. Counters go to COUNTERS_DB
 under SAI's names and object ids; then, from 202505 on and for groups read in bulk, the time of the
-poll. The current depth is read only for queues that the PFC watchdog watches (`sonic_watchdog`).
+poll. The current depth is read only for queues that the PFC watchdog watches (`Watchdog`).
 
 The watermark is the largest depth that any group's poll has seen since the last watermark poll.
 """
