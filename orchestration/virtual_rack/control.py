@@ -294,7 +294,11 @@ def up(
         return handle, False
     require_programs(layout)
     lending.require_free(layout)
-    runtime = _ready_runtime(progress) if containers else ""
+    runtime = ""
+    if containers:
+        runtime, tree = oci.require_runtime(), require_image(progress=progress)
+        leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
+        oci.require_containers(runtime, tree)
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
     with place.held() as lock:
@@ -307,15 +311,6 @@ def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, 
     memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
     clock = "real" if real_time else "virtual"
     return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
-
-
-def _ready_runtime(progress: Progress) -> str:
-    """Return a runtime that starts containers of the image here. Raises NotReadyError."""
-    runtime = oci.require_runtime()
-    tree = require_image(progress=progress)
-    leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
-    oci.require_containers(runtime, tree)
-    return runtime
 
 
 def _start(

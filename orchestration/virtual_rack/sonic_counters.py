@@ -166,17 +166,14 @@ class FlexCounters:
     def _poll_ports(self) -> None:
         interval = self._interval_ns("PORT")
         assert interval is not None
-        for number, (name, counts) in enumerate(self._in_order(self._plane.ports())):
-            oid = port_oid(number)
+        ports = self._plane.ports()
+        for number, name in enumerate(port.name for port in self._model.ports):
+            oid, counts = port_oid(number), ports.get(name, PortCounts())
             self._write(f"COUNTERS:{oid}", _port_fields(counts))
             last = self._last.get(name)
             if last is not None:
                 self._write(f"RATES:{oid}", self._smoothed(name, last, counts, interval / 1e9))
             self._last[name] = counts
-
-    def _in_order(self, ports: Mapping[str, PortCounts]) -> Iterator[tuple[str, PortCounts]]:
-        for port in self._model.ports:
-            yield port.name, ports.get(port.name, PortCounts())
 
     def _smoothed(
         self, name: str, last: PortCounts, now: PortCounts, interval_s: float
