@@ -1,8 +1,8 @@
-"""Measures what one decision of a learned congestion control costs, as C, as BPF, and in CatBoost.
+"""Measures what a decision costs: a tuner's, and a learned congestion control's in each form.
 
-A loop draws another state of a flow each round; the same loop without a decision is taken off. BPF
-runs in a guest, whose clock stands still while it computes: the host takes the time that the guest
-spends on a CPU between two messages of it.
+Of the latter, as C and as BPF, a loop draws another state of a flow each round; the same loop
+without a decision is taken off. BPF runs in a guest, whose clock stands still while it computes:
+the host takes the time that the guest spends on a CPU between two messages of it.
 """
 
 from __future__ import annotations

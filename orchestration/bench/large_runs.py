@@ -1,4 +1,4 @@
-"""Measures commands on large synthetic runs."""
+"""Measures commands on large synthetic runs, and what watching a trial costs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from orchestration.bench.outcome import (
     at_most,
     bench_folder,
     bench_trial,
+    environment,
     websearch,
 )
 from orchestration.core.condition import TUNER
@@ -246,10 +247,5 @@ def _nobody() -> Iterator[Server]:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         values = {"URL": url, "ORG": "bench", "BUCKET": "bench", "TOKEN": "none"}
-        kept = dict(os.environ)
-        os.environ.update({f"CLOSLOOP_INFLUX_{name}": text for name, text in values.items()})
-        try:
+        with environment({f"CLOSLOOP_INFLUX_{name}": text for name, text in values.items()}):
             yield Server(url, "bench", "bench", "none")
-        finally:
-            os.environ.clear()
-            os.environ.update(kept)

@@ -6,9 +6,11 @@ import json
 import os
 import platform
 import re
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -126,6 +128,31 @@ def bench_folder() -> Iterator[Path]:
     """Yield a folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as name:
         yield Path(name)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for what is started inside this context."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def spinning(count: int) -> Iterator[None]:
+    """Have programs of normal priority compute all the time."""
+    argv = [sys.executable, "-IS", "-c", "while True: pass"]
+    programs = [subprocess.Popen(argv) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 def websearch(duration_ns: int) -> tuple[PoissonSpec]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from orchestration.bench import machine
 from orchestration.bench.killed_racks import CARDS, KilledRacks
-from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
+from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, environment, zero
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.machine import noted_signals
 from orchestration.virtual_rack import interfaces
@@ -129,7 +128,7 @@ def disturb(
     rows: list[Row] = []
     with (
         noted_signals(lambda: None) as signals,
-        _state_in(folder),
+        environment({"XDG_STATE_HOME": str(folder / "state")}),  # of this user's racks
         _cards(),
         (folder / "log").open("ab") as log,
         ExitStack() as after,
@@ -203,19 +202,6 @@ def _abandon(racks: KilledRacks) -> None:
     """End a rack, and remove what it has left: whatever has happened before."""
     racks.abandon()
     remove_dead()
-
-
-@contextmanager
-def _state_in(folder: Path) -> Iterator[None]:
-    """Let this user's racks be in a folder of the benchmark."""
-    former = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = str(folder / "state")
-    try:
-        yield
-    finally:
-        del os.environ["XDG_STATE_HOME"]
-        if former is not None:
-            os.environ["XDG_STATE_HOME"] = former
 
 
 @contextmanager

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
-from orchestration.bench.outcome import Figure, Outcome, bench_folder
+from orchestration.bench.outcome import Figure, Outcome, bench_folder, spinning
 from orchestration.bench.rack import (
     EIGHT_DEVICES,
     a_rack,
@@ -75,7 +71,7 @@ def _validity(rack: RackHandle, folder: Path) -> tuple[list[Figure], dict[str, A
     every: list[TrialResult] = []
     while len(every) < _AT_MOST and sum(map(_was_idle, every)) < _IDLE:
         every += _run(rack, folder, "idle", _MIX, seed=1 + len(every), repeats=5, duration="3ms")
-    with _spinning():
+    with spinning(os.cpu_count() or 1):
         busy = _run(rack, folder, "busy", _MIX, seed=1, repeats=_BUSY, duration="3ms", tuners=1)
     idle = [trial for trial in every if _was_idle(trial)]
     wrong = [trial for trial in idle if not trial.stamp.valid]
@@ -117,19 +113,6 @@ def _validity(rack: RackHandle, folder: Path) -> tuple[list[Figure], dict[str, A
 
 def _was_idle(trial: TrialResult) -> bool:
     return bool(trial.facts["machine"]["others_share"] <= _OTHERS)
-
-
-@contextmanager
-def _spinning() -> Iterator[None]:
-    """Keep every core busy with programs of normal priority."""
-    argv = [sys.executable, "-IS", "-c", "while True: pass"]
-    programs = [subprocess.Popen(argv) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
 
 
 def _run(

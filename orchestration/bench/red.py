@@ -1,4 +1,4 @@
-"""Checks that switch ports mark as RED does, and that changing thresholds does no harm."""
+"""Checks the emulated fabric: delay, rate, conservation of bytes, RED, and changed thresholds."""
 
 from __future__ import annotations
 

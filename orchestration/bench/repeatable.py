@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from orchestration.bench.outcome import Figure, Outcome, Run, run_trial
+from orchestration.bench.outcome import (
+    MILLISECOND,
+    Figure,
+    Outcome,
+    Run,
+    environment,
+    run_trial,
+    spinning,
+)
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.trial import (
     CLOSLOOP,
@@ -24,7 +28,6 @@ from orchestration.core.trial import (
     TunerSpec,
 )
 
-_MILLISECOND = 1_000_000
 _AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
 _NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
 # Environments that make OpenBLAS, NumPy and the C library believe in another CPU model.
@@ -46,10 +49,10 @@ def repeated_trial() -> Outcome:
     data: dict[str, dict[str, int]] = {}
     for name in ("secn2", "acc", "graphcc", "pet"):
         first = faulty_trial(name)
-        with _busy_cpus():
+        with spinning(2):
             again = {"beside a program a CPU": faulty_trial(name)}
         for cpu, variables in OTHER_CPUS.items():
-            with _environment(variables):
+            with environment(variables):
                 again[f"on a CPU of {cpu}"] = faulty_trial(name)
         for how, run in again.items():
             differ, values = differing_values(first, run)
@@ -78,13 +81,13 @@ def faulty_trial(
     return run_trial(
         "graphcc",
         (
-            PoissonSpec("WebSearch", 0.6, 0, 5 * _MILLISECOND),
-            IncastSpec(16, 128_000, 2 * _MILLISECOND, 0, 5 * _MILLISECOND, "h3"),
+            PoissonSpec("WebSearch", 0.6, 0, 5 * MILLISECOND),
+            IncastSpec(16, 128_000, 2 * MILLISECOND, 0, 5 * MILLISECOND, "h3"),
         ),
         TunerSpec(tuner),
-        duration_ns=5 * _MILLISECOND,
+        duration_ns=5 * MILLISECOND,
         seed=seed,
-        faults=(FaultSpec(2 * _MILLISECOND, 3 * _MILLISECOND, 100_000, ("leaf1-spine2",)),),
+        faults=(FaultSpec(2 * MILLISECOND, 3 * MILLISECOND, 100_000, ("leaf1-spine2",)),),
         host=host,
         fabric=fabric,
     )
@@ -99,27 +102,3 @@ def differing_values(one: Run, other: Run) -> tuple[int, int]:
         values += a.size
         differ += max(a.size, b.size) if a.shape != b.shape else int((a != b).sum())
     return differ, values
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for guests started inside this context."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
-def _busy_cpus() -> Iterator[None]:
-    spin = [sys.executable, "-c", "while True: pass"]
-    spinning = [subprocess.Popen(spin) for _ in range(2)]
-    try:
-        yield
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()

@@ -1,9 +1,12 @@
-"""Tests whether learning depends on a lucky seed: a small problem with a known answer.
+"""Tests whether learning depends on a lucky seed: RL-CC's steady state, and a small problem.
 
-Two hosts send to a third all the time. The link is full whatever the thresholds are, so the best
-setting is the one with the shortest queue. A grid search over static settings finds it. Networks
-are trained by the protocol's rule, with a small budget that is the same for all tuners: what is
-held out are short messages beside long flows, which wait in the queue.
+RL-CC's networks and trees shall rest where equation 2 says.
+
+In the small problem, whose answer is known, two hosts send to a third all the time. The link is
+full whatever the thresholds are, so the best setting is the one with the shortest queue. A grid
+search over static settings finds it. Networks are trained by the protocol's rule, with a small
+budget that is the same for all tuners: what is held out are short messages beside long flows, which
+wait in the queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`closloop bench`: measures what the project claims."""
+"""`closloop bench`: measures what the project claims, by benchmarks that have names."""
 
 from __future__ import annotations
 
@@ -24,26 +24,22 @@ from orchestration.bench import (
     speed,
     training_seeds,
 )
-from orchestration.bench import decision_cost as decision
-from orchestration.bench import large_runs as observing
-from orchestration.bench import red as physics
-from orchestration.bench import training_seeds as rlcc_steady
 from orchestration.bench.outcome import Outcome
 from orchestration.cli.options import Group
 from orchestration.core.errors import InputError
 
 BENCHMARKS: dict[str, Callable[[], Outcome]] = {
-    "rtt": physics.round_trips,
-    "lone-flow": physics.lone_flow,
+    "rtt": red.round_trips,
+    "lone-flow": red.lone_flow,
     "marking": red.marking_curve,
     "thresholds": red.threshold_change,
     "repeatable": repeatable.repeated_trial,
     "offered-load": offered_load.offered_load,
     "data-path": speed.data_path_speed,
     "fabric-size": speed.fabric_size,
-    "decision": decision.decision_time,
+    "decision": decision_cost.decision_time,
     "decision-cost": decision_cost.decision_cost,
-    "rl-cc-steady": rlcc_steady.rlcc_steady,
+    "rl-cc-steady": training_seeds.rlcc_steady,
     "policy-agreement": policy_agreement.policy_agreement,
     "training-seeds": training_seeds.training_seeds,
     "fan-in-acc": fan_in.of_tuner("acc"),
@@ -52,7 +48,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "sequential": sequential.sequential,
     "program": speed.start_up,
     "large-runs": large_runs.large_runs,
-    "observing": observing.observing,
+    "observing": large_runs.observing,
     "ssh-loop": rack.ssh_loop,
     "rack-real-time": rack.real_time_up,
     "rack-provision": rack.provisioning,

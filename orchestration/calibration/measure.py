@@ -157,7 +157,8 @@ def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
     A packet is marked on arrival and counted when sent. So a sample's queue is the mean of those at
     its two ends, and samples in which it moved far are left out.
     """
-    queue = _held_queue(testbed)
+    towards = (testbed.peer_device(queue).name for queue in testbed.queues)
+    queue = [*towards].index(testbed.hosts[0])
     length = ports.qlen_bytes[:, queue]
     if len(length) < 2 or (ports.marked_packets[:, queue] == MISSING).any():
         return ()
@@ -179,12 +180,6 @@ def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
         expected = float((wanted[here] * packets[here]).sum()) / sent
         found.append(MarkingBin(low, high, sent, share, least, most, expected))
     return tuple(found)
-
-
-def _held_queue(testbed: Testbed) -> int:
-    receiver = testbed.hosts[0]
-    towards = [n for n, q in enumerate(testbed.queues) if testbed.peer_device(q).name == receiver]
-    return towards[0]
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:

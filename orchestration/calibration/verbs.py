@@ -79,7 +79,7 @@ def calibrate(
             data["corrected"] = to_json(again)
         print_json(data)
     else:
-        _show(mine, aim, again)
+        show(_table(mine, aim, again), "", _marking(mine))
         if write:
             typer.echo(f"{write}: run campaigns with `testbed: {write}`", err=True)
 
@@ -103,10 +103,6 @@ def _measure(engine: Backend, name: str, fabric: Testbed, testbed: str, out: Pat
 
 def _file_name(path: Path) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in path.stem.lower())
-
-
-def _show(mine: Calibration, like: Calibration | None, again: Calibration | None) -> None:
-    show(_table(mine, like, again), "", _marking(mine))
 
 
 def _table(mine: Calibration, like: Calibration | None, again: Calibration | None) -> Table:

@@ -110,7 +110,9 @@ def headline(result: ClaimResult, paper: str) -> Headline:
 
 def headline_tables(rows: Sequence[Headline]) -> Iterator[str]:
     """Yield the tables of headlines: of papers with transports to compare, and of the others."""
-    by_paper = {paper: [row for row in rows if row.paper == paper] for paper in _papers(rows)}
+    by_paper: dict[str, list[Headline]] = {}
+    for row in rows:
+        by_paper.setdefault(row.paper, []).append(row)
     compared = {
         paper for paper, mine in by_paper.items() if any(key for row in mine for key in row.cells)
     }
@@ -290,7 +292,3 @@ def arms_table(rows: Sequence[Arm]) -> str:
         trials = sum(row.trials for row in mine)
         table.append([code(name), mine[0].kind, papers, networks, trials])
     return rows_table(("arm", "what it is", "papers", "networks", "trials"), table)
-
-
-def _papers(rows: Sequence[Headline]) -> list[str]:
-    return list(dict.fromkeys(row.paper for row in rows))

@@ -1,7 +1,10 @@
-"""Schema and loader of `claims.yml`: the numbers that the papers print, and their claims.
+"""The files of the studies: `claims.yml`, what the papers print and claim, and the campaigns.
 
 A section is a table or figure: a campaign, the metrics to show, and the paper's numbers. A claim is
 a paper's statement about one tuner in a section, with the size of the effect.
+
+Campaign files are examples in the source tree (`examples/papers`, `examples/fidelity`), not part of
+the package; a file named `search-...` has conditions for `closloop search`.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class Claim(StrictModel):
     the largest effect reported. Values within `within` of each other are the same. `low` and `high`
     are the range of a value. `headline` puts the claim into the first table. `notes` says what is
     different here than in the paper, without figures of runs: those stand in the tables. How a
-    claim is judged is in `verdicts`, what a failure is put down to in `causes`.
+    claim is judged and what a failure is put down to is in `verdicts`.
     """
 
     section: str

@@ -8,6 +8,9 @@ What few seeds choose is less good than the true best, and never better (van Has
 arXiv:1302.7175, on cross-validation of the best of several). The oracle is chosen by fewer trials
 than the setting for all conditions, so headroom tends to come out too small; a single setting that
 is chosen badly makes it too large.
+
+A `Scene` is a run folder whose tuners are static settings, as groups of conditions with an arm a
+setting.
 """
 
 from __future__ import annotations

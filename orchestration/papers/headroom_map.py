@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.analysis.metrics import METRICS
-from orchestration.papers.condition import Condition
 from orchestration.papers.cross_fit import (
     CrossFitted,
     Group,
@@ -74,10 +72,9 @@ class HeadroomMap:
 
     def at(self, group: str, place: str, metric: str) -> Place | None:
         """Return one place; None where nothing is known."""
-        for one in self.places:
-            if (one.group, one.place, one.metric) == (group, place, metric):
-                return one
-        return None
+        wanted = (group, place, metric)
+        found = (p for p in self.places if (p.group, p.place, p.metric) == wanted)
+        return next(found, None)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -130,7 +127,7 @@ def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> I
         seeds = seeds_of([condition], metric)
         if not seeds:
             yield Place(group.label, place, metric, 0, few=False, headroom=UNKNOWN)
-        elif _too_few(condition, metric, settings):
+        elif condition.too_few(tuple(settings), metric):
             yield Place(group.label, place, metric, len(seeds), few=True, headroom=UNKNOWN)
         else:
             usable.append((place, condition))
@@ -161,10 +158,6 @@ def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> I
                 fitted, every.best_static, None if whole else every.oracle[number], number
             ),
         )
-
-
-def _too_few(condition: Condition, metric: str, settings: Sequence[str]) -> bool:
-    return METRICS[metric].tail is not None and condition.too_few(tuple(settings), metric)
 
 
 def _agreed(fitted: CrossFitted, best_static: str, oracle: str | None, number: int) -> bool:
@@ -206,8 +199,3 @@ def to_json(found: HeadroomMap) -> dict[str, Any]:
 
 def _known(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
-
-
-def metric_label(metric: str) -> str:
-    """Return a metric in words."""
-    return METRICS[metric].label

@@ -1,4 +1,4 @@
-"""The map as Markdown: what it says, its picture, headroom by condition, and the settings."""
+"""The map as Markdown: what it says, its heat map, headroom by condition, and the settings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestration.analysis.metrics import HEADROOM
+from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.papers.condition import in_order
 from orchestration.papers.headroom import LEAST, Headroom
-from orchestration.papers.headroom_map import ALL, WORTH, HeadroomMap, Place, metric_label, to_json
+from orchestration.papers.headroom_map import ALL, WORTH, HeadroomMap, Place, to_json
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.render.json import json_text
 from orchestration.render.markdown import markdown_table
@@ -38,7 +38,7 @@ def map_picture(found: HeadroomMap) -> str:
         "few: too few flows for the tail."
     )
     blocks = {
-        metric_label(metric): {
+        METRICS[metric].label: {
             group: [_map_cell(found.at(group, place, metric)) for place in places]
             for group in found.groups
         }
@@ -119,9 +119,11 @@ def summary(found: HeadroomMap) -> list[str]:
             known = [
                 one
                 for one in found.places
-                if (one.metric, one.group) == (metric, group) and one.place and _is_known(one)
+                if (one.metric, one.group) == (metric, group)
+                and one.place
+                and math.isfinite(one.headroom[0])
             ]
-            where = f"{metric_label(metric)}{f', {group}' if group else ''}"
+            where = f"{METRICS[metric].label}{f', {group}' if group else ''}"
             if not known:
                 said.append(f"{where}: not known")
                 continue
@@ -144,7 +146,7 @@ def group_table(found: HeadroomMap, group: str) -> Table:
         row = [found.at(group, place, metric) for metric in found.metrics]
         if any(one is not None for one in row):
             rows.append([place or ALL, *map(_cell, row)])
-    return table(("condition",), list(map(metric_label, found.metrics)), rows, group)
+    return table(("condition",), [METRICS[metric].label for metric in found.metrics], rows, group)
 
 
 def _cell(one: Place | None) -> Text:
@@ -158,9 +160,10 @@ def _cell(one: Place | None) -> Text:
 def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
     scene = found.scene
     seeds = max((one.seeds for one in found.places), default=0)
+    groups = f" in {len(found.groups)} groups" if len(found.groups) > 1 else ""
     yield (
         f"{scene.trials} trials, {scene.invalid} invalid; {len(scene.settings)} settings, "
-        f"{len(found.conditions)} conditions{_groups(found)}, {seeds} seeds in {found.folds} "
+        f"{len(found.conditions)} conditions{groups}, {seeds} seeds in {found.folds} "
         "folds: each seed is judged under the settings that the other folds choose. Headroom is "
         "what the best setting for a row of conditions loses to the best of each, with its 95 % "
         "interval over seeds; below 0, the choice by condition was no better. Tails need 100 flows "
@@ -180,10 +183,6 @@ def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
     yield markdown_table(_settings(found))
 
 
-def _groups(found: HeadroomMap) -> str:
-    return f" in {len(found.groups)} groups" if len(found.groups) > 1 else ""
-
-
 def _settings(found: HeadroomMap) -> Table:
     rows = []
     for group in found.groups:
@@ -191,7 +190,9 @@ def _settings(found: HeadroomMap) -> Table:
             row = [found.at(group, place, metric) for metric in found.metrics]
             if any(one is not None and one.best_static for one in row):
                 rows.append([group or NOTHING, place or "the best for all", *map(_chosen, row)])
-    return table(("group", "condition", *map(metric_label, found.metrics)), (), rows)
+    return table(
+        ("group", "condition", *(METRICS[metric].label for metric in found.metrics)), (), rows
+    )
 
 
 def _chosen(one: Place | None) -> str:
@@ -199,10 +200,6 @@ def _chosen(one: Place | None) -> str:
         return NOTHING
     star = "" if one.agreed else " *"
     return f"{one.oracle or one.best_static}{star} ({100 * one.in_sample:.1f}%)"
-
-
-def _is_known(one: Place) -> bool:
-    return math.isfinite(one.headroom[0])
 
 
 def map_files(found: HeadroomMap, output: Path) -> dict[Path, tuple[str, str]]:

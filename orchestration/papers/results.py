@@ -102,11 +102,6 @@ def is_placebo(arm: str) -> bool:
     return arm == PLACEBO or arm.startswith(f"{PLACEBO}-")
 
 
-def is_yardstick(arm: str) -> bool:
-    """Return whether an arm is shown in every section, whatever its `arms` are."""
-    return arm in (BEST_STATIC, BEST_DCQCN, ORACLE, *RULES) or is_placebo(arm)
-
-
 def placebo_of(section: Section, arm: str, ran: tuple[str, ...]) -> str:
     """Return the placebo of a learned arm: the section's, else the nearest name that ran.
 
@@ -168,7 +163,9 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
         if fits(trial.cell, section.only)
     ]
     if section.arms:
-        mine = [trial for trial in mine if trial.arm in section.arms or is_yardstick(trial.arm)]
+        # yardsticks are shown in every section
+        shown_arms = {*section.arms, BEST_STATIC, BEST_DCQCN, ORACLE, *RULES}
+        mine = [one for one in mine if one.arm in shown_arms or is_placebo(one.arm)]
     conditions: list[When] = []
     for item in section.printed:
         if item.when and item.when not in conditions:

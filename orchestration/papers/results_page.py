@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from orchestration.analysis.hierarchical import LEAST_BEYOND
 from orchestration.analysis.metrics import HEADROOM, METRICS
@@ -192,18 +193,6 @@ receivers' line rates, a lost packet one that a switch dropped.
 """
 
 
-@dataclass(frozen=True)
-class ResultsPage:
-    """A page in two parts: what it opens with, as data, and the rest as text."""
-
-    data: PageData
-    rest: str
-
-    def text(self, picture: str) -> str:
-        """Return the page; `picture` is the name of the picture's file beside it."""
-        return opening(self.data, picture) + self.rest
-
-
 def opening(data: PageData, picture: str) -> str:
     """Return the page up to its second part: headroom, arms, the answer."""
     lines = [_HEAD, *_cautions(data), *headroom_part(data.headroom, picture)]
@@ -230,31 +219,17 @@ def _cautions(data: PageData) -> Iterator[str]:
         yield f"**To be made anew** ({', '.join(whose)}): {text}.\n"
 
 
-def build_rest(
-    file: ClaimsFile,
-    results: Mapping[str, SectionResult],
-    claims: Sequence[ClaimResult],
-    progress: Callable[[int, int], None],
-) -> str:
-    """Return the page from `How to read it` on; `results` are keyed by section id."""
-    lines = [_HOW_TO_READ]
-    for number, section in enumerate(file.sections):
-        progress(number, len(file.sections))
-        mine = [result for result in claims if result.claim.section == section.id]
-        lines += section_part(results[section.id], mine)
-    return "\n".join(lines).rstrip() + "\n"
-
-
 def results_page(
     file: ClaimsFile,
     runs: Path,
     phase: Callable[[str], None],
     progress: Callable[[int, int], None],
-) -> ResultsPage:
-    """Return the page for the campaign folders under `runs`, which may be missing.
+) -> tuple[PageData, str]:
+    """Return what the page opens with, and the rest of it, of the campaign folders under `runs`.
 
-    `phase` is called with what is being done, `progress` with how much of it is done and in all.
-    The same folders give the same page. Raises InputError for a file that cannot be read.
+    Folders may be missing. `phase` is called with what is being done, `progress` with how much of
+    it is done and in all. The same folders give the same page. Raises InputError for a file that
+    cannot be read.
     """
     measured: dict[str, tuple[Measured, ...]] = {}
     results = {}
@@ -272,7 +247,12 @@ def results_page(
     phase("measuring headroom")
     data = _data(file, results, claims, measured)
     phase("writing tables")
-    return ResultsPage(data, build_rest(file, results, claims, progress))
+    lines = [_HOW_TO_READ]
+    for number, section in enumerate(file.sections):
+        progress(number, len(file.sections))
+        mine = [result for result in claims if result.claim.section == section.id]
+        lines += section_part(results[section.id], mine)
+    return data, "\n".join(lines).rstrip() + "\n"
 
 
 def _data(
@@ -281,7 +261,7 @@ def _data(
     claims: Sequence[ClaimResult],
     measured: Mapping[str, tuple[Measured, ...]],
 ) -> PageData:
-    found = PageData()
+    found: dict[str, list[Any]] = {field.name: [] for field in fields(PageData)}
     for paper in file.papers:
         sections = [section for section in file.sections if section.paper == paper]
         campaigns = dict.fromkeys(section.campaign for section in sections)
@@ -290,30 +270,15 @@ def _data(
             for campaign in campaigns
         ]
         own = [results[section.id] for section in sections]
-        of_paper = {section.id for section in sections}
-        found = PageData(
-            headroom=(*found.headroom, *headroom_of(paper, parts)),
-            arms=(*found.arms, *arms_of(paper, own)),
-            headlines=(
-                *found.headlines,
-                *(
-                    headline(result, paper)
-                    for result in claims
-                    if result.claim.headline and result.claim.section in of_paper
-                ),
-            ),
-            yardsticks=(*found.yardsticks, *yardsticks(paper, own)),
-            cautions=(
-                *found.cautions,
-                *(
-                    Caution(paper, text)
-                    for text in dict.fromkeys(
-                        text for _, trials in parts for one in trials for text in one.cautions
-                    )
-                ),
-            ),
-        )
-    return found
+        ids = {section.id for section in sections}
+        mine = [one for one in claims if one.claim.headline and one.claim.section in ids]
+        texts = (text for _, trials in parts for one in trials for text in one.cautions)
+        found["headroom"] += headroom_of(paper, parts)
+        found["arms"] += arms_of(paper, own)
+        found["headlines"] += [headline(result, paper) for result in mine]
+        found["yardsticks"] += yardsticks(paper, own)
+        found["cautions"] += [Caution(paper, text) for text in dict.fromkeys(texts)]
+    return PageData(**{name: tuple(rows) for name, rows in found.items()})
 
 
 def page_files(
@@ -336,13 +301,13 @@ def page_files(
     file = load_claims(claims)
     former = of_paper(file, paper, output) if paper else ""
     kept = read_data(data_file) if paper else None
-    page = results_page(file, runs, phase, step)
+    data, rest = results_page(file, runs, phase, step)
     if kept is not None:
-        page = ResultsPage(page.data.renewed(kept, file.papers, paper), page.rest)
-    text = page.text(picture_file.name)
+        data = data.renewed(kept, file.papers, paper)
+    text = opening(data, picture_file.name) + rest
     files = {
         output: ("page", renewed(former, text, paper) if paper else text),
-        data_file: ("data", to_json(page.data)),
+        data_file: ("data", to_json(data)),
     }
-    drawn = headroom_picture(page.data.headroom)
+    drawn = headroom_picture(data.headroom)
     return {**files, picture_file: ("picture", drawn)} if drawn else files

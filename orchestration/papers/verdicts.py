@@ -1,7 +1,8 @@
 """The rule by which a paper's claim is judged, in one place; the page says it in `RULE`.
 
 Everything is by the near end of an interval, the one nearer to no difference: what the sample shows
-at least. A claim that several conditions are under is judged by all that ran.
+at least. A claim that several conditions are under is judged by all that ran. What a claim that did
+not come out is put down to follows from the measurements alone, by `CAUSES`.
 """
 
 from __future__ import annotations

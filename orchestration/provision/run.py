@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -87,11 +88,7 @@ def provision(
     stopwatch = Stopwatch()
     folder = Path(tempfile.mkdtemp(prefix="closloop-provision-"))
 
-    def play(
-        playbook: str, devices: list[str], options: str, take: Callable[[Mapping[str, Any]], None]
-    ) -> None:
-        _run_playbook(folder, playbook, inventory, devices, options, secrets, take)
-
+    play = partial(_run_playbook, folder, inventory, secrets)
     try:
         try:
             options = _options(check, secrets, install_collector)
@@ -184,11 +181,11 @@ def _options(check: bool, secrets: Secrets, install_collector: bool) -> str:
 
 def _run_playbook(
     folder: Path,
-    playbook: str,
     inventory: Mapping[str, Any],
+    secrets: Secrets,
+    playbook: str,
     devices: list[str],
     options: str,
-    secrets: Secrets,
     take: Callable[[Mapping[str, Any]], None],
 ) -> None:
     with needs("provisioning", "hardware"):

@@ -1,4 +1,13 @@
-"""Run a program in the guest, as the controller, for a caller outside."""
+"""Messages between a rack's parts, and programs that the guest runs for a caller outside.
+
+Messages are JSON objects, one per line after a mark, or files to the guest. Requests carry a number
+`id`, and so do all answers to them. The last answer has `end`.
+
+The guest's kernel sees the line to it as a terminal. More than 4096 unread bytes would throttle the
+terminal until a timer fires, which never happens while virtual time stands still. So messages to
+the guest are files in a folder, and only their numbers go over the line. A file appears complete,
+by a rename, and under a new name, so that the guest has nothing cached for it.
+"""
 
 from __future__ import annotations
 

@@ -111,20 +111,8 @@ def inject(device: Target, request: dict[str, Any]) -> Any:
     return KINDS[what](device, str(request["port"]))
 
 
-def _vanish(device: Target, _: str) -> None:
-    run(["ip", "link", "set", device.layout.management_interface(device.name), "down"])
-
-
-def _return(device: Target, _: str) -> None:
-    run_batch("ip", cabling.management(device.layout, device.name))
-
-
-def _port_down(_: Target, port: str) -> None:
-    run(["ip", "link", "set", port, "down"])
-
-
-def _port_up(_: Target, port: str) -> None:
-    run(["ip", "link", "set", port, "up"])
+def _set_link(interface: str, state: str) -> None:
+    run(["ip", "link", "set", interface, state])
 
 
 def _disk_full(_: Target, __: str) -> None:
@@ -133,28 +121,12 @@ def _disk_full(_: Target, __: str) -> None:
             pass
 
 
-def _disk_free(_: Target, __: str) -> None:
-    _FILLER.unlink(missing_ok=True)
-
-
 def _redis_restart(device: Target, _: str) -> None:
     """Restart Redis as an upgrade would: all connections are lost, the data stay."""
     run(["redis-cli", "-s", SOCKET, "save"])
     device.programs["redis"].kill()
     device.programs["redis"].wait()
     device.start_redis()
-
-
-def _config_save(_: Target, __: str) -> None:
-    config_save()
-
-
-def _reboot_warm(device: Target, _: str) -> None:
-    device.reboot(warm=True)
-
-
-def _reboot_cold(device: Target, _: str) -> None:
-    device.reboot(warm=False)
 
 
 def _kill_agent(_: Target, __: str) -> int:
@@ -170,15 +142,15 @@ def _kill_agent(_: Target, __: str) -> int:
 
 
 KINDS: dict[str, Callable[[Target, str], Any]] = {
-    "vanish": _vanish,
-    "return": _return,
-    "port down": _port_down,
-    "port up": _port_up,
+    "vanish": lambda device, _: _set_link(device.layout.management_interface(device.name), "down"),
+    "return": lambda device, _: run_batch("ip", cabling.management(device.layout, device.name)),
+    "port down": lambda _, port: _set_link(port, "down"),
+    "port up": lambda _, port: _set_link(port, "up"),
     "disk full": _disk_full,
-    "disk free": _disk_free,
+    "disk free": lambda *_: _FILLER.unlink(missing_ok=True),
     "redis restart": _redis_restart,
-    "config save": _config_save,
-    "reboot warm": _reboot_warm,
-    "reboot cold": _reboot_cold,
+    "config save": lambda *_: config_save(),
+    "reboot warm": lambda device, _: device.reboot(warm=True),
+    "reboot cold": lambda device, _: device.reboot(warm=False),
     "kill agent": _kill_agent,
 }

@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from orchestration.backends.emulated.system import (
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import groups
 from orchestration.virtual_rack.folder import python_path, which
-from orchestration.virtual_rack.layout import Layout, adopt_orphans
+from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.roots import DISK_BYTES, Keys, Place, device_place, make_place
 
 # In order of preference. Each takes the same words.
@@ -62,7 +63,7 @@ _CAPABILITIES = {
     "SYS_ADMIN": 21, "SYS_NICE": 23, "SYS_RESOURCE": 24, "AUDIT_WRITE": 29, "PERFMON": 38,
     "BPF": 39,
 }  # fmt: skip
-_PR_CAPBSET_DROP = 24
+_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 24, 36
 _READ_ONLY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/scsi", "/sys/firmware")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -140,6 +141,22 @@ def enter_container(layout: Layout, device: str, keys: Keys) -> tuple[int, int]:
     groups.enter(f"{os.environ[GROUP]}/{device}")
     enter_namespaces(pid, _NAMESPACES.values())
     return pid, differences
+
+
+def adopt_orphans() -> None:
+    """Let this process become the parent of descendants whose own parent has ended."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def await_orphans() -> None:
+    """Wait until all children of this process have ended.
+
+    The first process of a PID namespace ends after all others in it.
+    """
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def settle(differences: int) -> int:

@@ -26,7 +26,6 @@ from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import Kernel, require_kernel
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import layout as host_kernel
 from orchestration.virtual_rack import leftovers, lending
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import (
@@ -38,7 +37,7 @@ from orchestration.virtual_rack.folder import (
     write_folder,
 )
 from orchestration.virtual_rack.image import image_tree, require_image
-from orchestration.virtual_rack.layout import Clock, Layout, make_layout
+from orchestration.virtual_rack.layout import Clock, Layout, layout_here, make_layout
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
@@ -265,7 +264,7 @@ def up(
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
+    devices are namespaces of this machine's kernel (see `layout`), with `containers` those of
     an OCI runtime (see `containers`), at rates divided by `scale` (see `inventory.rack`). With
     `real_time` they are a guest's that share one CPU, and their work takes time: for latencies, not
     for traffic. `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of
@@ -279,7 +278,7 @@ def up(
     layout = make_layout(scaled(testbed, scale), sonic, roce, bluefield)
     if clock == "real":
         lent = lending.choose(testbed, interfaces)
-        layout = replace(host_kernel.layout_here(layout), lent=lent, scale=scale)
+        layout = replace(layout_here(layout), lent=lent, scale=scale)
         if containers:
             layout = replace(layout, image=str(image_tree()))
     elif scale != 1:
@@ -295,7 +294,11 @@ def up(
         return handle, False
     require_programs(layout)
     lending.require_free(layout)
-    runtime = _ready_runtime(progress) if containers else ""
+    runtime = ""
+    if containers:
+        runtime, tree = oci.require_runtime(), require_image(progress=progress)
+        leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
+        oci.require_containers(runtime, tree)
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
     with place.held() as lock:
@@ -308,15 +311,6 @@ def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, 
     memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
     clock = "real" if real_time else "virtual"
     return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
-
-
-def _ready_runtime(progress: Progress) -> str:
-    """Return a runtime that starts containers of the image here. Raises NotReadyError."""
-    runtime = oci.require_runtime()
-    tree = require_image(progress=progress)
-    leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
-    oci.require_containers(runtime, tree)
-    return runtime
 
 
 def _start(

@@ -97,7 +97,8 @@ def require_image(
 
 
 def _build(tree: Path, mirror: str, progress: Callable[[str, int, int], None]) -> None:
-    remove_leftovers()
+    for path in leftovers():
+        shutil.rmtree(path, ignore_errors=True)
     place = images_folder() / f"{_BUILDING}{own_mark()}"
     place.mkdir()
     begin = time.monotonic()
@@ -146,9 +147,3 @@ def leftovers() -> list[Path]:
     """Return the folders of builds that were killed."""
     found = sorted(images_folder().glob(f"{_BUILDING}*"))
     return [path for path in found if has_ended(path.name.removeprefix(_BUILDING))]
-
-
-def remove_leftovers() -> None:
-    """Remove the folders of builds that were killed."""
-    for path in leftovers():
-        shutil.rmtree(path, ignore_errors=True)

@@ -3,14 +3,13 @@
 Devices are namespaces of one guest, or of the machine's own kernel (`clock` "real"). Each has the
 testbed's ports, named as its operating system does, and a management port to the controller, which
 is the first namespace.
+
+What this machine's own kernel lacks is found by trying it (`backends.emulated.machine`).
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +45,7 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`), `image` is the file
+    what the kernel of a rack in real time does not have (see `layout_here`), `image` is the file
     tree of devices that are containers (see `containers`), "" for plain namespaces, and `lent` has
     pairs of a port's label and the machine's own interface in its place (see `lending`). `testbed`
     is that of campaigns, scaled by `scale` (see `inventory.rack`).
@@ -216,26 +215,6 @@ def make_layout(
 def highest_switch(testbed: Testbed) -> str:
     """Return the first switch of the highest tier."""
     return max(testbed.switches, key=lambda name: testbed.device[name].tier)
-
-
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def adopt_orphans() -> None:
-    """Let this process become the parent of descendants whose own parent has ended."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def await_orphans() -> None:
-    """Wait until all children of this process have ended.
-
-    The first process of a PID namespace ends after all others in it.
-    """
-    with suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
 
 
 def layout_here(layout: Layout) -> Layout:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.virtual_rack import groups, image, lending
@@ -22,7 +22,7 @@ from orchestration.virtual_rack.folder import RackFolder, racks_folder
 class Leftover:
     """A thing that is left, or that somebody alive uses: then `alive` says who, and it stays.
 
-    `remove` removes it and returns what else there is to say; `done` is the word for that. It
+    `remove` removes it and returns what else there is to say, if anything; `done` is the word for that. It
     raises OSError, RuntimeError or ClosloopError.
     """
 
@@ -31,7 +31,7 @@ class Leftover:
     what: str
     alive: str = ""
     done: str = "removed"
-    remove: Callable[[], str] = field(default=lambda: "", compare=False, repr=False)
+    remove: Callable[[], str | None] = field(default=lambda: "", compare=False, repr=False)
 
 
 def interfaces() -> Iterator[Leftover]:
@@ -59,10 +59,9 @@ def racks() -> Iterator[Leftover]:
             continue
         alive = "it is up, or is being started: closloop rack down ends it"
 
-        def remove(place: RackFolder = place) -> str:
+        def remove(place: RackFolder = place) -> None:
             with place.held():
                 place.remove()
-            return ""
 
         what = f"keys, inventory and log in {path}"
         yield Leftover("rack", place.name, what, alive * place.is_held(), remove=remove)
@@ -71,23 +70,14 @@ def racks() -> Iterator[Leftover]:
 def control_groups() -> Iterator[Leftover]:
     """Find the control groups of racks of containers whose supervisor is gone."""
     for group in groups.leftovers():
-
-        def remove(group: Path = group) -> str:
-            groups.remove_tree(group)
-            return ""
-
+        remove = partial(groups.remove_tree, group)
         yield Leftover("control group", str(group), "a killed rack's", remove=remove)
 
 
 def half_images() -> Iterator[Leftover]:
     """Find images of devices whose building was killed."""
     for folder in image.leftovers():
-
-        def remove(folder: Path = folder) -> str:
-            shutil.rmtree(folder)
-            return ""
-
-        yield Leftover("image", str(folder), "half built", remove=remove)
+        yield Leftover("image", str(folder), "half built", remove=partial(shutil.rmtree, folder))
 
 
 # In the order in which they are removed.

@@ -2,7 +2,7 @@
 
 A SONiC-like switch has warm reboots too: the ASIC goes on forwarding, and Redis starts with its
 data (`backup_database` in sonic-utilities' scripts/fast-reboot). After a cold one CONFIG_DB is what
-`config save` has written.
+`config save` has written: rows that were not saved are gone.
 """
 
 from __future__ import annotations

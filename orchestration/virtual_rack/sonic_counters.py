@@ -4,7 +4,7 @@ This follows sonic-sairedis, syncd/FlexCounter.cpp, and sonic-swss, orchagent/fl
 group is polled from when its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. A row or
 an interval that is removed changes nothing: polling goes on as it was. Counters go to COUNTERS_DB
 under SAI's names and object ids; then, from 202505 on and for groups read in bulk, the time of the
-poll. The current depth is read only for queues that the PFC watchdog watches (`sonic_watchdog`).
+poll. The current depth is read only for queues that the PFC watchdog watches (`Watchdog`).
 
 The watermark is the largest depth that any group's poll has seen since the last watermark poll.
 """
@@ -166,17 +166,14 @@ class FlexCounters:
     def _poll_ports(self) -> None:
         interval = self._interval_ns("PORT")
         assert interval is not None
-        for number, (name, counts) in enumerate(self._in_order(self._plane.ports())):
-            oid = port_oid(number)
+        ports = self._plane.ports()
+        for number, name in enumerate(port.name for port in self._model.ports):
+            oid, counts = port_oid(number), ports.get(name, PortCounts())
             self._write(f"COUNTERS:{oid}", _port_fields(counts))
             last = self._last.get(name)
             if last is not None:
                 self._write(f"RATES:{oid}", self._smoothed(name, last, counts, interval / 1e9))
             self._last[name] = counts
-
-    def _in_order(self, ports: Mapping[str, PortCounts]) -> Iterator[tuple[str, PortCounts]]:
-        for port in self._model.ports:
-            yield port.name, ports.get(port.name, PortCounts())
 
     def _smoothed(
         self, name: str, last: PortCounts, now: PortCounts, interval_s: float

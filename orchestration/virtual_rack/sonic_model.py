@@ -192,6 +192,7 @@ def object_id(kind: int, number: int) -> str:
 def config_rows(model: SwitchModel) -> Rows:
     """Return CONFIG_DB of a switch that nobody has configured."""
     low, high = min(1 << 20, model.pool_bytes // 2), min(1 << 21, model.pool_bytes)
+    pool = {"mode": "dynamic", "size": str(model.rounded(model.pool_bytes) * len(model.ports))}
     rows: Rows = {
         "DEVICE_METADATA|localhost": {
             "hostname": model.name,
@@ -209,16 +210,8 @@ def config_rows(model: SwitchModel) -> Rows:
             zip("01234567", ("0", "0", "0", "3", "4", "0", "0", "7"), strict=True)
         ),
         "MAP_PFC_PRIORITY_TO_QUEUE|AZURE": {str(priority): str(priority) for priority in range(8)},
-        "BUFFER_POOL|egress_pool": {
-            "type": "egress",
-            "mode": "dynamic",
-            "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
-        },
-        "BUFFER_POOL|ingress_lossless_pool": {
-            "type": "ingress",
-            "mode": "dynamic",
-            "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
-        },
+        "BUFFER_POOL|egress_pool": {"type": "egress", **pool},
+        "BUFFER_POOL|ingress_lossless_pool": {"type": "ingress", **pool},
         "BUFFER_PROFILE|egress_lossless_profile": {
             "pool": "egress_pool",
             "size": "0",

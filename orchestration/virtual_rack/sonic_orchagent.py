@@ -11,6 +11,15 @@ This follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
 ASIC_DB has what was asked for; what the ASIC made of it is told to nobody. As in Mellanox' public
 SAI (mlnx_sai_wred.c), setting a threshold or a probability unbinds the profile from its queues,
 edits and binds it again, and each enabled colour takes one entry of a finite table.
+
+The PFC watchdog (`Watchdog`) follows orchagent/pfcwdorch.cpp of the same releases:
+
+- A port's queues are those of `pfcwd_sw_enable` at the moment its row is set; later changes of that
+  field do nothing. Without any, the row waits.
+- A queue that is watched keeps its action until its port's row is removed (`emplace`).
+- With Broadcom's DLR_INIT, a row with another action than the watched ports have is refused.
+- Removing a row that is no port's, such as GLOBAL, ends orchagent with SIGSEGV (fixed on master
+  only: PR 4760).
 """
 
 from __future__ import annotations

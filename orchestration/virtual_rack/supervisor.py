@@ -27,7 +27,6 @@ from pathlib import Path
 from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.kernel.boot import guest_argv, held_argv
 from orchestration.virtual_rack import containers, groups
-from orchestration.virtual_rack import layout as host_kernel
 from orchestration.virtual_rack.commands import (
     PIECE_BYTES,
     UNREAD,
@@ -37,8 +36,8 @@ from orchestration.virtual_rack.commands import (
     encode,
 )
 from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.guardian import Keeper
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.lending import Keeper
 
 # A program whose caller has gone gets a signal to end; after this long it is killed.
 _GRACE_S = 30.0
@@ -111,7 +110,7 @@ class Supervisor:
             self._signal(signal.SIGKILL)
             await self._keeper.end()
             if not self._pauses:
-                await asyncio.to_thread(host_kernel.await_orphans)
+                await asyncio.to_thread(containers.await_orphans)
                 with suppress(OSError):  # `groups.leftovers` finds it
                     await asyncio.to_thread(groups.remove, groups.own_group())
             self._folder.socket.unlink(missing_ok=True)
@@ -208,7 +207,7 @@ class Supervisor:
             self._signal(signal.SIGSTOP)
 
     async def _send(self, message: Message) -> None:
-        """Send the guest a message: as a file, whose number goes over the line (see `messages`)."""
+        """Send the guest a message: as a file, whose number goes over the line (see `Outgoing`)."""
         await self._window.acquire()
         assert self._guest.stdin is not None
         self._guest.stdin.write(self._inbox.put(message))
@@ -286,7 +285,7 @@ def main() -> None:
     if not sys.argv[2:]:
         os.environ[containers.GROUP] = group = groups.own_group()
         groups.watch_over(group)
-        host_kernel.adopt_orphans()
+        containers.adopt_orphans()
         supervisor = Supervisor(folder, pauses=False)
         asyncio.run(supervisor.run(own_namespaces_argv(folder.init)))
         return

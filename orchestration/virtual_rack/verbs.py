@@ -257,7 +257,7 @@ def clean(
             rows.append({**row, "done": f"would be {found.done}", "why": ""})
         else:
             try:
-                rows.append({**row, "done": found.done, "why": found.remove()})
+                rows.append({**row, "done": found.done, "why": found.remove() or ""})
             except (ClosloopError, OSError, RuntimeError) as error:
                 rows.append({**row, "done": "failed", "why": str(error)})
     if as_json:

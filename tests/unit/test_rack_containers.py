@@ -9,7 +9,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import containers, control, folder, groups, image, leftovers
-from orchestration.virtual_rack import layout as host_kernel
+from orchestration.virtual_rack import layout as layouts
 from orchestration.virtual_rack.layout import Layout, make_layout
 from orchestration.virtual_rack.roots import Place
 
@@ -26,7 +26,7 @@ def a_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(bin_folder))
     monkeypatch.setattr(folder, "SBIN", str(bin_folder))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(host_kernel, "missing_parts", lambda: ())
+    monkeypatch.setattr(layouts, "missing_parts", lambda: ())
     monkeypatch.setattr(groups, "ROOT", cgroup)
     bin_folder.mkdir()
 
