@@ -105,7 +105,7 @@ def run_benchmarks(
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
     from orchestration.bench.outcome import as_json, as_markdown, as_text
-    from orchestration.core.files import check_outputs, write_output
+    from orchestration.core.outputs import check_outputs, write_output
 
     check_outputs([path for path in (json_file, markdown) if path], [], "choose another")
     outcomes = []

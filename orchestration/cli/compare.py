@@ -47,7 +47,7 @@ def compare(
     from orchestration.analysis.comparison.blocks import comparison_blocks, comparison_page
     from orchestration.analysis.comparison.equivalence import EQUIVALENT, parse_margins
     from orchestration.analysis.comparison.result import compare_runs
-    from orchestration.core.files import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.terminal import show
     from orchestration.results.reader import recorded_files

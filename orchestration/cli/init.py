@@ -60,7 +60,7 @@ def init(
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.starter.write import check_free, make, write
-    from orchestration.core.files import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.run.checked import checked
 
     if not force:

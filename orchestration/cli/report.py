@@ -55,7 +55,7 @@ def report_index(
 ) -> None:
     """Print an index of runs and, with `html`, write it and the reports that it lacks."""
     from orchestration.analysis.index import index_blocks, index_page, index_to_json
-    from orchestration.core.files import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.render.html import replace_file
     from orchestration.render.json import json_text
     from orchestration.render.terminal import show

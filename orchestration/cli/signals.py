@@ -28,7 +28,7 @@ def signals(
         print_json(data)
         return
     if markdown is not None:
-        from orchestration.core.files import write_output
+        from orchestration.core.outputs import write_output
 
         write_output(markdown, as_markdown(data), "choose another with --markdown")
         return

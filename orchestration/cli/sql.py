@@ -46,7 +46,7 @@ def sql(
     run, campaign and trial; `describe flows` lists a table's columns. Invalid trials are in them:
     join trials, where valid. Nothing is written but what -o names.
     """
-    from orchestration.core.files import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.results.reader import recorded_files
     from orchestration.results.sql import Runs
     from orchestration.results.sql.database import interruptible

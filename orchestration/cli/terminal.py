@@ -31,7 +31,7 @@ def write_page(text: str, path: Path, what: str = "page") -> None:
 
     Raises NotReadyError if it cannot be written.
     """
-    from orchestration.core.files import write_output
+    from orchestration.core.outputs import write_output
 
     write_output(path, text)
     typer.echo(f"{what}: {path}", err=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestration.analysis.hierarchical import LEAST_BEYOND
 from orchestration.analysis.metrics import HEADROOM, METRICS
-from orchestration.core.files import check_outputs
+from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
 from orchestration.papers.answer import (
     arms_of,

@@ -141,7 +141,7 @@ def fidelity(
 
     Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
-    from orchestration.core.files import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.papers.claims import load_scenarios
     from orchestration.papers.fidelity import fidelity_page
     from orchestration.results.reader import recorded_files
@@ -224,7 +224,7 @@ def headroom(
 
     Exit code: 0 done, 2 bad input.
     """
-    from orchestration.core.files import check_outputs
+    from orchestration.core.outputs import check_outputs
     from orchestration.papers.headroom_map import made_of, to_json
     from orchestration.papers.map_page import group_table, map_files, summary
     from orchestration.results.reader import recorded_files

@@ -20,7 +20,7 @@ from typing import Literal
 
 from collectors.bpf.policy import HEADERS, PolicyError, policy_object
 from orchestration.core.errors import InputError, NotReadyError, Problem, raise_any, unwritable
-from orchestration.core.files import check_outputs, write_output
+from orchestration.core.outputs import check_outputs, write_output
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import policy_name, render_policy
 from orchestration.policies.render_doca import render_doca

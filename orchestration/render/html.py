@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
-from orchestration.core.files import write_output
+from orchestration.core.outputs import write_output
 from orchestration.render.csv import csv_text
 from orchestration.render.page import (
     Block,

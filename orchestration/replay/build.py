@@ -10,7 +10,8 @@ from pathlib import Path
 
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, unwritable
-from orchestration.core.files import check_outputs, partial_folder, sha256_of
+from orchestration.core.files import partial_folder, sha256_of
+from orchestration.core.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_lines, parse_rate, with_rates, write_testbed
 from orchestration.replay.drafts import Draft, drafts
 from orchestration.replay.request import ReplayRequest

@@ -77,7 +77,7 @@ def search(
     spare_threads()
 
     from orchestration.campaign.found import found_yaml
-    from orchestration.core.files import check_outputs, write_output
+    from orchestration.core.outputs import check_outputs, write_output
     from orchestration.run.checked import checked
     from orchestration.search.halving import Effort
     from orchestration.search.request import SearchRequest

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.errors import InputError
-from orchestration.core.files import check_outputs, whole_file
+from orchestration.core.files import whole_file
+from orchestration.core.outputs import check_outputs
 from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
 from orchestration.training.request import Episodes, TrainRequest, digest

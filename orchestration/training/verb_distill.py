@@ -35,7 +35,7 @@ def distill(
 
     Exit code: 0 they agree, 1 they do not after all rounds.
     """
-    from orchestration.core.files import check_outputs, write_output
+    from orchestration.core.outputs import check_outputs, write_output
     from orchestration.training.rlcc.distill import distill as run
     from orchestration.training.rlcc.distill_report import report, teacher_of, trade_picture
     from orchestration.training.rlcc.trees import Budget

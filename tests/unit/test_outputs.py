@@ -11,7 +11,7 @@ import pytest
 from orchestration.cli.verbs import load, verbs
 from orchestration.core import files
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.files import check_outputs, write_output
+from orchestration.core.outputs import check_outputs, write_output
 from orchestration.policies.compile import TARGETS, compile_model
 from tests.unit.compiled_policies import RECORDED
 
