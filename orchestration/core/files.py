@@ -2,6 +2,8 @@
 
 Files are written under a hidden name in the same folder, then renamed. A killed process leaves at
 most the hidden name behind, and the next writer reuses it.
+
+Devices have this module without the package: what only the controller calls imports that later.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-
-from orchestration.core.errors import Problem, raise_any, unwritable
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -165,6 +165,8 @@ def check_outputs(
     through links, hard links and other spellings. Inputs that do not exist are passed over. Raises
     InputError with every such output.
     """
+    from orchestration.core.errors import Problem, raise_any
+
     written: dict[object, str | Path] = {}
     problems = []
     for path in outputs:
@@ -196,6 +198,8 @@ def write_output(path: Path, data: str | bytes, remedy: str = CHOOSE_ANOTHER) ->
     A link stays, and the file that it leads to is replaced; a device or a pipe is written to.
     Raises NotReadyError.
     """
+    from orchestration.core.errors import unwritable
+
     try:
         place = os.path.realpath(path)
         if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
