@@ -2,6 +2,8 @@
 
 Files are written under a hidden name in the same folder, then renamed. A killed process leaves at
 most the hidden name behind, and the next writer reuses it.
+
+Devices have this module without the package: what only the controller calls imports that later.
 """
 
 from __future__ import annotations

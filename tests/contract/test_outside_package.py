@@ -149,6 +149,32 @@ def test_a_campaign_runs_on_the_backend(closloop, campaign, tmp_path, written):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fluid", "simulated"])
+def test_a_pattern_makes_its_flows(closloop, campaign, backend):
+    traffic = "[{kind: pairs, size: 1MB}, {kind: incast, fan_in: 2, size: 64KB, period: 1ms}]"
+    closloop("run", campaign(traffic=traffic, backend=backend), "--no-report")
+    query = (
+        "SELECT class, count(*) AS flows, sum(bytes) AS sent FROM schedule GROUP BY 1 ORDER BY 1"
+    )
+    incast, pairs = json.loads(closloop("sql", "runs", query, "--json"))
+    assert (pairs["class"], pairs["n"], pairs["sent"]) == ("pairs", 3, 3_000_000)
+    assert incast["n"] == 4
+    wrong = campaign(traffic="[{kind: pairs, size: 0B}]")
+    assert "own.yml:5: " in closloop("plan", wrong, code=2)
+
+
+@pytest.mark.slow
+def test_a_learner_is_trained_and_its_tuner_acts(closloop, campaign):
+    more = ("--scenario", campaign(), "--on", "fluid", "-j", "1", "--episodes", "4")
+    closloop("train", "trained", *more)
+    (checkpoint,) = Path(campaign().parent, "runs/train").glob("**/checkpoint.safetensors")
+    tuners = f"[{{name: trained, checkpoint: {checkpoint}}}]"
+    closloop("run", campaign(tuners=tuners), "--no-report")
+    said = closloop("sql", "runs/own", "SELECT DISTINCT kmax_bytes FROM actions", "--json")
+    assert json.loads(said) == [{"kmax_bytes": 10_000}]  # the shortest queues
+
+
+@pytest.mark.slow
 def test_an_importer_takes_over_a_log(closloop, tmp_path):
     (tmp_path / "run.log").write_text("0 0 5 10000 9000\n2000 1 6 20000 15000\n")
     closloop("import", "log", "run.log", "-o", "runs/theirs")
