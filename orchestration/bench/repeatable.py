@@ -13,16 +13,9 @@ import numpy as np
 
 from orchestration.bench.outcome import Figure, Outcome, Run, run_trial
 from orchestration.core.codec import flattened, record_tables
-from orchestration.core.trial import (
-    CLOSLOOP,
-    TCP,
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, TCP, FabricSpec, FaultSpec, HostSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
 
 _MILLISECOND = 1_000_000
 _AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
