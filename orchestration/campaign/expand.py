@@ -26,7 +26,6 @@ from orchestration.core.congestion import roce_controls
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.load_balancing import MOST_TIMEOUT_NS
-from orchestration.core.pattern import of_repeat
 from orchestration.core.repeats import RepeatRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
@@ -40,6 +39,7 @@ from orchestration.core.trial import (
     Scalar,
     TrialSpec,
     TunerSpec,
+    of_repeat,
 )
 from orchestration.core.units import format_duration
 from tuners.learning.checkpoint import find as find_checkpoint
