@@ -1,4 +1,4 @@
-"""closloop's public API: what a program or a tuner of one's own may rely on.
+"""closloop's public API: what a program, a tuner or a pattern of one's own may rely on.
 
     import closloop
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestration.core.congestion import CongestionControl, Parameter
     from orchestration.core.errors import ClosloopError
     from orchestration.core.knobs import ECN, KNOBS, Column, Knob
+    from orchestration.core.pattern import Expected, Flows, PatternSpec, Streams, given
     from orchestration.core.ports import Offer, Tuner
     from orchestration.core.records import Action, Change, Observation, Program, Setup
     from orchestration.core.signals import FLOW_TABLE, SIGNALS, Signal
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from orchestration.results.sql import sql, table
     from tuners.base import BaseTuner
     from tuners.contract import check_tuner
+    from tuners.learning.checkpoint import load as load_checkpoint
+    from tuners.learning.learner import Learner
 
 API_VERSION = "1.2"
 
@@ -41,6 +44,7 @@ _MODULES = {
     "orchestration.core.congestion": ("CongestionControl", "Parameter"),
     "orchestration.core.errors": ("ClosloopError",),
     "orchestration.core.knobs": ("ECN", "KNOBS", "Column", "Knob"),
+    "orchestration.core.pattern": ("Expected", "Flows", "PatternSpec", "Streams", "given"),
     "orchestration.core.ports": ("Offer", "Tuner"),
     "orchestration.core.records": ("Action", "Change", "Observation", "Program", "Setup"),
     "orchestration.core.signals": ("FLOW_TABLE", "SIGNALS", "Signal"),
@@ -48,10 +52,12 @@ _MODULES = {
     "orchestration.results.sql": ("sql", "table"),
     "tuners.base": ("BaseTuner",),
     "tuners.contract": ("check_tuner",),
+    "tuners.learning.learner": ("Learner",),
 }
 # name -> where it is, and what it is called there
 _PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names}
 _PLACES["EnvironmentSettings"] = ("orchestration.environment", "Settings")
+_PLACES["load_checkpoint"] = ("tuners.learning.checkpoint", "load")
 
 __all__ = [
     "API_VERSION",
@@ -66,20 +72,27 @@ __all__ = [
     "Column",
     "CongestionControl",
     "EnvironmentSettings",
+    "Expected",
     "FabricEnv",
     "FabricParallelEnv",
+    "Flows",
     "Knob",
+    "Learner",
     "Metric",
     "Observation",
     "Offer",
     "Parameter",
+    "PatternSpec",
     "Program",
     "Setup",
     "Signal",
+    "Streams",
     "SwitchSystem",
     "Tuner",
     "check_tuner",
     "compare",
+    "given",
+    "load_checkpoint",
     "plan",
     "run",
     "sql",

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from orchestration.core.capabilities import mode_of
 from orchestration.core.congestion import NicPolicy
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.records import Ints, Schedule
 from orchestration.core.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
 from orchestration.core.topology import Port, Testbed
-from orchestration.core.trial import HostSpec, PatternSpec, TrialSpec
+from orchestration.core.trial import HostSpec, TrialSpec
 
 
 def next_hops(

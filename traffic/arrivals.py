@@ -33,8 +33,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.core.pattern import STRATA, Draw, Expected, Flows, PatternSpec, Streams
 from orchestration.core.records import Floats, Ints
-from orchestration.core.trial import STRATA, Draw
+from orchestration.core.topology import Testbed
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,68 @@ class Sizes:
 
     mean_bytes: float
     at: Callable[[Floats], Ints]
+
+
+class OfferedLoad(PatternSpec):
+    """A pattern that offers a load: Poisson arrivals of flows of drawn sizes.
+
+    `load` counts payload bytes, as a share of the hosts' line rates, or of the receiver's if the
+    pattern has one. Sources are drawn in proportion to their line rates, destinations uniformly
+    among the other hosts. With strata, the load is offered before and after the warm-up.
+    """
+
+    load: float
+    start_ns: int
+    stop_ns: int
+    draw: Draw
+    receiver: str = ""
+    sized_by = (
+        "stop",
+        "makes about {flows:,.0f} flows a trial and needs {memory} of memory or more",
+        "use a shorter time, a smaller load, or larger flows",
+    )
+
+    @property
+    def sizes(self) -> Sizes:
+        """How large flows are."""
+        raise NotImplementedError
+
+    def quantiles(self, at: Floats) -> Floats:
+        """Return sizes in bytes that stand for the distribution, such as those at `at`."""
+        raise NotImplementedError
+
+    def capacity_bps(self, testbed: Testbed) -> float:
+        """Return what a load of 1 is: the receiver's line rate, or those of all hosts."""
+        hosts = [self.receiver] if self.receiver else testbed.hosts
+        return float(sum(testbed.host_rate_bps(host) for host in hosts))
+
+    def expected(self, testbed: Testbed) -> Expected:
+        """Return the means."""
+        window_ns = max(0, self.stop_ns - self.start_ns)
+        offered = self.load * self.capacity_bps(testbed) / 8e9 * window_ns
+        return Expected(offered / self.sizes.mean_bytes, offered)
+
+    def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
+        """Return arrivals in the window that offer the load."""
+        sizes = self.sizes
+        receiver = testbed.hosts.index(self.receiver) if self.receiver else None
+        rates = np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
+        flows_per_ns = self.load * self.capacity_bps(testbed) / 8 / sizes.mean_bytes / 1e9
+        window = cut_at(self.start_ns, self.stop_ns, warm_up_ns)
+        start_ns, size_bytes = arrivals(
+            self.draw, flows_per_ns, window, sizes, streams.times, streams.sizes
+        )
+        n, hosts = len(start_ns), len(testbed.hosts)
+        places = streams.places.random((n, 2))
+        senders = np.flatnonzero(np.arange(hosts) != receiver).astype(np.int64)
+        # Without the last entry, which may round to just below 1, no draw exceeds the last sender.
+        upper = np.cumsum(rates[senders] / rates[senders].sum())[:-1]
+        src = senders[np.searchsorted(upper, places[:, 0], side="right")]
+        if receiver is not None:
+            return Flows(start_ns, src, np.full(n, receiver), size_bytes)
+        other = (places[:, 1] * (hosts - 1)).astype(np.int64)
+        dst = other + (other >= src)
+        return Flows(start_ns, src, dst, size_bytes)
 
 
 def arrivals(

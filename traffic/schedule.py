@@ -11,17 +11,10 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.core.pattern import Flows, PatternSpec, Streams
 from orchestration.core.records import Ints, Schedule
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import (
-    ConcurrentSpec,
-    PatternSpec,
-    PoissonSpec,
-    ReplaySpec,
-    SingleFlowSpec,
-    TrialSpec,
-    of_repeat,
-)
+from orchestration.core.trial import TrialSpec
 
 
 def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
@@ -33,9 +26,6 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     for a pattern that is impossible on the testbed, and InputError for an unknown workload or a bad
     file of recorded flows.
     """
-    # here and not above: a guest reads a schedule and makes none
-    from traffic.patterns import Flows, Streams, make_flows
-
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
         whole, streams = within(spec, trial, testbed), Streams.spawn(trial.seed, index)
@@ -60,11 +50,7 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
 
 def lasting_flows(trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
     """Return which flows send for as long as the trial lasts, shape (flows,)."""
-    return np.array([_lasts(spec) for spec in trial.traffic], dtype=bool)[schedule.klass]
-
-
-def _lasts(spec: PatternSpec) -> bool:
-    return isinstance(spec, ConcurrentSpec) and not spec.size_bytes
+    return np.array([spec.lasts for spec in trial.traffic], dtype=bool)[schedule.klass]
 
 
 def expected_bytes(trial: TrialSpec, schedule: Schedule) -> Ints:
@@ -95,56 +81,32 @@ def part_of(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
 def within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
     """Return a trial's pattern, its window cut at the trial's end, with the file of its repeat.
 
-    Flows that last are given what the fastest host can send until the trial's end. A single flow
-    has no window: raises ValueError if it would start too late.
+    Raises ValueError if it would start too late.
     """
-    if isinstance(spec, ConcurrentSpec):
-        latest_ns = spec.start_ns + spec.within_ns + spec.spread_ns
-        if latest_ns >= trial.duration_ns:
-            raise ValueError(
-                f"concurrent flows start until {latest_ns} ns, when the trial's "
-                f"{trial.duration_ns} ns are over: let them start earlier"
-            )
-        if _lasts(spec):
-            rate_bps = max(testbed.host_rate_bps(host) for host in testbed.hosts)
-            lasts_ns = trial.duration_ns + trial.drain_ns - spec.start_ns
-            return dataclasses.replace(spec, size_bytes=-(-rate_bps * lasts_ns // (8 * 10**9)))
-        return spec
-    if isinstance(spec, SingleFlowSpec):
-        if spec.start_ns >= trial.duration_ns:
-            raise ValueError(
-                f"the flow from {spec.src} to {spec.dst} starts at {spec.start_ns} ns, "
-                f"when the trial's {trial.duration_ns} ns are over: start it earlier"
-            )
-        return spec
-    if isinstance(spec, ReplaySpec):
-        spec = dataclasses.replace(spec, file=of_repeat(spec.file, trial.repeat))
-    return dataclasses.replace(spec, stop_ns=min(spec.stop_ns, trial.duration_ns))
+    return spec.of_repeat(trial.repeat).cut(trial.duration_ns, trial.drain_ns, testbed)
 
 
 def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
     """Return a name for each pattern: `incast/tcp` in class tcp, the second one `incast/tcp#2`.
 
-    A congestion control of its own is named, too: `incast/cubic`.
-
-    The replay of a recorded class keeps that class's name. Files of workloads are not read.
+    Files of workloads are not read.
     """
-    from traffic.workloads import workload_name
-
     names: list[str] = []
     for spec in traffic:
-        name: str = spec.kind
-        if isinstance(spec, PoissonSpec):
-            name += f":{workload_name(spec.workload)}"
-        if isinstance(spec, ReplaySpec) and spec.recorded_class:
-            name = spec.recorded_class
-        elif spec.queue_class:
-            name += f"/{spec.queue_class}"
-        if spec.congestion_control and not isinstance(spec, ReplaySpec):
-            name += f"/{spec.congestion_control}"
-        taken, number = name, 1
+        taken, number = spec.class_name, 1
         while taken in names:
             number += 1
-            taken = f"{name}#{number}"
+            taken = f"{spec.class_name}#{number}"
         names.append(taken)
     return tuple(names)
+
+
+def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams, warm_up_ns: int = 0) -> Flows:
+    """Return the flows of a pattern in a trial whose measurement begins at `warm_up_ns`.
+
+    Raises ValueError for what is impossible on the testbed, and InputError for a workload or a file
+    of flows that cannot be read.
+    """
+    if problem := spec.wrong(testbed):
+        raise ValueError(problem)
+    return spec.make_flows(testbed, streams, warm_up_ns)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -33,33 +32,19 @@ RECORDED = "recorded"
 FORCED = "forced"
 
 
-# Where each class is, which loads when it is needed.
-TUNERS: Mapping[str, str] = {
-    "acc": "tuners.ecn.acc:Acc",
-    "amt": "tuners.ecn.amt:AmtEcn",
-    "best-timeout": "tuners.flowlet.static:BestStaticTimeout",
-    "drlet": "tuners.flowlet.drlet:Drlet",
-    "drlet-local": "tuners.flowlet.drlet_local:DrletLocal",
-    "drw": "tuners.flowlet.drw:Drw",
-    FORCED: "tuners.forced:ForcedTuner",
-    "graphcc": "tuners.ecn.graphcc:Graphcc",
-    "letflow": "tuners.flowlet.static:LetFlow",
-    "pet": "tuners.ecn.pet:Pet",
-    "qaecn": "tuners.ecn.qaecn:QueueAwareEcn",
-    "random": "tuners.ecn.placebo:RandomEcn",
-    "random-timeouts": "tuners.flowlet.static:RandomTimeouts",
-    RECORDED: "tuners.recorded:RecordedTuner",
-    "secn1": "tuners.ecn.static:Secn1",
-    "secn2": "tuners.ecn.static:Secn2",
-    "static": "tuners.ecn.static:StaticEcn",
-    "step": "tuners.ecn.static:StepEcn",
-    "timeout": "tuners.flowlet.static:StaticTimeout",
-}
-
-
 def names() -> tuple[str, ...]:
-    """Return the names of the tuners that come with closloop."""
-    return tuple(sorted(TUNERS))
+    """Return the names of the installed tuners, of which closloop has some itself."""
+    return tuple(sorted(entry_points()))
+
+
+def entry_points() -> dict[str, str]:
+    """Return the entry points of tuners, each `module:name` by its name."""
+    return plugins.offered(GROUP)
+
+
+def know(points: dict[str, str]) -> None:
+    """Take the entry points of tuners from another process."""
+    plugins.know(GROUP, points)
 
 
 def tuner_class(name: str) -> type[Any]:
@@ -67,11 +52,8 @@ def tuner_class(name: str) -> type[Any]:
 
     Raises PluginError if there is none.
     """
-    if name in TUNERS:
-        known: type[Any] = resolve_name(TUNERS[name])
-        return known
-    if not plugins.is_file(name) and name not in plugins.offered(GROUP):
-        remedy = f"{suggest(name, TUNERS)}known are {', '.join(names())}"
+    if not plugins.is_file(name) and name not in entry_points():
+        remedy = f"{suggest(name, names())}known are {', '.join(names())}"
         raise plugins.PluginError(f"unknown tuner {name!r}", remedy)
     found = plugins.load(name, GROUP)
     absent = [what for what in ("reset", "act") if not callable(getattr(found, what, None))]
@@ -113,8 +95,7 @@ def with_checkpoint(name: str, params: Mapping[str, Scalar], control: str) -> di
     from tuners.learning.checkpoint import pretrained
 
     own = f"{name}-{control}-1"
-    chooses = name in TUNERS and "checkpoint" in _parameters(tuner_class(name))
-    if not chooses or "checkpoint" in params or own not in pretrained():
+    if "checkpoint" in params or own not in pretrained() or "checkpoint" not in parameters(name):
         return dict(params)
     return {**params, "checkpoint": own}
 

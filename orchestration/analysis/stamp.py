@@ -17,6 +17,7 @@ from inventory.routing import ideal_times_ns
 from orchestration.analysis.counters import check_delivered, check_marks, check_rates
 from orchestration.analysis.load import ends_of
 from orchestration.analysis.starvation import check_starvation
+from orchestration.core.pattern import SOCKETS
 from orchestration.core.records import (
     DONE,
     FAILED,
@@ -30,7 +31,7 @@ from orchestration.core.records import (
 )
 from orchestration.core.roce import FORMER_HPCC_TEXT, trained_under_former_hpcc
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import SOCKETS, TrialSpec, checkpoint_in
+from orchestration.core.trial import TrialSpec, checkpoint_in
 from orchestration.core.units import format_duration
 from orchestration.results.stamp import Reason, Stamp
 from tuners.learning.checkpoint import CheckpointError, card_of, find

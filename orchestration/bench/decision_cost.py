@@ -106,7 +106,7 @@ def _times_ms(name: str, testbed: Testbed, *, learned: bool) -> list[float]:
 
 def _untrained(name: str, testbed: Testbed, folder: Path) -> Path:
     """Write a checkpoint of an untrained learned tuner."""
-    from orchestration.training.learners import make_learner
+    from orchestration.training.request import make_learner
     from tuners.learning.checkpoint import save
 
     learner = make_learner(name, 1, testbed, {})

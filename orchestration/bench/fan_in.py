@@ -29,19 +29,19 @@ import numpy as np
 
 from inventory.routing import ideal_times_ns
 from orchestration.bench.outcome import Figure, Outcome, bench_folder
+from orchestration.core.pattern import Streams
 from orchestration.core.ports import TrialRun
 from orchestration.core.provenance import versions
 from orchestration.core.records import DONE, LASTING
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import AlternatingSpec, Scalar, TrialSpec, TunerSpec
+from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.render.csv import write_rows
 from orchestration.run.wiring import backend
 from orchestration.training.files import Folder
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest, find_scenario
 from orchestration.training.seeds import Listener, train_seeds
-from traffic.alternating import phases
-from traffic.patterns import Streams
+from traffic.patterns.alternating import AlternatingSpec, phases
 from traffic.schedule import make_schedule
 
 _ON, _SCENARIO = "emulated", "fan-in"

@@ -32,12 +32,13 @@ from orchestration.bench.outcome import (
 from orchestration.core.condition import TUNER
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Observation
-from orchestration.core.trial import IncastSpec, TunerSpec
+from orchestration.core.trial import TunerSpec
 from orchestration.results.sql import Runs
 from orchestration.results.sql.output import write_result
 from orchestration.results.writer import write_trial
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
 _LOADS, _REPEATS, _TUNERS = (0.3, 0.5, 0.6, 0.7, 0.9), 10, ("secn1", "secn2", "amt", "acc")

@@ -19,12 +19,14 @@ from orchestration.bench.outcome import (
     bench_folder,
     bench_trial,
 )
+from orchestration.core.pattern import INDEPENDENT, STRATA, Draw
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import INDEPENDENT, STRATA, Draw, PoissonSpec, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.results.reader import LOAD_FACT
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 _TESTBED = "graphcc"

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from inventory.files import load_testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
@@ -29,13 +30,12 @@ from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
     HostSpec,
-    PatternSpec,
-    PoissonSpec,
     TrialSpec,
     TunerSpec,
 )
 from orchestration.render.markdown import rows_table
 from orchestration.run import wiring
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 MILLISECOND = 1_000_000

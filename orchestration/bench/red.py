@@ -22,10 +22,13 @@ from orchestration.bench.outcome import (
     zero,
 )
 from orchestration.core.knobs import ECN
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.records import Schedule
 from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
-from orchestration.core.trial import IncastSpec, PatternSpec, SingleFlowSpec, TunerSpec
+from orchestration.core.trial import TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 

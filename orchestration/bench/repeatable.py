@@ -17,16 +17,9 @@ from orchestration.bench.outcome import (
     spinning,
 )
 from orchestration.core.codec import flattened, record_tables
-from orchestration.core.trial import (
-    CLOSLOOP,
-    TCP,
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, TCP, FabricSpec, FaultSpec, HostSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
 
 _AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
 _NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"

@@ -27,8 +27,9 @@ from orchestration.bench.outcome import (
 )
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.roce import FORMER_HPCC, RoceSpec
-from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec, SingleFlowSpec
+from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
+from traffic.patterns.single_flow import SingleFlowSpec
 
 DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS[FORMER_HPCC].items())))
 _THRESHOLDS = Path(__file__).resolve().parents[2] / "examples" / "thresholds.yml"

@@ -37,12 +37,11 @@ from orchestration.run.wiring import backend
 from orchestration.training.outcome import read_result
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest
-from orchestration.training.rlcc.evaluate import STEADY, Steady, steady_states
-from orchestration.training.rlcc.rollout import library
+from orchestration.training.rlcc.rollout import STEADY, Steady, library, steady_states
 from orchestration.training.rlcc.scenarios import testbed
 from orchestration.training.train import train
 from traffic.schedule import make_schedule
-from tuners.ecn.rewards import queue_score
+from tuners.ecn.features import queue_score
 from tuners.ecn.templates import acc_templates, graphcc_templates
 from tuners.learning.checkpoint import PRETRAINED, load
 from tuners.nic.networks import Architecture

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from inventory.routing import PathTable
 from orchestration.core.capabilities import capabilities
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 
 _MS_NS = 1_000_000
 TINY_BYTES = 1

@@ -17,11 +17,11 @@ import numpy as np
 from orchestration.core.condition import in_words
 from orchestration.core.records import Floats, Schedule
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import MessageMixSpec, PoissonSpec, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration
+from traffic.arrivals import OfferedLoad
 from traffic.delivery import arriving_bytes, capacity_bytes, offered_bytes, payload_rates_bps
 from traffic.schedule import lasting_flows, make_schedule, part_of
-from traffic.workloads import load_workload
 
 # Of what is offered, at least this share must be able to arrive, or the plan says so. Transports
 # deliver less than the bound: 57 % where it is 68 % (WebSearch at 60 % for 10 ms at 25 Gbit/s).
@@ -29,10 +29,9 @@ LEAST_SHARE = 0.9
 # Repeats of a condition to look at: with strata they differ little.
 REPEATS = 5
 _QUANTILES = 2_000
+_AT = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
 _FULL = 0.95  # a link as busy as this or more is reckoned with this
 _LONGEST_NS = 10**12
-
-_LoadSpec = PoissonSpec | MessageMixSpec
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def arriving(
     groups: dict[object, dict[int, TrialSpec]] = {}
     labels: dict[object, dict[str, None]] = {}
     for trial in trials:
-        if not any(isinstance(spec, _LoadSpec) for spec in trial.traffic):
+        if not any(isinstance(spec, OfferedLoad) for spec in trial.traffic):
             continue
         key = (trial.testbed, trial.traffic, trial.measured_ns)
         groups.setdefault(key, {}).setdefault(trial.seed, trial)
@@ -175,16 +174,16 @@ def _of_condition(
     return replace(found, longer_ns=longer_ns, settled_ns=settled_ns)
 
 
-def _loads(trial: TrialSpec) -> list[_LoadSpec]:
-    return [spec for spec in trial.traffic if isinstance(spec, _LoadSpec)]
+def _loads(trial: TrialSpec) -> list[OfferedLoad]:
+    return [spec for spec in trial.traffic if isinstance(spec, OfferedLoad)]
 
 
-def _asked(spec: _LoadSpec, trial: TrialSpec, testbed: Testbed) -> float:
+def _asked(spec: OfferedLoad, trial: TrialSpec, testbed: Testbed) -> float:
     """Return the load that a pattern names, as a share of all hosts' line rates and the window."""
     begin_ns, end_ns = trial.measured_ns
     lasts_ns = min(spec.stop_ns, end_ns) - max(spec.start_ns, begin_ns)
     share = max(0, lasts_ns) / (end_ns - begin_ns) * spec.load
-    if isinstance(spec, MessageMixSpec) and spec.receiver:
+    if spec.receiver:
         whole = sum(testbed.host_rate_bps(host) for host in testbed.hosts)
         share *= testbed.host_rate_bps(spec.receiver) / whole
     return share
@@ -196,18 +195,17 @@ class _Backlog:
     def __init__(self, trial: TrialSpec, testbed: Testbed) -> None:
         rates_bps, specs = payload_rates_bps(testbed), _loads(trial)
         lines_bps = float(sum(testbed.host_rate_bps(host) for host in testbed.hosts))
-        used = sum(spec.load for spec in specs if not getattr(spec, "receiver", ""))
+        used = sum(spec.load for spec in specs if not spec.receiver)
         self._parts: list[tuple[float, float, Floats]] = []
         for spec in specs:
-            to_one = isinstance(spec, MessageMixSpec) and spec.receiver
             rate_bps = float(rates_bps.mean())
             rho = used * lines_bps / float(rates_bps.sum())
-            if isinstance(spec, MessageMixSpec) and spec.receiver:
+            if spec.receiver:
                 rate_bps = float(rates_bps[testbed.hosts.index(spec.receiver)])
                 rho = spec.load * testbed.host_rate_bps(spec.receiver) / rate_bps
-            weight = spec.load * rate_bps * (1 if to_one else len(testbed.hosts))
+            weight = spec.load * rate_bps * (1 if spec.receiver else len(testbed.hosts))
             bytes_per_ns = rate_bps / 8e9 * (1 - min(rho, _FULL))
-            self._parts.append((weight, bytes_per_ns, _sizes(spec)))
+            self._parts.append((weight, bytes_per_ns, spec.quantiles(_AT)))
         self._weight = sum(weight for weight, _, _ in self._parts)
 
     def longer_ns(self, from_ns: int) -> int:
@@ -236,12 +234,6 @@ class _Backlog:
             left = np.where(size <= could, short, at_ns * (size - could / 2))
             total += weight * float(left.mean() / size.mean())
         return total / self._weight
-
-
-def _sizes(spec: _LoadSpec) -> Floats:
-    if isinstance(spec, MessageMixSpec):
-        return np.array(spec.sizes_bytes, dtype=np.float64)
-    return load_workload(spec.workload).quantile((np.arange(_QUANTILES) + 0.5) / _QUANTILES)
 
 
 def _least(share: Callable[[float], float]) -> float:

@@ -31,17 +31,16 @@ from orchestration.campaign.limits import (
 from orchestration.campaign.plan import Hops, disk_bytes, wall_s
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, Problem
+from orchestration.core.pattern import Expected
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import AlternatingSpec, IncastSpec, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size
-from traffic.expected import Expected, expected, phases
 from traffic.schedule import within
 
 # At most this many conditions are looked at: 10 ms each.
 _CONDITIONS = 24
-# What a plan takes of one core for a condition, a trial, a flow, a host that incasts draw from for
-# each of theirs, and a phase of alternating flows.
-_CONDITION_S, _TRIAL_S, _FLOW_S, _DRAW_S, _PHASE_S = 0.01, 0.002, 1e-6, 1e-7, 1.5e-4
+# What a plan takes of one core for a condition, a trial, and a flow.
+_CONDITION_S, _TRIAL_S, _FLOW_S = 0.01, 0.002, 1e-6
 # A plan that takes longer shows bounds only.
 MAX_PLAN_S = 5.0
 _PAIRS = 32
@@ -202,20 +201,14 @@ def _size(cell: Cell) -> _Size:
 
 def _plan_s(trial: TrialSpec, testbed: Testbed, sent: Expected) -> float:
     """Return how long it takes to make the flows of a trial."""
-    taken_s = sent.flows * _FLOW_S
-    for spec in trial.traffic:
-        if isinstance(spec, AlternatingSpec):
-            taken_s += phases(spec) * _PHASE_S
-        if isinstance(spec, IncastSpec):
-            events = (spec.stop_ns - spec.start_ns) / spec.period_ns
-            taken_s += events * len(testbed.hosts) * _DRAW_S
-    return taken_s
+    drawing_s = sum(spec.drawing_s(testbed) for spec in trial.traffic)
+    return sent.flows * _FLOW_S + drawing_s
 
 
 def _sent(trial: TrialSpec, testbed: Testbed) -> Expected:
     total = Expected(0, 0)
     for spec in trial.traffic:
-        total += expected(within(spec, trial, testbed), testbed)
+        total += within(spec, trial, testbed).expected(testbed)
     return total
 
 

@@ -133,7 +133,7 @@ def check_cells(
             resolved = replace(resolved, data={**resolved.data, **others})
         resolved, found = found_settings.resolve(resolved, labels, load)
         problems += found
-        file, found = resolved.check(schema.CampaignFile)
+        file, found = resolved.check(schema.campaign_file(resolved.data, folder))
         found += _semantic_problems(resolved, load)
         problems += [problem for problem in found if not factors.explains(problem)]
         if file is not None:

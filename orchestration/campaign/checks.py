@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from orchestration.campaign import recordings, rotation, schema
 from orchestration.campaign.backend_checks import check_backend_has, chosen, driver_of
-from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
+from orchestration.campaign.concurrent import check_flow_samples, check_lasting
 from orchestration.campaign.fields import (
     beside,
     params_beside,
@@ -27,19 +27,16 @@ from orchestration.campaign.fields import (
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.host_checks import check_host, check_roce
 from orchestration.campaign.load_balancing import check_load_balancing
+from orchestration.campaign.patterns import Driver, Pattern, attribute, pattern_model
 from orchestration.core import plugins
 from orchestration.core.errors import InputError
+from orchestration.core.pattern import DriverSpec, Role, Surroundings, given_fields
 from orchestration.core.problems import of_text, of_value
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import CHECKPOINT_PARAM, DriverSpec
+from orchestration.core.trial import CHECKPOINT_PARAM
 from orchestration.core.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
-
-_PATTERNS: dict[str, type[BaseModel]] = {
-    get_args(model.model_fields["kind"].annotation)[0]: model
-    for model in get_args(schema.AnyPattern)
-}
 
 
 def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Finding]:
@@ -48,7 +45,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     `data` is the file with every reference resolved. `testbed` is the one that it names, None if
     that does not exist. `folder` is where its workloads' paths start.
     """
-    whole = _right_fields(schema.CampaignFile, data)
+    whole = _right_fields(schema.campaign_file(data, folder), data)
     yield from _check_periods(whole)
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
@@ -57,23 +54,18 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from check_roce(whole, testbed, Path(folder))
     yield from check_load_balancing(whole, testbed)
     yield from check_flow_samples(whole, testbed)
-    told: set[str] = set()
+    around = recordings.surroundings(whole, testbed, folder)
     for index, item in enumerate(_items(data, "traffic")):
-        model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
+        model = pattern_model(item.get("kind"), folder) if isinstance(item, dict) else None
         if model is not None:
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
             yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
-            if model is schema.Concurrent:
-                yield from check_concurrent(loc, pattern, whole, testbed)
-            if model is schema.Replay:
-                yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
-            if "workload" in pattern:
-                yield from _check_workload((*loc, "workload"), pattern["workload"], folder)
+            yield from check_lasting(loc, pattern, whole, testbed)
+            yield from _check_kind(loc, model, pattern, around, folder)
             if testbed is not None:
-                yield from _check_class(loc, pattern, testbed)
-                yield from _check_places(loc, pattern, testbed)
+                yield from _check_class(loc, model, pattern, testbed)
     for index, item in enumerate(_items(data, "faults")):
         if isinstance(item, dict):
             yield from _check_fault(("faults", index), item, whole, testbed)
@@ -106,7 +98,7 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 def _check_driver(
     loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
-    driver: schema.Driver | None = pattern.get("driver")
+    driver: Driver | None = pattern.get("driver")
     if driver is None:
         return
     if driver.name != "sockets":
@@ -245,6 +237,25 @@ def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]
             )
 
 
+def _check_kind(
+    loc: Loc, model: type[Pattern], pattern: Fields, around: Surroundings, folder: str
+) -> Iterator[Finding]:
+    """Yield the faults of a pattern's fields by their roles, and those that its kind finds."""
+    fields = {}
+    for name, one in given_fields(model.spec).items():
+        key = attribute(name)
+        if key not in pattern:
+            continue
+        fields[name] = value = pattern[key]
+        where = (*loc, one.name or key)
+        if one.role == "workload":
+            yield from _check_workload(where, value, folder)
+        if around.testbed is not None and value:
+            yield from _check_places(where, one.role, value, around.testbed)
+    for problem in model.spec.faults(fields, around):
+        yield Finding.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
+
+
 def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
     try:
         load_workload(beside(folder, name))
@@ -252,43 +263,39 @@ def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
         yield from (Finding.of(loc, problem) for problem in error.problems)
 
 
-def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
+def _check_class(
+    loc: Loc, model: type[Pattern], pattern: Fields, testbed: Testbed
+) -> Iterator[Finding]:
     name = pattern.get("queue_class")
     known = [klass.name for klass in testbed.classes]
     if not name or name in known:
         return
+    key = model.model_fields["queue_class"].alias or "queue_class"
     if known:
         what = f"testbed {testbed.name} has no traffic class {name!r}"
         remedy = f"{suggest(name, known)}its classes are {', '.join(known)}"
     else:
         what = f"testbed {testbed.name} has no traffic classes"
-        key = "queue_class" if "file" in pattern else "class"
         remedy = f"remove {key!r}, or use a testbed that lists 'classes', like acc-fig8"
-    yield Finding((*loc, "queue_class" if "file" in pattern else "class"), what, remedy)
+    yield Finding((*loc, key), what, remedy)
 
 
-def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
+def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterator[Finding]:
     most = len(testbed.hosts) - 1
-    for field in ("fan_in", "few", "many"):
-        fan_in = pattern.get(field)
-        if fan_in is not None and fan_in > most:
-            yield Finding(
-                (*loc, field),
-                f"{field} {fan_in} is wider than testbed {testbed.name}: "
-                f"of its {most + 1} hosts, {most} can send to one",
-                f"use 1 to {most}, or a larger testbed",
-            )
-    for field in ("receiver", "src", "dst"):
-        name = pattern.get(field)
-        if name and name not in testbed.hosts:
-            first, last = testbed.hosts[0], testbed.hosts[-1]
-            yield Finding(
-                (*loc, field),
-                f"testbed {testbed.name} has no host {name!r}",
-                f"{suggest(name, testbed.hosts)}its hosts are {first} to {last}",
-            )
-    if "src" in pattern and pattern["src"] == pattern.get("dst"):
-        yield Finding((*loc, "dst"), f"a flow from {pattern['src']} to itself", "name two hosts")
+    if role == "senders" and value > most:
+        yield Finding(
+            loc,
+            f"{loc[-1]} {value} is wider than testbed {testbed.name}: "
+            f"of its {most + 1} hosts, {most} can send to one",
+            f"use 1 to {most}, or a larger testbed",
+        )
+    if role == "host" and value not in testbed.hosts:
+        first, last = testbed.hosts[0], testbed.hosts[-1]
+        yield Finding(
+            loc,
+            f"testbed {testbed.name} has no host {value!r}",
+            f"{suggest(value, testbed.hosts)}its hosts are {first} to {last}",
+        )
 
 
 def _check_fault(

@@ -1,4 +1,4 @@
-"""Checks of concurrent flows, and of samples of flows."""
+"""Checks of flows that last, and of samples of flows: RoCE NICs alone have them."""
 
 from __future__ import annotations
 
@@ -11,34 +11,10 @@ from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
 
 
-def check_concurrent(
+def check_lasting(
     loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None
 ) -> Iterator[Finding]:
-    """Report concurrent flows that cannot start, have no senders, or cannot last."""
-    start_ns = pattern.get("start", 0)
-    latest_ns = start_ns + pattern.get("within", 0) + pattern.get("spread", 0)
-    duration_ns = whole.get("duration")
-    if duration_ns is not None and start_ns < duration_ns <= latest_ns:
-        yield Finding(
-            loc,
-            f"start, within and spread are {format_duration(latest_ns, 6)} together, when the "
-            f"duration {format_duration(duration_ns, 6)} is over",
-            "let the flows start earlier, or make the trial longer",
-        )
-    senders, receiver = pattern.get("senders"), pattern.get("receiver")
-    if senders and receiver == "":
-        yield Finding(
-            (*loc, "senders"),
-            "without a receiver all hosts send",
-            "name a receiver, or remove it",
-        )
-    if senders and testbed is not None and senders >= len(testbed.hosts):
-        most = len(testbed.hosts) - 1
-        yield Finding(
-            (*loc, "senders"),
-            f"testbed {testbed.name} has {most + 1} hosts, of which {most} can send to one",
-            f"use 1 to {most}, or a larger testbed",
-        )
+    """Report flows without a size, which last, where no RoCE NIC sends them."""
     if "size" in pattern and pattern["size"] is None and not _by_nics(pattern, whole, testbed):
         yield Finding(
             loc,

@@ -10,16 +10,21 @@ import numpy as np
 
 from orchestration.campaign import schema
 from orchestration.campaign.cells import Cell, read_cells
-from orchestration.campaign.fields import is_path, params_beside, reference_beside
+from orchestration.campaign.fields import (
+    class_files,
+    is_path,
+    params_beside,
+    reference_beside,
+)
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.patterns import pattern_spec
 from orchestration.campaign.repeats import Adaptive, most_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
-from orchestration.core import plugins
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.congestion import roce_controls
 from orchestration.core.files import sha256_of
+from orchestration.core.pattern import of_repeat
 from orchestration.core.repeats import RepeatRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
@@ -30,12 +35,9 @@ from orchestration.core.trial import (
     FabricSpec,
     FaultSpec,
     HostSpec,
-    PoissonSpec,
-    ReplaySpec,
     Scalar,
     TrialSpec,
     TunerSpec,
-    of_repeat,
 )
 from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint
@@ -177,11 +179,12 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]
     deciders = (name, decider(name, params)[0])
-    classes = sorted({own for own in (*deciders, *drivers) if plugins.is_file(own)})
+    kinds = [spec.kind for spec in traffic]
+    classes = class_files((*deciders, *drivers, *kinds))
     own_actions = {key: of_repeat(path, repeat) for key, path in actions.items()}
     params |= own_actions
-    workloads = [spec.workload for spec in traffic if isinstance(spec, PoissonSpec)]
-    recordings = {spec.file for spec in traffic if isinstance(spec, ReplaySpec)}
+    workloads = [workload for spec in traffic for workload in spec.named("workload")]
+    recordings = {path for spec in traffic for path in spec.named("file")}
     return TrialSpec(
         campaign=file.campaign,
         testbed=cell.testbed_name,
@@ -217,7 +220,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int) -> TrialSpec:
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
             **({roce.program: sha256_of(roce.program)} if roce and roce.program else {}),
-            **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
+            **{path: sha256_of(path) for path in classes},
             **{f"{ACTIONS}{path}": sha256_of(own_actions[key]) for key, path in actions.items()},
         },
         parent=_parent_name(file.parent, replayed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -33,6 +34,11 @@ def reference_beside(folder: str, name: str) -> str:
     `folder` is where the path starts. See `orchestration.core.plugins`.
     """
     return os.path.normpath(os.path.join(folder, name)) if plugins.is_file(name) else name
+
+
+def class_files(references: Iterable[str]) -> list[str]:
+    """Return the files of those references that name a class in one."""
+    return sorted({plugins.file_of(one) for one in references if plugins.is_file(one)})
 
 
 def file_beside(folder: str, name: str) -> str:
@@ -79,11 +85,11 @@ def _share_of(what: str, whole: str) -> AfterValidator:
     return must(lambda value: 0 < value <= 1, is_share, f"it is the share of {whole}")
 
 
-_POSITIVE = must(lambda value: value > 0, "{field!r} is {}", "use more than 0")
+POSITIVE = must(lambda value: value > 0, "{field!r} is {}", "use more than 0")
 SOME = must(bool, "{field!r} is empty", "name at least one")
-PositiveDuration = Annotated[Duration, _POSITIVE]
-PositiveSize = Annotated[Size, _POSITIVE]
-Positive = Annotated[int, _POSITIVE]
+PositiveDuration = Annotated[Duration, POSITIVE]
+PositiveSize = Annotated[Size, POSITIVE]
+Positive = Annotated[int, POSITIVE]
 NotNegative = Annotated[int, must(lambda value: value >= 0, "{field!r} is {}", "use 0 or more")]
 Load = Annotated[float, _share_of("load", "the hosts' line rate, 0.6 for 60 %")]
 Share = Annotated[float, _share_of("share", "the switch-to-switch links, 0.1 for 10 %")]

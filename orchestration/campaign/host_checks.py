@@ -9,7 +9,7 @@ from inventory.strictyaml import Loc, suggest
 from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host
-from orchestration.campaign.schema import AnyPattern
+from orchestration.campaign.patterns import Pattern
 from orchestration.core.congestion import PROGRAM, roce_controls
 from orchestration.core.roce import DCQCN, DCQCN_PARAMETERS, HEADER_BYTES, MOST_PAYLOAD_BYTES
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
@@ -29,7 +29,7 @@ def check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
 
 
 def controls_of(
-    testbed: Testbed | None, host: Host, patterns: Sequence[AnyPattern] = ()
+    testbed: Testbed | None, host: Host, patterns: Sequence[Pattern] = ()
 ) -> dict[str, Loc]:
     """Return the congestion controls that flows may have, and which field names each first.
 

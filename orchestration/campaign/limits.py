@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from inventory.strictyaml import Document, Loc
@@ -16,10 +17,9 @@ from orchestration.campaign.factors import Factors
 from orchestration.campaign.patterns import flows_spec
 from orchestration.campaign.repeats import Adaptive
 from orchestration.core.errors import InputError, Problem
+from orchestration.core.pattern import Expected, given_fields
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration, format_size
-from traffic.expected import Expected, expected
-from traffic.patterns import check_pattern
 
 MAX_TRIALS = 1_000_000
 # Of a trial.
@@ -100,14 +100,9 @@ def expected_flows(file: schema.CampaignFile, testbed: Testbed, folder: str) -> 
     """
     found: dict[int, Expected] = {}
     for number, item in enumerate(file.traffic):
-        if isinstance(item, schema.Replay):
-            continue
-        try:
-            spec = flows_spec(item, file.duration, folder)
-            if not check_pattern(spec, testbed) or isinstance(item, schema.Concurrent):
-                found[number] = expected(spec, testbed)
-        except (InputError, OSError, KeyError):
-            continue  # the other checks say so
+        with suppress(InputError, OSError, KeyError):  # the other checks say so
+            if not item.spec.fields("file"):
+                found[number] = flows_spec(item, file.duration, folder).expected(testbed)
     return found
 
 
@@ -118,26 +113,16 @@ def count_readings(file: schema.CampaignFile, testbed: Testbed) -> int:
 
 def _sized_by(file: schema.CampaignFile, number: int, flows: float) -> tuple[Loc, str, str]:
     """Return the field that makes a pattern so large, what it makes, and what to do about it."""
-    loc: Loc = ("traffic", number)
-    match item := file.traffic[number]:
-        case schema.Incast() | schema.AllToAll():
-            what = f"period {_time(item.period)} makes {flows:,.0f} flows"
-            return (*loc, "period"), what, "use a longer period or a shorter window"
-        case schema.Alternating():
-            what = f"phase {_time(item.phase)} makes about {flows:,.0f} flows"
-            return (*loc, "phase"), what, "use longer phases, larger flows, or a shorter window"
-        case schema.Concurrent():
-            return (*loc, "flows"), f"{flows:,.0f} flows are", "use fewer"
-        case schema.Poisson() | schema.MessageMix():
-            field: Loc = ("duration",) if item.stop is None else (*loc, "stop")
-            what = (
-                f"{field[-1]} {_time(file.duration if item.stop is None else item.stop)} makes "
-                f"about {flows:,.0f} flows a trial and needs "
-                f"{format_size(flows * FLOW_BYTES, 0)} of memory or more"
-            )
-            return field, what, "use a shorter time, a smaller load, or larger flows"
-        case _:
-            return loc, f"it makes {flows:,.0f} flows", "use fewer"
+    item = file.traffic[number]
+    field, what, remedy = item.spec.sized_by
+    what = what.format(flows=flows, memory=format_size(flows * FLOW_BYTES, 0))
+    loc: Loc = ("traffic", number, *filter(None, [field]))
+    if f"{field}_ns" in given_fields(item.spec):
+        time_ns = item.of_field(f"{field}_ns")
+        if field == "stop" and time_ns is None:
+            loc, time_ns = ("duration",), file.duration
+        what = f"{loc[-1]} {_time(time_ns)} {what}"
+    return loc, what, remedy
 
 
 def _repeats(data: Mapping[str, Any]) -> int:

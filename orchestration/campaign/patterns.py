@@ -1,19 +1,178 @@
-"""The patterns of a campaign file as those of its trials: paths resolved, windows closed."""
+"""Patterns in a campaign's file: each kind's fields, made from its class, and its specs for trials.
+
+A field has a trial's name without its unit: `size` is `size_bytes`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, Field, fields, replace
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from orchestration.campaign import schema
-from orchestration.campaign.fields import beside, file_beside, is_path, reference_beside
-from orchestration.core.trial import PATTERNS, DriverSpec, PatternSpec
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, create_model
+from pydantic import Field as InFile
+
+from inventory.strictyaml import CongestionControlName, Duration, Rate, Size, StrictModel, suggest
+from orchestration.campaign.fields import (
+    POSITIVE,
+    SOME,
+    Load,
+    beside,
+    file_beside,
+    is_path,
+    named,
+    read_param,
+    reference_beside,
+)
+from orchestration.core import plugins
+from orchestration.core.pattern import (
+    GROUP,
+    REQUIRED,
+    DriverSpec,
+    Given,
+    PatternSpec,
+    given_fields,
+    pattern_class,
+)
+from orchestration.core.trial import Scalar
+from traffic.drivers.programs import driver_names, known, option_units
 from traffic.workloads import load_workload
 
-_OF_SENDING = ("driver", "congestion_control")
+_UNITS = {"_ns": Duration, "_bytes": Size, "_bps": Rate}
 
 
-def pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
+def _driver(name: str) -> str:
+    if not known(name):
+        names = driver_names()
+        raise ValueError(f"unknown driver {name!r}: {suggest(name, names)}use {', '.join(names)}")
+    return name
+
+
+class Driver(StrictModel):
+    """What sends a pattern's flows. A program's options, its own, stand beside its name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, AfterValidator(_driver)] = InFile(
+        description="the driver's name, like perftest"
+    )
+
+    @property
+    def options(self) -> dict[str, Scalar]:
+        """The options in base units. Raises ValueError for one that cannot be read."""
+        return {key: self.option(key) for key in self.model_extra or {}}
+
+    def option(self, key: str) -> Scalar:
+        """Return one option in its base unit. Raises ValueError if it cannot be read."""
+        # options of a user's class have the units that end their names
+        units = {} if plugins.is_file(self.name) else option_units(self.name)
+        return read_param(key, (self.model_extra or {})[key], units.get(key, ""))
+
+
+class Pattern(StrictModel):
+    """What sends a pattern's flows, and their congestion control, by default that of the class.
+
+    Each kind derives from this; `spec` is the kind's class.
+    """
+
+    spec: ClassVar[type[PatternSpec]] = PatternSpec
+
+    driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
+    congestion_control: CongestionControlName | None = None
+
+    def of_field(self, name: str) -> Any:
+        """Return the value of the field that is called `name` in a trial."""
+        return getattr(self, attribute(name))
+
+
+def any_pattern(kinds: Iterable[str], folder: str) -> Any:
+    """Return the type of a pattern: of the kinds that are installed, or of `kinds` in files.
+
+    The paths of those start at `folder`.
+    """
+    every = [*sorted(plugins.offered(GROUP)), *kinds]
+    models = [_model(kind, reference_beside(folder, kind)) for kind in every]
+    return Annotated[reduce(or_, models), InFile(discriminator="kind")]
+
+
+def pattern_model(kind: object, folder: str) -> type[Pattern] | None:
+    """Return the schema of a kind of pattern; None if it is not there."""
+    if not isinstance(kind, str) or not (plugins.is_file(kind) or kind in plugins.offered(GROUP)):
+        return None
+    model = _model(kind, reference_beside(folder, kind))
+    return None if model.spec is PatternSpec else model
+
+
+def attribute(name: str) -> str:
+    """Return what a field of a trial's pattern is called here."""
+    return name.removesuffix(_unit(name))
+
+
+@cache
+def _model(kind: str, reference: str) -> type[Pattern]:
+    """Return the schema of a kind, which the file calls `kind`; a broken one refuses all."""
+    try:
+        spec = pattern_class(reference)
+    except plugins.PluginError as error:
+        return _broken(kind, error)
+    own = given_fields(spec)
+    made = {field.name: field for field in fields(spec) if field.name in own}
+    hints = get_type_hints(spec)
+    described = {attribute(name): _field(made[name], hints[name], own[name]) for name in own}
+    is_named = any(one.name == "class" for one in own.values())
+    window = [name for name in ("start", "stop") if {"start", "stop"} <= set(described)]
+    content: dict[str, Any] = {
+        **({} if is_named else {"queue_class": (str, InFile("", alias="class"))}),
+        **{name: described[name] for name in window},
+        "kind": (Literal[kind], ...),
+        **{name: one for name, one in described.items() if name not in window},
+        **({"queue_class": (str, "")} if is_named else {}),
+    }
+    model: type[Pattern] = create_model(
+        spec.__name__, __base__=Pattern, __doc__=spec.__doc__, **content
+    )
+    model.spec = spec
+    return model
+
+
+class _Broken(Pattern):
+    """A kind whose class cannot be had: its other fields are not looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def _broken(kind: str, error: plugins.PluginError) -> type[Pattern]:
+    def refuse(_: str) -> str:
+        raise error
+
+    of_kind: Any = Annotated[Literal[kind], AfterValidator(refuse)]
+    return create_model("Broken", __base__=_Broken, kind=(of_kind, ...))
+
+
+def _unit(name: str) -> str:
+    return next((unit for unit in _UNITS if name.endswith(unit)), "")
+
+
+def _field(field: Field[Any], hint: Any, one: Given) -> tuple[Any, Any]:
+    """Return the type of a field in the file, and its default, with what else is known of it."""
+    is_list = get_origin(hint) is tuple
+    kind: Any = _UNITS.get(_unit(field.name), get_args(hint)[0] if is_list else hint)
+    if one.role in ("positive", "senders"):
+        kind = Annotated[kind, POSITIVE]
+    elif one.role == "share":
+        kind = Load
+    if is_list:
+        kind = Annotated[tuple[kind, ...], SOME]
+    default = one.default
+    if default is REQUIRED:
+        default = ... if field.default is MISSING else field.default
+    described = InFile(default, description=one.about or None, alias=one.name or None)
+    return (kind | None if default is None else kind), described
+
+
+def pattern_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
     """Return a pattern of a trial; the campaign's paths start at `folder`."""
     name = reference_beside(folder, item.driver.name)
     driver = DriverSpec(name, tuple(item.driver.options.items()))
@@ -24,23 +183,30 @@ def pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patt
     )
 
 
-def flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
+def flows_spec(item: Pattern, duration_ns: int, folder: str) -> PatternSpec:
     """Return a pattern without what sends its flows, and without a congestion control.
 
-    A file's fields have a trial's names without their units: `size` is `size_bytes`. What it leaves
-    open is the trial's end for `stop`, and 0 for others.
+    What the file leaves open is the trial's end for `stop`, and 0 for others.
     """
-    kind = PATTERNS[item.kind]
-    values: dict[str, Any] = {}
-    for field in fields(kind):
-        name = field.name.removesuffix("_ns").removesuffix("_bytes")
-        if field.name not in _OF_SENDING:
-            value = getattr(item, name)
-            values[field.name] = (duration_ns if name == "stop" else 0) if value is None else value
-    if isinstance(item, schema.Poisson):
-        workload = beside(folder, item.workload)
-        # one id for `websearch` and `WebSearch`
-        values["workload"] = workload if is_path(workload) else load_workload(workload).name
-    elif isinstance(item, schema.Replay):
-        values["file"] = file_beside(folder, item.file)
+    kind = item.spec
+    values: dict[str, Any] = {"queue_class": item.of_field("queue_class")}
+    for name, one in given_fields(kind).items():
+        value = item.of_field(name)
+        if value is None:
+            value = duration_ns if name == "stop_ns" else 0
+        if one.role == "workload":
+            workload = beside(folder, value)
+            # one id for `websearch` and `WebSearch`
+            value = workload if is_path(workload) else load_workload(workload).name
+        elif one.role == "file":
+            value = file_beside(folder, value)
+        values[name] = value
     return kind(**values)
+
+
+def file_kinds(traffic: object) -> Iterator[str]:
+    """Yield the kinds of patterns, in a file's `traffic`, that are in files of their own."""
+    for item in traffic if isinstance(traffic, list) else ():
+        kind = item.get("kind") if isinstance(item, dict) else None
+        if isinstance(kind, str) and plugins.is_file(kind):
+            yield kind

@@ -8,11 +8,10 @@ from inventory.strictyaml import Loc, suggest
 from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.repeats import Adaptive, most_repeats
-from orchestration.core.errors import InputError
+from orchestration.core.pattern import REPEAT, Surroundings, of_repeat
 from orchestration.core.problems import Problem
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import REPEAT, Scalar, of_repeat
-from traffic.flow_file import host_numbers, read_flows
+from orchestration.core.trial import Scalar
 from tuners import registry
 
 
@@ -29,40 +28,14 @@ def repeats_of(whole: Fields, tuner: str = "") -> tuple[int, ...]:
     return tuple(sorted(repeat for repeat in listed if repeat <= count))
 
 
-def check_flows(
-    loc: Loc,
-    pattern: Fields,
-    whole: Fields,
-    testbed: Testbed | None,
-    folder: str,
-    told: set[str],
-) -> Iterator[Finding]:
-    """Yield the faults of a pattern's recorded flows: the first fault of each file.
+def surroundings(whole: Fields, testbed: Testbed | None, folder: str) -> Surroundings:
+    """Return what a campaign has around its patterns; its paths start at `folder`."""
 
-    `told` has the files whose faults were reported, and is extended: patterns share files.
-    """
-    if "file" not in pattern:
-        return
-    name = file_beside(folder, pattern["file"])
-    known: dict[str, None] = {}
-    faulty = False
-    for path in _files(name, repeats_of(whole)):
-        try:
-            flows = read_flows(path)
-            known |= dict.fromkeys(flows.klass.names)
-            if testbed is not None:
-                host_numbers(flows, testbed)
-        except InputError as error:
-            faulty = True
-            for item in error.problems if path not in told else ():
-                yield Finding.of((*loc, "file"), item)
-            told.add(path)
-    wanted = pattern.get("recorded_class")
-    if wanted and wanted not in known and not faulty:
-        remedy = f"{suggest(wanted, known)}it has {', '.join(known) or 'no flows at all'}"
-        yield Finding(
-            (*loc, "class"), f"{pattern['file']} has no flows of class {wanted!r}", remedy
-        )
+    def files(name: str) -> tuple[str, ...]:
+        path = file_beside(folder, name)
+        return tuple(dict.fromkeys(of_repeat(path, repeat) for repeat in repeats_of(whole)))
+
+    return Surroundings(testbed, whole.get("duration"), files, set())
 
 
 def check_tuner(
@@ -109,7 +82,3 @@ def check_parent(whole: Fields, labels: list[str]) -> Iterator[Finding]:
         first = min(item.repeat for item in parent.trials)
         what = f"no trial of the parent is within {whole['repeats']} repeats"
         yield Finding(("repeats",), what, f"use {first} or more")
-
-
-def _files(name: str, repeats: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(of_repeat(name, repeat) for repeat in repeats))

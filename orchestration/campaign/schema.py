@@ -7,20 +7,20 @@ references before a file comes here. Every field is described in docs/campaign.m
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
-from inventory.strictyaml import CongestionControlName, Duration, StrictModel, suggest
+from inventory.strictyaml import Duration, StrictModel, suggest
 from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
     SOME,
     FolderName,
-    Load,
     NotNegative,
     Positive,
     PositiveDuration,
-    PositiveSize,
     Sha256,
     Share,
     named,
@@ -28,20 +28,12 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
+from orchestration.campaign.patterns import Pattern, any_pattern, file_kinds
 from orchestration.campaign.repeats import Repeats
 from orchestration.campaign.streams import check_protocol
 from orchestration.core import plugins
 from orchestration.core.capabilities import GROUP, backends, capabilities
-from orchestration.core.trial import (
-    FORMER_BACKENDS,
-    STRATA,
-    Draw,
-    Scalar,
-)
-from traffic.drivers.programs import DRIVERS, known, option_units
-
-# ACC (SIGCOMM 2021), figure 7: messages of 1 KB to 10 MB.
-ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+from orchestration.core.trial import FORMER_BACKENDS, Scalar
 
 
 def check_backend(name: str) -> str:
@@ -64,150 +56,6 @@ def check_backend(name: str) -> str:
             f"use {usable}"
         )
     raise ValueError(f"unknown backend {name!r}: {suggest(name, accepted)}use {usable}")
-
-
-def _driver(name: str) -> str:
-    if not known(name):
-        raise ValueError(
-            f"unknown driver {name!r}: {suggest(name, DRIVERS)}use {', '.join(DRIVERS)}"
-        )
-    return name
-
-
-class Driver(StrictModel):
-    """What sends a pattern's flows. A program's options, its own, stand beside its name."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: Annotated[str, AfterValidator(_driver)] = Field(
-        description="the driver's name, like perftest"
-    )
-
-    @property
-    def options(self) -> dict[str, Scalar]:
-        """The options in base units. Raises ValueError for one that cannot be read."""
-        return {key: self.option(key) for key in self.model_extra or {}}
-
-    def option(self, key: str) -> Scalar:
-        """Return one option in its base unit. Raises ValueError if it cannot be read."""
-        # options of a user's class have the units that end their names
-        units = {} if plugins.is_file(self.name) else option_units(self.name)
-        return read_param(key, (self.model_extra or {})[key], units.get(key, ""))
-
-
-class Sent(StrictModel):
-    """What sends a pattern's flows, and their congestion control, by default that of the class."""
-
-    driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
-    congestion_control: CongestionControlName | None = None
-
-
-class Classed(Sent):
-    """A pattern in one of the testbed's traffic classes, by default the first."""
-
-    queue_class: str = Field(default="", alias="class")
-
-
-class Windowed(Classed):
-    """A pattern that lasts from `start` to `stop`, by default from 0 to the trial's duration."""
-
-    start: Duration = 0
-    stop: Duration | None = None
-
-
-class Poisson(Windowed):
-    """Poisson arrivals of flows whose sizes follow a workload."""
-
-    kind: Literal["poisson"]
-    workload: str = Field(description="flow sizes, like WebSearch")
-    load: Load = Field(description="share of the hosts' line rate, like 0.6")
-    draw: Draw = STRATA
-
-
-class Incast(Windowed):
-    """N hosts send to one at the same moment, again and again."""
-
-    kind: Literal["incast"]
-    fan_in: Positive = Field(description="how many hosts send to one, like 16")
-    size: PositiveSize = Field(description="bytes of each flow, like 64KB")
-    period: PositiveDuration = Field(description="time from one to the next, like 2ms")
-    receiver: str = ""
-
-
-class AllToAll(Windowed):
-    """Each host sends to every other host at the same moment, again and again."""
-
-    kind: Literal["all-to-all"]
-    size: PositiveSize = Field(description="bytes of each flow, like 64KB")
-    period: PositiveDuration = Field(description="time from one to the next, like 2ms")
-
-
-class MessageMix(Windowed):
-    """Poisson arrivals of messages, each of the sizes equally likely."""
-
-    kind: Literal["message-mix"]
-    load: Load = Field(description="share of the hosts' line rate, like 0.6")
-    sizes: Annotated[tuple[PositiveSize, ...], SOME] = ACC_MESSAGE_SIZES_BYTES
-    receiver: str = ""
-    draw: Draw = STRATA
-
-
-class SingleFlow(Classed):
-    """One flow between two hosts."""
-
-    kind: Literal["flow"]
-    src: str = Field(description="the sending host's name")
-    dst: str = Field(description="the receiving host's name")
-    size: PositiveSize = Field(description="bytes of each flow, like 64KB")
-    start: Duration = 0
-
-
-class Concurrent(Classed):
-    """Many flows at once, each of one size or for as long as the trial lasts."""
-
-    kind: Literal["concurrent"]
-    flows: Positive = Field(description="how many flows, like 512")
-    receiver: str = ""
-    senders: Positive | None = None
-    size: PositiveSize | None = None
-    start: Duration = 0
-    within: Duration = 0
-    spread: Duration = 0
-
-
-class Alternating(Windowed):
-    """Few hosts send to one, then many, then few again, in phases whose lengths are drawn."""
-
-    kind: Literal["alternating"]
-    receiver: str = Field(description="the receiving host's name")
-    few: Positive = Field(description="how many hosts send in one phase, like 2")
-    many: Positive = Field(description="how many hosts send in the next, like 12")
-    size: PositiveSize = Field(description="bytes of each message of few, like 500KB")
-    phase: PositiveDuration = Field(description="mean length of a phase, like 4ms")
-    load: Load = Field(description="of long messages, share of the receiver's rate, like 0.9")
-    spread: Duration = 0
-    short: PositiveSize = Field(description="bytes of each short message, like 5KB")
-    short_load: Load = Field(description="share of the receiver's rate, like 0.02")
-
-
-class Replay(Sent):
-    """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
-
-    `{repeat}` in the file's name is the number of the repeat.
-    """
-
-    kind: Literal["replay"]
-    file: str = Field(description="a CSV file of start_ns,src,dst,bytes,class, like flows.csv")
-    recorded_class: str = Field(default="", alias="class")
-    queue_class: str = ""
-    start: Duration = 0
-    stop: Duration | None = None
-
-
-AnyPattern = (
-    Poisson | Incast | AllToAll | MessageMix | SingleFlow | Concurrent | Alternating | Replay
-)
-Pattern = Annotated[AnyPattern, Field(discriminator="kind")]
 
 
 class Fault(StrictModel):
@@ -268,7 +116,10 @@ DECISION_LATENCY_NS = 50_000
 
 
 class CampaignFile(StrictModel):
-    """A campaign file with one level chosen for each factor."""
+    """A campaign file with one level chosen for each factor.
+
+    A file is read as `campaign_file`, whose patterns have the fields of their kinds.
+    """
 
     campaign: FolderName = Field(description="the name of its run folder")
     testbed: str = Field(description="its name, like graphcc, or its file's path")
@@ -304,3 +155,16 @@ class CampaignFile(StrictModel):
         if self.decision_latency is not None:
             return self.decision_latency
         return min(DECISION_LATENCY_NS, self.sample_period // 2)
+
+
+def campaign_file(data: Mapping[str, Any], folder: str) -> type[CampaignFile]:
+    """Return the schema of a file with this content, whose paths start at `folder`."""
+    return _with_patterns(tuple(sorted(set(file_kinds(data.get("traffic"))))), folder)
+
+
+@cache
+def _with_patterns(kinds: tuple[str, ...], folder: str) -> type[CampaignFile]:
+    pattern = any_pattern(kinds, folder)
+    described = Field(description=CampaignFile.model_fields["traffic"].description)
+    traffic: Any = Annotated[tuple[pattern, ...], SOME]  # type: ignore[valid-type]
+    return create_model("CampaignFile", __base__=CampaignFile, traffic=(traffic, described))

@@ -18,9 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from orchestration.core.files import whole_folder
+from orchestration.core.pattern import of_repeat
 from orchestration.core.provenance import versions
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import ACTIONS, CHECKPOINT, TrialSpec, of_repeat
+from orchestration.core.trial import ACTIONS, CHECKPOINT, TrialSpec
 from tuners.registry import checkpoint_of
 
 _EXECUTABLE = 0o700

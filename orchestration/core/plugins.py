@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from pkgutil import resolve_name
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
@@ -42,12 +43,25 @@ def short_name(reference: str) -> str:
     return reference.rpartition(":")[2] if is_file(reference) else reference
 
 
-@cache
-def offered(group: str) -> dict[str, Any]:
-    """Return the entry points of a group by name, not loaded."""
-    from importlib.metadata import entry_points
+# The entry points of a group, each `module:name` by its name.
+_OFFERED: dict[str, dict[str, str]] = {}
 
-    return {point.name: point for point in entry_points(group=group)}
+
+def offered(group: str) -> dict[str, str]:
+    """Return the entry points of a group, each `module:name` by its name, not loaded."""
+    if group not in _OFFERED:
+        from importlib.metadata import entry_points
+
+        know(group, {one.name: f"{one.module}:{one.attr}" for one in entry_points(group=group)})
+    return _OFFERED[group]
+
+
+def know(group: str, points: dict[str, str]) -> None:
+    """Take the entry points of a group from `offered` in another process, not looking for them.
+
+    That takes longer than a guest takes to boot.
+    """
+    _OFFERED[group] = points
 
 
 def load(reference: str, group: str) -> Any:
@@ -59,7 +73,7 @@ def load(reference: str, group: str) -> Any:
         what = f"no entry point of {group} is called {reference!r}"
         raise PluginError(what, "install its package")
     try:
-        return offered(group)[reference].load()
+        return resolve_name(offered(group)[reference])
     except Exception as error:
         what = f"{reference!r} of {group} cannot be loaded ({error})"
         raise PluginError(what, "correct its package") from error

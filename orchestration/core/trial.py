@@ -7,30 +7,24 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal
 
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.pattern import INDEPENDENT, REPEAT, PatternSpec, pattern_from_json
+from orchestration.core.pattern import Scalar as Scalar
 from orchestration.core.roce import RoceSpec
 
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
 CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 # The parameter of learned tuners that names their network.
 CHECKPOINT_PARAM = "checkpoint"
-# Placeholder for the number of the repeat in the names of recorded flows and actions.
-REPEAT = "{repeat}"
 # Names of backends in 0.1. They are accepted in campaign files and on the command line, and read in
 # run folders. Ids are still made from them, so that a trial keeps its id.
 FORMER_BACKENDS: dict[str, str] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
-Scalar = str | int | float | bool
 # What a trial's time is; "" for that of its backend. Emulated trials alone can be in real time.
 ClockName = Literal["", "real"]
 REAL: ClockName = "real"
-# How patterns that offer a load draw the number and the sizes of their flows (traffic/arrivals.py).
-# Files of 0.1 have no such field: `INDEPENDENT`.
-Draw = Literal["strata", "independent"]
-STRATA: Draw = "strata"
-INDEPENDENT: Draw = "independent"
 
 
 @dataclass(frozen=True)
@@ -39,168 +33,6 @@ class TunerSpec:
 
     name: str
     params: dict[str, Scalar] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DriverSpec:
-    """The driver of a pattern's flows: sockets or a program, with (name, value) options."""
-
-    name: str = "sockets"
-    options: tuple[tuple[str, Scalar], ...] = ()
-
-
-SOCKETS = DriverSpec()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pattern:
-    """What every pattern says of its flows.
-
-    `queue_class` names one of the testbed's traffic classes. "" is the first of them, or the only
-    queue of a port if there are none. A `driver` other than sockets runs on racks only.
-    `congestion_control` is "" for that of the class, or else the hosts'.
-    """
-
-    queue_class: str = ""
-    driver: DriverSpec = SOCKETS
-    congestion_control: str = ""
-
-
-@dataclass(frozen=True)
-class PoissonSpec(_Pattern):
-    """Poisson arrivals of sizes from `workload` at `load` (0..1 of the hosts' line rate)."""
-
-    workload: str
-    load: float
-    start_ns: int
-    stop_ns: int
-    draw: Draw = INDEPENDENT
-    kind: ClassVar = "poisson"
-
-
-@dataclass(frozen=True)
-class IncastSpec(_Pattern):
-    """Every `period_ns`, `fan_in` hosts send `size_bytes` each to one receiver, together.
-
-    `receiver` is a host's name, or "" for a new seeded choice at each period.
-    """
-
-    fan_in: int
-    size_bytes: int
-    period_ns: int
-    start_ns: int
-    stop_ns: int
-    receiver: str = ""
-    kind: ClassVar = "incast"
-
-
-@dataclass(frozen=True)
-class AllToAllSpec(_Pattern):
-    """Every `period_ns` each host sends `size_bytes` to every other host."""
-
-    size_bytes: int
-    period_ns: int
-    start_ns: int
-    stop_ns: int
-    kind: ClassVar = "all-to-all"
-
-
-@dataclass(frozen=True)
-class MessageMixSpec(_Pattern):
-    """Poisson arrivals of messages whose sizes are drawn with equal probability (ACC, fig. 7).
-
-    With `receiver`, a host's name, all others send to it, and `load` is a share of its line rate.
-    """
-
-    sizes_bytes: tuple[int, ...]
-    load: float
-    start_ns: int
-    stop_ns: int
-    receiver: str = ""
-    draw: Draw = INDEPENDENT
-    kind: ClassVar = "message-mix"
-
-
-@dataclass(frozen=True)
-class SingleFlowSpec(_Pattern):
-    """One flow between two named hosts."""
-
-    src: str
-    dst: str
-    size_bytes: int
-    start_ns: int
-    kind: ClassVar = "flow"
-
-
-@dataclass(frozen=True)
-class ConcurrentSpec(_Pattern):
-    """`flows` flows together: from many hosts to `receiver`, or without one from all hosts to all.
-
-    They start together, at a time drawn from `within_ns` after `start_ns`, and each at most
-    `spread_ns` later. Each sends `size_bytes`, or with 0 for as long as the trial lasts. To a
-    receiver, `senders` hosts send, drawn by the trial's seed; 0 is all others.
-    """
-
-    flows: int
-    size_bytes: int
-    start_ns: int
-    receiver: str = ""
-    senders: int = 0
-    within_ns: int = 0
-    spread_ns: int = 0
-    kind: ClassVar = "concurrent"
-
-
-@dataclass(frozen=True)
-class AlternatingSpec(_Pattern):
-    """`few` hosts send to `receiver`, then `many`, then few again: phases of drawn lengths.
-
-    A phase lasts `phase_ns` on average, half of it at least and half as much again at most. The
-    trial's seed draws who begins, lengths and senders. In either phase long messages offer `load`
-    of the receiver's rate: few hosts send `size_bytes` each, together, again and again; many send
-    one message each that lasts the phase, and begin within `spread_ns`. Once all have begun, short
-    messages of `short_bytes` come from any host, which offer `short_load` more.
-    """
-
-    receiver: str
-    few: int
-    many: int
-    size_bytes: int
-    phase_ns: int
-    load: float
-    spread_ns: int
-    short_bytes: int
-    short_load: float
-    start_ns: int
-    stop_ns: int
-    kind: ClassVar = "alternating"
-
-
-@dataclass(frozen=True)
-class ReplaySpec(_Pattern):
-    """The flows of a CSV file that start within the window, at their recorded times.
-
-    If the name `file` contains `REPEAT`, each repeat has its own recording. With `recorded_class`,
-    only flows of that class (column `class`) are replayed.
-    """
-
-    file: str
-    start_ns: int
-    stop_ns: int
-    recorded_class: str = ""
-    kind: ClassVar = "replay"
-
-
-PatternSpec = (
-    PoissonSpec
-    | IncastSpec
-    | AllToAllSpec
-    | MessageMixSpec
-    | SingleFlowSpec
-    | ConcurrentSpec
-    | AlternatingSpec
-    | ReplaySpec
-)
 
 
 @dataclass(frozen=True)
@@ -347,7 +179,7 @@ class TrialSpec:
         values = dict(data)
         values["backend"] = FORMER_BACKENDS.get(data["backend"], data["backend"])
         values["tuner"] = TunerSpec(**data["tuner"])
-        values["traffic"] = tuple(_pattern(item) for item in data["traffic"])
+        values["traffic"] = tuple(pattern_from_json(item) for item in data["traffic"])
         values["faults"] = tuple(
             FaultSpec(**{**item, "links": tuple(item["links"])}) for item in data["faults"]
         )
@@ -391,8 +223,6 @@ def checkpoint_in(trial: TrialSpec) -> str:
     return next(named, "")
 
 
-# The patterns by their kinds.
-PATTERNS: dict[str, type[PatternSpec]] = {cls.kind: cls for cls in get_args(PatternSpec)}
 # Fields of a trial that files of 0.1 have not.
 _NEW_IN_TRIALS = (
     *("parent", "fabric", "flow_sample_period_ns", "load_balancing", "clock", "scale"),
@@ -410,17 +240,9 @@ def _leave_out(data: dict[str, Any], spec: object, names: Iterable[str]) -> None
 def drawn_independently(trial: TrialSpec) -> TrialSpec:
     """Return the trial as 0.1 would have had it, whose loads had no strata."""
     traffic = tuple(
-        dataclasses.replace(spec, draw=INDEPENDENT)
-        if isinstance(spec, PoissonSpec | MessageMixSpec)
-        else spec
-        for spec in trial.traffic
+        spec.having(draw=INDEPENDENT) if hasattr(spec, "draw") else spec for spec in trial.traffic
     )
     return dataclasses.replace(trial, traffic=traffic)
-
-
-def of_repeat(name: str, repeat: int) -> str:
-    """Return the name of a repeat's file: `flows-3.csv` for `flows-{repeat}.csv`."""
-    return name.replace(REPEAT, str(repeat))
 
 
 def _host(data: dict[str, Any]) -> HostSpec:
@@ -433,13 +255,3 @@ def _host(data: dict[str, Any]) -> HostSpec:
         }
         values["roce"] = RoceSpec(**{**roce, **pairs})
     return HostSpec(**values)
-
-
-def _pattern(data: dict[str, Any]) -> PatternSpec:
-    values = dict(data)
-    if "sizes_bytes" in values:
-        values["sizes_bytes"] = tuple(values["sizes_bytes"])
-    if "driver" in values:
-        options = tuple((name, value) for name, value in values["driver"]["options"])
-        values["driver"] = DriverSpec(values["driver"]["name"], options)
-    return PATTERNS[values.pop("kind")](**values)

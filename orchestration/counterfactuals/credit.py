@@ -54,7 +54,7 @@ from orchestration.counterfactuals.ranking import (
 )
 from orchestration.replay.build import Replay
 from orchestration.results.reader import TrialResult
-from tuners.learning.rewarded import Rewarded
+from tuners.learning.experience import Rewarded
 from tuners.registry import create
 
 # A queue is at work if it sends this share of its port's rate: below, nothing there waits, and the

@@ -4,7 +4,6 @@ They need the extra `learn`: `pip install 'closloop[learn]'`.
 """
 
 from orchestration.environment.core import Settings
-from orchestration.environment.parallel import FabricParallelEnv
-from orchestration.environment.single import FabricEnv
+from orchestration.environment.parallel import FabricEnv, FabricParallelEnv
 
 __all__ = ["FabricEnv", "FabricParallelEnv", "Settings"]

@@ -58,12 +58,12 @@ class _Commands(Mapping[str, Any]):
 
         It is "" for one that cannot be found or read: calling it says why.
         """
-        point = offered(self.group)[name]
+        module, _, function = offered(self.group)[name].partition(":")
         with suppress(ImportError, SyntaxError):
-            spec = find_spec(point.module)
+            spec = find_spec(module)
             get_source = getattr(spec and spec.loader, "get_source", lambda _: "")
-            for node in ast.parse(get_source(point.module) or "").body:
-                if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+            for node in ast.parse(get_source(module) or "").body:
+                if isinstance(node, ast.FunctionDef) and node.name == function:
                     return ast.get_docstring(node) or ""
         return ""
 

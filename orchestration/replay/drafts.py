@@ -15,18 +15,10 @@ from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.files import sha256_of
 from orchestration.core.load_balancing import ECMP
+from orchestration.core.pattern import REPEAT, SOCKETS, PatternSpec, of_repeat
 from orchestration.core.problems import of_value
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import (
-    CLOSLOOP,
-    LINUX,
-    REPEAT,
-    SOCKETS,
-    HostSpec,
-    PatternSpec,
-    TrialSpec,
-    of_repeat,
-)
+from orchestration.core.trial import CLOSLOOP, LINUX, HostSpec, TrialSpec
 from orchestration.replay.campaign_file import (
     ReplayCampaign,
     TunerEntry,
@@ -56,7 +48,7 @@ from orchestration.replay.substitutions import (
     settle,
     transport,
 )
-from traffic import flow_file
+from traffic.patterns.replay import COLUMNS, read_flows
 from traffic.schedule import class_names
 from tuners.registry import RECORDED
 
@@ -131,7 +123,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         for repeat in group.repeats:
             schedule = shared_schedule(group, repeat)
-            columns = {column: schedule[column] for column in flow_file.COLUMNS}
+            columns = {column: schedule[column] for column in COLUMNS}
             write_csv(folder / of_repeat(flows, repeat), columns)
         kept = tuple(with_checkpoint(entry, folder) for entry in others)
         recorded = list(_recorded(request, group, folder, testbed, [e.label for e in others]))
@@ -299,7 +291,7 @@ def _of_flows(request: ReplayRequest, others: tuple[TunerEntry, ...]) -> Draft:
             problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
     raise_any(problems)
     check_choices(request)
-    flows = flow_file.read_flows(str(request.run))
+    flows = read_flows(str(request.run))
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
     backend = backend_of(request, _DEFAULT_BACKEND)

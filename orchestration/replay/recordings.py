@@ -23,9 +23,10 @@ from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError, Problem, gather
 from orchestration.core.files import sha256_of
 from orchestration.core.knobs import ECN, KNOBS, Knob
+from orchestration.core.pattern import of_repeat
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import TrialSpec, of_repeat
+from orchestration.core.trial import TrialSpec
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from orchestration.results.writer import TRIAL_FILE

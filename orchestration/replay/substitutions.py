@@ -17,6 +17,7 @@ from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.congestion import PROGRAM, all_controls, roce_controls
 from orchestration.core.errors import InputError, check_known
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.core.pattern import SOCKETS, DriverSpec, PatternSpec
 from orchestration.core.provenance import (
     CONGESTION_CONTROL,
     HPCC_FORMAT,
@@ -26,16 +27,7 @@ from orchestration.core.provenance import (
 )
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import (
-    CLOSLOOP,
-    LINUX,
-    SOCKETS,
-    DriverSpec,
-    FabricSpec,
-    HostSpec,
-    PatternSpec,
-    TrialSpec,
-)
+from orchestration.core.trial import CLOSLOOP, LINUX, FabricSpec, HostSpec, TrialSpec
 from orchestration.replay.request import ReplayRequest
 from orchestration.results.reader import TrialResult
 

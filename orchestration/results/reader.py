@@ -18,14 +18,17 @@ import numpy as np
 
 from inventory.testbed_json import testbed_from_json
 from orchestration.core.errors import InputError, Problem, reason_of
+from orchestration.core.plugins import PluginError
+from orchestration.core.problems import of_value
 from orchestration.core.records import Samples
 from orchestration.core.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, target_names
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import ConcurrentSpec, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.results.looks import LOOKS_FILE
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
+from traffic.patterns.concurrent import ConcurrentSpec
 
 _PLURAL: dict[Scope, str] = {
     "queue": "queues",
@@ -115,6 +118,8 @@ def read_trial(folder: Path) -> TrialResult:
             versions=dict(data["versions"]),
             facts=dict(data["facts"]),
         )
+    except PluginError as error:
+        raise InputError([of_value(error, str(path))]) from error
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, f"is not the trial.json of a closloop trial: {error!r}") from error
 

@@ -34,7 +34,6 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_size
 from orchestration.run.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
-from traffic.expected import expected
 from traffic.schedule import within
 
 # A queue's sample in the tables takes at most about 9 bytes, and the rest of a trial little.
@@ -73,7 +72,7 @@ def check_memory(testbed: Testbed, jobs: int, trials: Iterable[TrialSpec]) -> No
 def needed_bytes(trial: TrialSpec, testbed: Testbed) -> int:
     """Return what a trial's flows and readings take in memory at least, until its duration ends."""
     try:
-        flows = sum(expected(within(spec, trial, testbed), testbed).flows for spec in trial.traffic)
+        flows = sum(within(spec, trial, testbed).expected(testbed).flows for spec in trial.traffic)
     except (ValueError, KeyError, OSError):
         return 0  # the trial itself says what is wrong
     readings = trial.duration_ns // trial.sample_period_ns * len(testbed.queues)

@@ -19,8 +19,9 @@ from orchestration.campaign.expand import Campaign, expand, trial_seed
 from orchestration.core.capabilities import capabilities
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.errors import InputError, check_known
+from orchestration.core.pattern import REPEAT
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import REPEAT, ReplaySpec, Scalar, TrialSpec, TunerSpec
+from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.search.halving import Ask, Effort, Figures
 from orchestration.search.space import (
@@ -218,9 +219,7 @@ class SearchRequest:
                 "search on a twin of the rack: --on emulated",
             )
         moving = any(
-            isinstance(flows, ReplaySpec) and REPEAT in flows.file
-            for one in own
-            for flows in one.traffic
+            REPEAT in path for one in own for flows in one.traffic for path in flows.named("file")
         )
         if first.parent is not None or moving:
             raise InputError.single(

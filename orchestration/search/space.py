@@ -22,7 +22,7 @@ from orchestration.core.units import format_duration, format_size
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tuners.ecn.static import REFERENCE_RATE_BPS
 from tuners.flowlet.settings import LONGEST_NS, SHORTEST_NS
-from tuners.learning.exact import exp, log
+from tuners.learning.networks import exp, log
 
 Setting = tuple[tuple[str, Scalar], ...]
 

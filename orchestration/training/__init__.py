@@ -6,13 +6,13 @@ VERBS = (
     Verb(
         "train",
         "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was.",
-        "orchestration.training.verb_train:train",
+        "orchestration.training.verbs:train",
         TUNERS,
     ),
     Verb(
         "distill",
         "Distil RL-CC's network into boosted trees, which a NIC computes.",
-        "orchestration.training.verb_distill:distill",
+        "orchestration.training.verbs:distill",
         TUNERS,
     ),
 )

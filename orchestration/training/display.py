@@ -12,10 +12,8 @@ from orchestration.render.numbers import clock_text, percents
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from orchestration.render.table import Table
     from orchestration.training.files import Round
-    from orchestration.training.held_out import Gain
-    from orchestration.training.outcome import Result, Verdict
+    from orchestration.training.outcome import Gain, Result, Verdict
 
 
 class Display:
@@ -83,9 +81,10 @@ class Display:
         return f"  {clock_text(left_s)} left"
 
 
-def results_table(results: dict[str, Result], verdict: Verdict) -> Table:
-    """Return the results of all training seeds, and what they are together."""
+def show_results(results: dict[str, Result], verdict: Verdict) -> None:
+    """Print the results of all training seeds, and what they are together."""
     from orchestration.render.table import Row, table
+    from orchestration.render.terminal import show
 
     statics = ", ".join(dict.fromkeys(one.best_static for one in results.values()))
     rows: list[list[str] | Row] = [
@@ -101,12 +100,14 @@ def results_table(results: dict[str, Result], verdict: Verdict) -> Table:
     ]
     both = (_gain(verdict.over_placebo), _gain(verdict.over_static))
     rows.append(Row([f"all {verdict.seeds}", "", "", *both, ""], section=True))
-    return table(
-        ("network",),
-        ("decisions", "kept at", "placebo", f"static {statics}", "min"),
-        rows,
-        "held-out slowdown: how much lower than that of",
-        f"95% intervals over seeds. {verdict.in_words()}.",
+    show(
+        table(
+            ("network",),
+            ("decisions", "kept at", "placebo", f"static {statics}", "min"),
+            rows,
+            "held-out slowdown: how much lower than that of",
+            f"95% intervals over seeds. {verdict.in_words()}.",
+        )
     )
 
 

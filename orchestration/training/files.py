@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from orchestration.core.errors import InputError
 from orchestration.core.files import whole_file
 from orchestration.core.outputs import check_outputs
+from orchestration.core.plugins import short_name
 from orchestration.core.provenance import versions
 from orchestration.render.csv import write_rows
+from orchestration.training.outcome import COLUMNS as EVALUATED
+from orchestration.training.outcome import Selection
 from orchestration.training.request import Episodes, TrainRequest, digest
-from orchestration.training.selection import COLUMNS as EVALUATED
-from orchestration.training.selection import Selection
 
 _ABOUT = "training.json"
 # What is read of another training, and what is made anew here.
@@ -139,7 +140,7 @@ def card(
     import torch
 
     return {
-        "tuner": request.tuner,
+        "tuner": short_name(request.tuner),
         "architecture": dict(architecture),
         "switches": list(episodes.testbed.switches) if request.per_switch else [],
         "request": {**request.to_json(), "scenario": Path(request.scenario).name},

@@ -1,7 +1,8 @@
-"""Judges networks on the held-out trials, and says by the rule when that is due."""
+"""The held-out trials: networks are judged on them, and the rule says when that is due."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -11,16 +12,110 @@ from pathlib import Path
 
 import numpy as np
 
+from inventory.files import load_testbed
+from inventory.routing import ideal_times_ns
+from orchestration.campaign.expand import load_campaign, trial_seed
+from orchestration.core.condition import TUNER, factors_of
+from orchestration.core.errors import InputError
 from orchestration.core.files import write_whole
 from orchestration.core.provenance import versions
-from orchestration.core.records import Floats
-from orchestration.core.trial import TunerSpec
+from orchestration.core.records import DONE, LASTING, Floats, Schedule, TrialRecord
+from orchestration.core.topology import Testbed
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Job
-from orchestration.training.episodes import Players, Trace
+from orchestration.training.episodes import Players, Trace, episode_job
 from orchestration.training.files import Round
-from orchestration.training.held_out import Gain, HeldOut
-from orchestration.training.outcome import Result
-from orchestration.training.selection import Evaluation, Selection
+from orchestration.training.outcome import Evaluation, Gain, Result, Selection
+from orchestration.training.protocol import Rule
+from orchestration.training.request import TrainRequest
+
+_FIGURE = "log_slowdown"
+# The seed of the stream `held-out`. The same for all trainings, which are compared.
+_SEED = 1
+
+
+def figure_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
+    """Return the logarithm of a trial's mean slowdown, an array of shape (1,)."""
+    trial, flows = job.trial, record.flows
+    ideal_ns = ideal_times_ns(job.testbed, schedule, trial)
+    ended = flows.status == DONE
+    until_ns = np.where(ended, flows.end_ns, trial.duration_ns + trial.drain_ns)
+    slowdown = np.maximum((until_ns - schedule.start_ns) / ideal_ns, 1.0)
+    counted = flows.status != LASTING
+    if not counted.any():
+        raise InputError.single(
+            trial.campaign, f"condition {factors_of(trial.cell)} has no flows", "make it longer"
+        )
+    return {_FIGURE: np.log(slowdown[counted].mean()).reshape(1)}
+
+
+Play = Callable[[list[Job]], list[Trace] | None]
+
+
+class HeldOut:
+    """The cells of a held-out scenario at the seeds of the held-out stream."""
+
+    def __init__(self, request: TrainRequest, rule: Rule) -> None:
+        """Read the scenario that the rule of a request names. Raises InputError."""
+        campaign = load_campaign(rule.held_out, backend=request.backend or None)
+        first = [trial for trial in campaign.trials if trial.repeat == 1]
+        self.request, self.rule = request, rule
+        cells = {json.dumps(factors_of(trial.cell)): trial for trial in first}
+        order = [json.dumps(factors_of(cell)) for cell in campaign.cells]
+        self._cells = [cells[key] for key in dict.fromkeys(order)]
+        self.conditions = [" ".join(map(str, factors_of(c.cell).values())) for c in self._cells]
+        self.statics: dict[str, TunerSpec] = {
+            str(cell[TUNER]): next(t.tuner for t in first if t.cell[TUNER] == cell[TUNER])
+            for cell in campaign.cells
+        }
+        testbeds = {trial.testbed for trial in first}
+        if len(testbeds) > 1:
+            raise InputError.single(
+                rule.held_out, f"has {len(testbeds)} testbeds", "make the testbed no factor"
+            )
+        self.source = campaign.source
+        self.backend = first[0].backend
+        self.testbed: Testbed = load_testbed(testbeds.pop())
+
+    @property
+    def choosing(self) -> range:
+        """The numbers of the seeds that choose."""
+        return range(1, self.rule.choosing_seeds + 1)
+
+    @property
+    def judging(self) -> range:
+        """The numbers of the seeds that judge what was chosen."""
+        return range(self.choosing.stop, self.choosing.stop + self.rule.judging_seeds)
+
+    def network(self, checkpoint: Path) -> TunerSpec:
+        """Return the tuner that acts greedily by a network."""
+        return TunerSpec(
+            self.request.tuner,
+            {**self.request.params, "checkpoint": str(checkpoint.absolute())},
+        )
+
+    def trials(self, tuner: TunerSpec, seeds: range) -> list[TrialSpec]:
+        """Return the trials of a tuner, seed by seed, in the order of the conditions."""
+        return [
+            dataclasses.replace(
+                cell, tuner=tuner, repeat=number, seed=trial_seed(_SEED, number, "held-out")
+            )
+            for number in seeds
+            for cell in self._cells
+        ]
+
+    def figures(self, tuner: TunerSpec, seeds: range, work: Path, play: Play) -> Floats | None:
+        """Play a tuner and return its log figures (seeds, conditions); None if interrupted."""
+        jobs = [
+            episode_job(trial, self.testbed, work / f"h{number}")
+            for number, trial in enumerate(self.trials(tuner, seeds))
+        ]
+        traces = play(jobs)
+        if traces is None:
+            return None
+        values = np.array([float(trace[_FIGURE][0]) for trace in traces])
+        return values.reshape(len(seeds), len(self._cells))
+
 
 FILE = "references.json"
 _PLACEBO = "placebo"

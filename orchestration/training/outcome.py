@@ -1,19 +1,50 @@
-"""What a training by the protocol came to: of one seed, and of all seeds of a network."""
+"""What a training by the protocol came to: which network is kept, of one seed, and of all seeds."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.core.files import write_whole
-from orchestration.training.held_out import Gain
+from orchestration.core.records import Floats
+from tuners.learning.networks import Arrays
 
 FILE = "result.json"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A relative gain with its 95 % interval over seeds; the bounds are NaN for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @staticmethod
+    def of(ours: Floats, theirs: Floats) -> Gain:
+        """Return the gain of log figures (seeds, conditions) over those of another tuner.
+
+        Seeds are the observations: the mean over conditions of each, with Student's t.
+        """
+        return Gain.over((ours - theirs).mean(axis=1))
+
+    @staticmethod
+    def over(differences: Sequence[float] | Floats) -> Gain:
+        """Return the gain from differences of log figures, one per observation."""
+        found: Estimate = t_interval(differences)
+        # less is better, so the bounds change places
+        mean, low, high = (float(-np.expm1(v)) for v in (found.mean, found.high, found.low))
+        return Gain(mean, low, high, found.n)
 
 
 @dataclass(frozen=True)
@@ -126,3 +157,79 @@ def _plain(value: Any) -> Any:
 
 def _numbers(data: dict[str, Any]) -> dict[str, Any]:
     return {key: math.nan if value is None else value for key, value in data.items()}
+
+
+_BEST = "best."
+_ROWS = "evaluations"
+# A figure must be this much lower to be better: the log of a slowdown that differs by 0.01 %.
+_LEAST = 1e-4
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation on the held-out scenario.
+
+    `log_slowdown` is the mean over conditions and seeds of the logarithm of a trial's mean
+    slowdown. The gains are relative: 0.1 is a slowdown that is 10 % lower in the geometric mean,
+    than the placebo's, or than that of the best static setting there.
+    """
+
+    decisions: int
+    episodes: int
+    log_slowdown: float
+    over_placebo: float
+    over_static: float
+
+
+COLUMNS = ("decisions", "episodes", "log_slowdown", "over_placebo", "over_static")
+
+
+class Selection:
+    """The evaluations so far, and the parameters of the best of them."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self.evaluations: list[Evaluation] = []
+        self.kept: Arrays = {}
+
+    @property
+    def best(self) -> Evaluation | None:
+        """The evaluation of the network that is kept; None before the first."""
+        place = self._place()
+        return None if place < 0 else self.evaluations[place]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last `patience` evaluations were no better than the best before them."""
+        return len(self.evaluations) - 1 - self._place() >= self._patience
+
+    def add(self, evaluation: Evaluation, parameters: Mapping[str, NDArray[Any]]) -> bool:
+        """Add an evaluation of a network; return whether the network is the best so far."""
+        before = self.best
+        self.evaluations.append(evaluation)
+        better = self.best is not before
+        if better:
+            self.kept = {name: values.copy() for name, values in parameters.items()}
+        return better
+
+    def _place(self) -> int:
+        best, place = math.inf, -1
+        for number, one in enumerate(self.evaluations):
+            if one.log_slowdown < best - _LEAST:
+                best, place = one.log_slowdown, number
+        return place
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything that is needed to go on."""
+        rows = [[float(getattr(one, name)) for name in COLUMNS] for one in self.evaluations]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(COLUMNS))
+        return {_ROWS: table, **{_BEST + name: values for name, values in self.kept.items()}}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned; other entries are ignored."""
+        self.evaluations = [
+            Evaluation(int(row[0]), int(row[1]), *map(float, row[2:])) for row in state[_ROWS]
+        ]
+        self.kept = {
+            name[len(_BEST) :]: values for name, values in state.items() if name.startswith(_BEST)
+        }

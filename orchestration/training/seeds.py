@@ -24,8 +24,7 @@ from orchestration.run.executors import THIS_MACHINE, Place
 from orchestration.run.worker import die_with
 from orchestration.training.episodes import Players
 from orchestration.training.files import Round, check_folder
-from orchestration.training.held_out import HeldOut, figure_of
-from orchestration.training.judge import FILE, Judge
+from orchestration.training.judge import FILE, HeldOut, Judge, figure_of
 from orchestration.training.outcome import Result, read_result
 from orchestration.training.request import Episodes, TrainRequest
 from orchestration.training.train import train

@@ -25,13 +25,16 @@ from orchestration.run.executors import THIS_MACHINE, Place
 from orchestration.run.worker import Job
 from orchestration.training.episodes import Players, Trace, episode_job
 from orchestration.training.files import Folder, Round, card, check_folder
-from orchestration.training.held_out import HeldOut, figure_of
-from orchestration.training.judge import FILE, Judge
-from orchestration.training.learners import make_learner, with_exploration
+from orchestration.training.judge import FILE, HeldOut, Judge, figure_of
 from orchestration.training.outcome import FILE as RESULT
-from orchestration.training.outcome import write_result
-from orchestration.training.request import Episodes, TrainRequest, with_tuner
-from orchestration.training.selection import Selection
+from orchestration.training.outcome import Selection, write_result
+from orchestration.training.request import (
+    Episodes,
+    TrainRequest,
+    make_learner,
+    with_exploration,
+    with_tuner,
+)
 from tuners.learning import checkpoint as files
 from tuners.learning.learner import Learner, NotANumberError
 from tuners.learning.networks import finite
@@ -161,10 +164,10 @@ class _Training:
         if request.rule is not None:
             readings = request.rule.decisions / len(testbed.queues)
             decay = request.rule.explore_decay * readings
-            settings = with_exploration(request.tuner, settings, decay)
+            settings = with_exploration(request.of_learner, settings, decay)
 
         def made(parameters: Any) -> Learner:
-            return make_learner(request.tuner, request.seed, testbed, settings, parameters)
+            return make_learner(request.of_learner, request.seed, testbed, settings, parameters)
 
         learner = made(parent.arrays if parent else None)
         if request.per_switch:

@@ -51,6 +51,11 @@ def test_a_guest_loads_only_what_a_trial_needs():
     modules = [f"orchestration.backends.emulated.{name}" for name in needed]
     code = (
         f"import sys, {', '.join(modules)}, orchestration.session, tuners.registry\n"
+        "from traffic.patterns.poisson import PoissonSpec\n"  # a trial's, as its job has it
+        "from orchestration.core import trial\n"
+        "from tuners import registry\n"
+        "registry.know({'secn1': 'tuners.ecn.static:Secn1'})\n"
+        "registry.create(trial.TunerSpec('secn1'))\n"
         "print(*sys.modules)"
     )
     done = subprocess.run(
@@ -58,6 +63,6 @@ def test_a_guest_loads_only_what_a_trial_needs():
     )
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
-    needless = ("collectors.bpf", "orchestration.kernel", "traffic.patterns")
+    needless = ("collectors.bpf", "orchestration.kernel", "traffic.workloads", "importlib.metadata")
     assert not [name for name in loaded if name.startswith(needless)]
     assert not {"importlib.metadata", "subprocess", *HEAVY} & set(loaded) - {"numpy"}

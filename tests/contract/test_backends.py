@@ -13,14 +13,11 @@ from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, UNFINISHED
-from orchestration.core.trial import (
-    IncastSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run import wiring
 from tests.trials import trial_spec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import StaticEcn

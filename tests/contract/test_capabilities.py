@@ -18,17 +18,11 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, LASTING, MISSING, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import BY_KEY, DERIVED, targets
-from orchestration.core.trial import (
-    ConcurrentSpec,
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.concurrent import ConcurrentSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

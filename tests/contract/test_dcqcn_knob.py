@@ -9,17 +9,12 @@ from orchestration.core.knobs import DCQCN, ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import (
-    FabricSpec,
-    HostSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FabricSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from orchestration.run import wiring
 from tests.testbeds import single_switch
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

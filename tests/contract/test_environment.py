@@ -10,9 +10,9 @@ from gymnasium.utils.env_checker import check_env
 from pettingzoo.test import parallel_api_test
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
-from orchestration.core.trial import IncastSpec
 from orchestration.environment import FabricEnv, FabricParallelEnv
 from tests.trials import trial_spec
+from traffic.patterns.incast import IncastSpec
 
 MS = 1_000_000
 TRIAL = trial_spec(

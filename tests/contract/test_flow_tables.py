@@ -7,8 +7,10 @@ from inventory.files import load_testbed
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.signals import FLOW_TABLE
-from orchestration.core.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1

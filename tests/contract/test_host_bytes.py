@@ -6,16 +6,9 @@ from inventory.files import load_testbed
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import (
-    CLOSLOOP,
-    LINUX,
-    TCP,
-    HostSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, LINUX, TCP, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

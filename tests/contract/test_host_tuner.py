@@ -9,8 +9,9 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.codec import flattened
 from orchestration.core.ports import TrialRun
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 from tuners import registry
 from tuners.base import BaseTuner

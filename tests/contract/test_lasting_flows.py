@@ -10,14 +10,9 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, LASTING
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.signals import names
-from orchestration.core.trial import (
-    CLOSLOOP,
-    ConcurrentSpec,
-    HostSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.concurrent import ConcurrentSpec
 from traffic.schedule import make_schedule
 
 US, MS = 1_000, 1_000_000

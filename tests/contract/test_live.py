@@ -7,8 +7,9 @@ from collectors.snapshot import SNAPSHOT_FILE, decode_snapshot
 from inventory.files import load_testbed
 from orchestration.core.ports import TrialRun
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import FabricSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

@@ -13,16 +13,10 @@ from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import (
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    PoissonSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
 from tests.testbeds import leaf_spine
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

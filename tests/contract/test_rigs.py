@@ -12,8 +12,9 @@ from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.records import DONE, Program
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.session import Observers
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

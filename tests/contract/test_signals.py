@@ -10,9 +10,10 @@ from orchestration.core.errors import InputError
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Setup
-from orchestration.core.trial import CLOSLOOP, LINUX, IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import CLOSLOOP, LINUX, TrialSpec, TunerSpec
 from orchestration.run import wiring
 from orchestration.run.checked import checked
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

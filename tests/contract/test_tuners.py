@@ -6,9 +6,9 @@ from inventory.files import load_testbed
 from orchestration.core.topology import Device, LinkSpec, Testbed
 from tuners import registry
 from tuners.contract import check_tuner
-from tuners.flowlet.drlet import DrletLearner
-from tuners.flowlet.drlet_local import DrletLocalLearner
 from tuners.learning import checkpoint
+from tuners.training.drlet import DrletLearner
+from tuners.training.drlet_local import DrletLocalLearner
 
 # What a tuner needs that has no default; one entry a parameterised tuner.
 PARAMS = {

@@ -16,10 +16,12 @@ from orchestration.bench.outcome import Run, bench_trial
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import ConcurrentSpec, FabricSpec, HostSpec, IncastSpec, TunerSpec
+from orchestration.core.trial import FabricSpec, HostSpec, TunerSpec
 from orchestration.results.reader import LOAD_FACT
 from orchestration.results.writer import write_trial
 from tests.testbeds import single_switch
+from traffic.patterns.concurrent import ConcurrentSpec
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

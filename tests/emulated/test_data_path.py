@@ -16,18 +16,11 @@ from orchestration.core.parts import SwitchSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
-from orchestration.core.trial import (
-    TCP,
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import single_switch
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1

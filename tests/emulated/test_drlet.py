@@ -6,14 +6,15 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.ports import TrialRun
-from orchestration.core.trial import CLOSLOOP, PoissonSpec, TunerSpec
+from orchestration.core.trial import CLOSLOOP, TunerSpec
 from orchestration.run import wiring
 from tests.trials import trial_spec
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
-from tuners.flowlet.drlet import DrletLearner
-from tuners.flowlet.drlet_local import DrletLocalLearner
 from tuners.flowlet.settings import timeout_of
 from tuners.learning import checkpoint
+from tuners.training.drlet import DrletLearner
+from tuners.training.drlet_local import DrletLocalLearner
 
 MS = 1_000_000
 TESTBED = load_testbed("drlet-k4")

@@ -6,16 +6,10 @@ import pytest
 from orchestration.bench.outcome import run_trial
 from orchestration.bench.red import last_hop_bytes, round_trips, threshold_change
 from orchestration.core.records import DONE
-from orchestration.core.trial import (
-    CLOSLOOP,
-    LINUX,
-    FabricSpec,
-    FaultSpec,
-    IncastSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, LINUX, FabricSpec, FaultSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 
 MS = 1_000_000
 SECN1 = TunerSpec("secn1")

@@ -16,14 +16,14 @@ from orchestration.core.trial import (
     CLOSLOOP,
     LINUX,
     TCP,
-    AllToAllSpec,
     FabricSpec,
     HostSpec,
-    PoissonSpec,
-    SingleFlowSpec,
     TrialSpec,
     TunerSpec,
 )
+from traffic.patterns.all_to_all import AllToAllSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import Secn1

@@ -3,8 +3,9 @@
 import pytest
 
 from orchestration.bench.outcome import run_trial
-from orchestration.core.trial import SingleFlowSpec, TunerSpec
+from orchestration.core.trial import TunerSpec
 from tests.testbeds import leaf_spine
+from traffic.patterns.single_flow import SingleFlowSpec
 
 PERIOD_NS = 20_000
 FABRIC = leaf_spine("thousand-ports", 20, 10, 30, "25Gbps", "100Gbps", buffer="1MB")

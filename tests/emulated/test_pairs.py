@@ -8,9 +8,10 @@ import numpy as np
 from inventory.files import load_testbed
 from orchestration.core.ports import TrialRun
 from orchestration.core.signals import PAIRS, targets
-from orchestration.core.trial import CLOSLOOP, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import CLOSLOOP, TrialSpec, TunerSpec
 from orchestration.run import wiring
 from tests.trials import Watching
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

@@ -17,8 +17,9 @@ from orchestration.bench.red import run_probe
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import FabricSpec, HostSpec, PoissonSpec
+from orchestration.core.trial import FabricSpec, HostSpec
 from tests.emulated.paths_by_the_book import Flowlets, Line, Packet, Switch, splitmix
+from traffic.patterns.poisson import PoissonSpec
 
 MS = 1_000_000
 TCP, ROCE = HostSpec(), HostSpec("dcqcn", roce=RoceSpec())

@@ -16,8 +16,9 @@ from orchestration.bench.red import run_probe
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
+from orchestration.core.trial import TCP, FabricSpec, FaultSpec, HostSpec
 from tests.testbeds import leaf_spine, single_switch
+from traffic.patterns.single_flow import SingleFlowSpec
 
 MS = 1_000_000
 OURS = FabricSpec("closloop")

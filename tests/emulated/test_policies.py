@@ -13,11 +13,12 @@ from orchestration.bench.repeatable import differing_values
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import FabricSpec, HostSpec, SingleFlowSpec
+from orchestration.core.trial import FabricSpec, HostSpec
 from orchestration.datapath import __file__ as data_path
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import single_switch
+from traffic.patterns.single_flow import SingleFlowSpec
 
 MS = 1_000_000
 GOODPUT = 1024 / (1024 + 58 + 24)

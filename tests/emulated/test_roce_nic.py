@@ -15,16 +15,12 @@ from orchestration.bench.red import run_probe
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE, MISSING
 from orchestration.core.roce import BDP_WINDOW, RoceSpec
-from orchestration.core.trial import (
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-)
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from tests.testbeds import single_switch
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 
 MS = 1_000_000
 ECT0, CE = 2, 3

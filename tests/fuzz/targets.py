@@ -25,7 +25,7 @@ from orchestration.exchange.csv_flows import import_csv
 from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.omnetpp_import import import_omnetpp
-from traffic.flow_file import read_flows
+from traffic.patterns.replay import read_flows
 from traffic.workloads import load_workload
 
 TESTS = Path(__file__).parents[1]

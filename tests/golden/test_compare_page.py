@@ -19,8 +19,9 @@ from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.core.ports import TrialRun
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.results.writer import write_trial
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
 EXPECTED = Path(__file__).parent / "compare" / "page.txt"

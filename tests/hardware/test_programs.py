@@ -13,12 +13,14 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.core.errors import InputError
+from orchestration.core.pattern import DriverSpec
 from orchestration.core.records import FlowRecords
 from orchestration.core.status import DONE, FAILED, UNFINISHED
 from orchestration.core.topology import TrafficClass
-from orchestration.core.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.device.client import AgentClient, Fleet
 from orchestration.device.errors import DeviceError
+from traffic.drivers.connections import Gid
 from traffic.drivers.programs import Flow, Launch, Outcome, driver
 from traffic.drivers.rack_programs import (
     SERVICES,
@@ -30,7 +32,7 @@ from traffic.drivers.rack_programs import (
     remarks,
     with_outcomes,
 )
-from traffic.drivers.rack_rdma import Gid
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ssh

@@ -8,9 +8,9 @@ import pytest
 from inventory.files import load_testbed
 from tuners import registry
 from tuners.ecn import acc, graphcc
-from tuners.ecn.acc import AccLearner
-from tuners.ecn.graphcc import GraphccLearner
 from tuners.learning import checkpoint
+from tuners.training.acc import AccLearner
+from tuners.training.graphcc import GraphccLearner
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,24 @@ from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.core.records import Observation
 from orchestration.core.signals import PAIRS, targets
 from tuners import registry
-from tuners.flowlet import ddpg
-from tuners.flowlet.best_static import BEST_NS, LOADS, best_static_ns
-from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, load_aware
-from tuners.flowlet.drlet import Drlet, DrletLearner
-from tuners.flowlet.drlet_local import DrletLocal, DrletLocalLearner
+from tuners.flowlet import learned as ddpg
+from tuners.flowlet.drlet import Drlet
+from tuners.flowlet.drlet_local import DrletLocal
 from tuners.flowlet.drw import Drw
-from tuners.flowlet.reward import balance_reward, reordering_reward, reward
-from tuners.flowlet.settings import LONGEST_NS, SHORTEST_NS, action_of, timeout_of
+from tuners.flowlet.learned import balance_reward, load_aware, reordering_reward, reward
+from tuners.flowlet.settings import (
+    BEST_NS,
+    LOADS,
+    LONGEST_NS,
+    SHORTEST_NS,
+    action_of,
+    best_static_ns,
+    timeout_of,
+)
 from tuners.learning import checkpoint
+from tuners.training.ddpg import DdpgLearner, DdpgSettings, ddpg_target
+from tuners.training.drlet import DrletLearner
+from tuners.training.drlet_local import DrletLocalLearner
 
 MS = 1_000_000
 K4 = load_testbed("drlet-k4")
@@ -56,7 +65,7 @@ def test_target_of_the_critic_by_hand():
         "critic.0.weight": torch.tensor([[3.0], [10.0]]),
         "critic.0.bias": torch.zeros(1, 1),
     }
-    y = ddpg.ddpg_target(parameters, torch.tensor([1.0]), torch.tensor([[0.5]]), discount=0.5)
+    y = ddpg_target(parameters, torch.tensor([1.0]), torch.tensor([[0.5]]), discount=0.5)
     assert float(y) == pytest.approx(1.0 + 0.5 * (1.5 + 10 * np.tanh(1.0)))
 
 

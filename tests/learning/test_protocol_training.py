@@ -14,10 +14,9 @@ from orchestration.core.errors import InputError
 from orchestration.core.trial import TunerSpec
 from orchestration.run import wiring
 from orchestration.training import judge as judging
-from orchestration.training.learners import with_exploration
 from orchestration.training.outcome import read_result
 from orchestration.training.protocol import Rule
-from orchestration.training.request import TrainRequest
+from orchestration.training.request import TrainRequest, with_exploration
 from orchestration.training.seeds import Listener, train_seeds
 from orchestration.training.train import train
 from tuners.learning.checkpoint import load

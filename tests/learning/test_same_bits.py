@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestration.bench.repeatable import OTHER_CPUS
-from tuners.learning import exact
+from tuners.learning import networks as exact
 from tuners.learning.networks import Weight, mlp, mlp_by_group, product, ready
 
 DECIDE = """
@@ -68,7 +68,7 @@ import hashlib
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration.training.learners import make_learner
+from orchestration.training.request import make_learner
 
 testbed = load_testbed("rlcc-7")
 count = len(testbed.queues)

@@ -10,10 +10,12 @@ from orchestration.core.knobs import ECN
 from orchestration.core.records import Observation
 from orchestration.core.trial import TunerSpec
 from tuners import registry
-from tuners.ecn.acc import Acc, AccLearner
+from tuners.ecn.acc import Acc
 from tuners.ecn.features import RATE, FeatureWindow
-from tuners.ecn.pet import Pet, PetLearner
+from tuners.ecn.pet import Pet
 from tuners.learning import checkpoint
+from tuners.training.acc import AccLearner
+from tuners.training.pet import PetLearner
 
 
 def reading(testbed, number: int, qlen_bytes, tx_share=0.5) -> Observation:

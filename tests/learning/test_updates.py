@@ -6,10 +6,8 @@ import torch
 
 from inventory.files import load_testbed
 from tuners.ecn import graphcc, pet
-from tuners.ecn.acc import AccLearner, AccSettings
-from tuners.ecn.features import size_feature
+from tuners.ecn.features import pet_reward, queue_score, queue_utilisation_reward, size_feature
 from tuners.ecn.graphcc import HIDDEN, PARTS, Graph, graph, q_values
-from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
 from tuners.ecn.templates import acc_templates, graphcc_templates
 from tuners.learning.networks import mlp
 from tuners.learning.q_learning import (
@@ -19,6 +17,8 @@ from tuners.learning.q_learning import (
     held_returns,
     multi_step_returns,
 )
+from tuners.training import pet as learner_of_pet
+from tuners.training.acc import AccLearner, AccSettings
 
 
 def test_double_q_target_chooses_by_one_network_and_values_by_the_other():
@@ -49,18 +49,18 @@ def test_advantages_by_hand():
     reward = np.array([[1.0], [0.0], [2.0]])
     value = np.array([[2.0], [4.0], [6.0], [0.0]])
     every = np.ones((3, 1), dtype=bool)
-    got = pet.advantages(reward, value, every, discount=0.5, gae_lambda=0.2)
+    got = learner_of_pet.advantages(reward, value, every, discount=0.5, gae_lambda=0.2)
     # A_2 = -4; A_1 = -1 + 0.1*-4 = -1.4; A_0 = 1 + 0.1*-1.4 = 0.86
     np.testing.assert_allclose(got[:, 0], [0.86, -1.4, -4.0])
     # the action of 0 goes on at 1: delta_0 = (1 + 0.5*0) + 0.25*6 - 2 = 0.5
     lasting = np.array([[True], [False], [True]])
-    got = pet.advantages(reward, value, lasting, discount=0.5, gae_lambda=0.2)
+    got = learner_of_pet.advantages(reward, value, lasting, discount=0.5, gae_lambda=0.2)
     # A_0 = 0.5 + 0.25*0.2*-4
     np.testing.assert_allclose(got[:, 0], [0.3, 0.0, -4.0])
 
 
 def test_rewards_to_go_end_with_the_value_of_the_last_state():
-    got = pet.rewards_to_go(np.array([[1.0], [2.0]]), np.array([8.0]), discount=0.5)
+    got = learner_of_pet.rewards_to_go(np.array([[1.0], [2.0]]), np.array([8.0]), discount=0.5)
     np.testing.assert_allclose(got[:, 0], [1 + 0.5 * (2 + 0.5 * 8), 2 + 0.5 * 8])
 
 
@@ -75,7 +75,7 @@ def test_rewards_to_go_end_with_the_value_of_the_last_state():
     ],
 )
 def test_clipped_loss(ratio, advantage, objective):
-    loss = pet.clipped_loss(torch.tensor([ratio]), torch.tensor([advantage]), clip=0.2)
+    loss = learner_of_pet.clipped_loss(torch.tensor([ratio]), torch.tensor([advantage]), clip=0.2)
     assert float(loss) == pytest.approx(-objective)
 
 
@@ -85,9 +85,9 @@ def test_exploration_ends_and_stays():
 
 
 def test_exploration_of_equation_13():
-    settings = pet.PetSettings()
-    assert pet.exploration(settings, 50) == 0.2
-    assert pet.exploration(settings, 100) == pytest.approx(0.99**2 * 0.2)
+    settings = learner_of_pet.PetSettings()
+    assert learner_of_pet.exploration(settings, 50) == 0.2
+    assert learner_of_pet.exploration(settings, 100) == pytest.approx(0.99**2 * 0.2)
 
 
 def line() -> Graph:
@@ -202,7 +202,7 @@ def test_drawn_actions_have_the_probability_that_is_said():
 def test_an_update_knows_the_probability_of_what_was_drawn():
     """Before the first step of an update the ratio of equation 11 is 1, exploring or not."""
     testbed = load_testbed("rlcc-7")
-    learner = pet.PetLearner(1, testbed)
+    learner = learner_of_pet.PetLearner(1, testbed)
     count, rng = len(testbed.queues), np.random.default_rng(1)
     x = rng.random((1, count, 25)).astype(np.float32)
     logits = mlp(learner.parameters(), "actor", x)[0]
@@ -221,7 +221,7 @@ def test_an_update_knows_the_probability_of_what_was_drawn():
         "target": torch.zeros(1, count),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pet, "clipped_loss", keep)
+        patch.setattr(learner_of_pet, "clipped_loss", keep)
         learner._minibatch(rows, 0.2)
     np.testing.assert_allclose(seen["ratio"], 1.0, rtol=1e-4)
 
@@ -324,7 +324,7 @@ def test_values_are_of_what_an_action_earns_beyond_the_mean():
 def test_graphcc_starts_with_values_that_depend_on_the_state():
     fabric = graph(load_testbed("rlcc-7"))
     rows = np.random.default_rng(1).random((64, len(fabric.neighbours), 10)).astype(np.float32)
-    values = q_values(graphcc._fresh(1), rows, fabric, fabric.present[..., None])
+    values = q_values(graphcc.fresh(1), rows, fabric, fabric.present[..., None])
     # with all modules' outputs made small, not only the values, it was 0.0001
     assert 0.005 < values.std(axis=0).mean() < 0.5
 

@@ -10,9 +10,10 @@ from orchestration.bench.outcome import SECN1, bench_trial, run_trial
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec
 from orchestration.session import Observers
 from tests.testbeds import leaf_spine, single_switch
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3

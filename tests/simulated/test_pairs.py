@@ -12,21 +12,15 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.signals import PAIRS, targets
-from orchestration.core.trial import (
-    CLOSLOOP,
-    LINUX,
-    TCP,
-    HostSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, LINUX, TCP, HostSpec, TunerSpec
 from orchestration.run import wiring
 from tests.trials import Watching, trial_spec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
-from tuners.flowlet.drlet import DrletLearner
 from tuners.flowlet.settings import timeout_of
 from tuners.learning import checkpoint
+from tuners.training.drlet import DrletLearner
 
 pytestmark = pytest.mark.ns3
 

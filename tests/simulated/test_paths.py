@@ -11,18 +11,10 @@ from orchestration.core.load_balancing import ECMP, ROUTES, LoadBalancingSpec, m
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
-from orchestration.core.trial import (
-    CLOSLOOP,
-    LINUX,
-    TCP,
-    FaultSpec,
-    HostSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
 from tests.testbeds import leaf_spine
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from orchestration.backends.simulated.program import require_program
-from orchestration.training.rlcc.evaluate import judged
-from orchestration.training.rlcc.rollout import library, play
+from orchestration.training.rlcc.rollout import judged, library, play
 from orchestration.training.rlcc.scenarios import Scenario
 from orchestration.training.rlcc.scenarios import testbed as one_switch
 from tuners.learning import checkpoint
 from tuners.nic import fixed_point
-from tuners.nic.networks import MLP, first_weights, windows
-from tuners.nic.observation import ONE, delta
+from tuners.nic.networks import MLP, ONE, delta, first_weights, windows
 from tuners.nic.sources import network_source, weights_bytes
 
 pytestmark = pytest.mark.ns3

@@ -15,21 +15,15 @@ from orchestration.core.errors import InputError, TrialError
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import DECISIONS, HEADER_BYTES, RoceSpec
-from orchestration.core.trial import (
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from orchestration.results.reader import LOAD_FACT
 from orchestration.run import wiring
 from tests.testbeds import single_switch
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3

@@ -15,16 +15,11 @@ from orchestration.core.codec import flattened, record_tables
 from orchestration.core.errors import TrialError
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
-from orchestration.core.trial import (
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.run import wiring
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ns3

@@ -28,8 +28,9 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.topology import Device, LinkSpec, Testbed
-from orchestration.core.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.results.writer import write_trial
+from traffic.patterns.poisson import PoissonSpec
 
 STEP_NS, PERIOD_NS, DRAIN_NS = 10_000, 100_000, 20_000_000
 HEADER_BYTES = 66

@@ -17,12 +17,15 @@ from orchestration.campaign.bounds import read_bounds
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.trial import AlternatingSpec, IncastSpec, MessageMixSpec, PoissonSpec
+from orchestration.core.pattern import PatternSpec, Streams
 from orchestration.run import executors as room
 from orchestration.run.executors import THIS_MACHINE
-from traffic import patterns
-from traffic.expected import expected
-from traffic.patterns import Streams, make_flows
+from traffic.patterns import incast
+from traffic.patterns.alternating import AlternatingSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.message_mix import MessageMixSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.schedule import make_flows
 
 FILE = """
 campaign: test
@@ -146,8 +149,8 @@ def test_the_largest_levels_are_found_among_many(tmp_path: Path) -> None:
     file = written(tmp_path, POISSON.replace("0.6", "$load"), factors, duration="$duration")
     load = 0.149 * sum(map(load_testbed("graphcc").host_rate_bps, load_testbed("graphcc").hosts))
     spec = PoissonSpec("WebSearch", 0.149, 0, 30_000_000)
-    assert expected(spec, load_testbed("graphcc")).size_bytes == pytest.approx(load / 8 * 0.03)
-    assert read_bounds(file).flows == round(expected(spec, load_testbed("graphcc")).flows)
+    assert spec.expected(load_testbed("graphcc")).size_bytes == pytest.approx(load / 8 * 0.03)
+    assert read_bounds(file).flows == round(spec.expected(load_testbed("graphcc")).flows)
 
 
 def test_wrong_files_are_refused_with_their_lines(tmp_path: Path) -> None:
@@ -166,10 +169,10 @@ def test_wrong_files_are_refused_with_their_lines(tmp_path: Path) -> None:
     ],
     ids=lambda spec: spec.kind,
 )
-def test_what_is_expected_is_what_is_drawn(spec: patterns.PatternSpec) -> None:
+def test_what_is_expected_is_what_is_drawn(spec: PatternSpec) -> None:
     testbed = load_testbed("graphcc")
     flows = make_flows(spec, testbed, Streams.spawn(1, 0))
-    found = expected(spec, testbed)
+    found = spec.expected(testbed)
     assert len(flows.start_ns) == pytest.approx(found.flows, rel=0.03, abs=1)
     assert flows.size_bytes.sum() == pytest.approx(found.size_bytes, rel=0.1)
 
@@ -177,7 +180,7 @@ def test_what_is_expected_is_what_is_drawn(spec: patterns.PatternSpec) -> None:
 def test_incasts_are_drawn_in_parts_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     spec, testbed = IncastSpec(5, 1_000, 100, 0, 100_000), load_testbed("graphcc")
     whole = make_flows(spec, testbed, Streams.spawn(1, 0))
-    monkeypatch.setattr(patterns, "_DRAWS_AT_ONCE", 240)
+    monkeypatch.setattr(incast, "_DRAWS_AT_ONCE", 240)
     parts = make_flows(spec, testbed, Streams.spawn(1, 0))
     for name in ("start_ns", "src", "dst", "size_bytes"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))

@@ -5,7 +5,8 @@ import pytest
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError
-from orchestration.core.trial import ConcurrentSpec, TrialSpec
+from orchestration.core.trial import TrialSpec
+from traffic.patterns.concurrent import ConcurrentSpec
 
 CAMPAIGN = """
 campaign: own

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from pydantic import BaseModel
@@ -12,23 +11,27 @@ from pydantic import BaseModel
 from inventory.strictyaml import field_names
 from orchestration.campaign import schema
 from orchestration.campaign.expand import load_campaign
+from orchestration.campaign.patterns import pattern_model
 from orchestration.campaign.plan import make_plan
 from orchestration.campaign.repeats import Adaptive
+from orchestration.core import plugins
 from orchestration.core.capabilities import backends
 from orchestration.core.congestion import all_controls
+from orchestration.core.pattern import GROUP
 from tuners import registry
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
 QUICKSTART = ROOT / "examples" / "quickstart.yml"
 
+PATTERNS = {kind: pattern_model(kind, "") for kind in plugins.offered(GROUP)}
 MODELS: tuple[type[BaseModel], ...] = (
     schema.CampaignFile,
     schema.Tuner,
     schema.Host,
     schema.Fault,
     Adaptive,
-    *get_args(schema.AnyPattern),
+    *PATTERNS.values(),
 )
 
 
@@ -60,7 +63,7 @@ def test_required_fields_are_called_required(field: str) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *(get_args(model.model_fields["kind"].annotation)[0] for model in MODELS[5:]),
+        *PATTERNS,
         *all_controls(),
         *(backend.name for backend in backends()),
         *registry.names(),

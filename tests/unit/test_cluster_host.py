@@ -12,8 +12,9 @@ from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.cluster.host import Host, difference
 from orchestration.cluster.orders import Duty, Order, described
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Failed, Finished, Progressed, work
+from traffic.patterns.incast import IncastSpec
 
 TUNER = """\
 import os

@@ -20,10 +20,11 @@ from orchestration.analysis.stamp import stamp
 from orchestration.cli.compare import compare
 from orchestration.core.errors import InputError
 from orchestration.core.records import MISSING, Samples
-from orchestration.core.trial import HostSpec, SingleFlowSpec, TunerSpec
+from orchestration.core.trial import HostSpec, TunerSpec
 from orchestration.render.terminal import lines
 from orchestration.results.stamp import Reason, Stamp
 from orchestration.results.writer import write_trial
+from traffic.patterns.single_flow import SingleFlowSpec
 
 
 def write(folder, case, **changes):

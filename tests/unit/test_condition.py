@@ -13,16 +13,12 @@ from orchestration.core.condition import (
     settings,
     tuner_called,
 )
-from orchestration.core.trial import (
-    ACTIONS,
-    HostSpec,
-    IncastSpec,
-    ReplaySpec,
-    TunerSpec,
-)
-from orchestration.environment.source import EpisodeSource
+from orchestration.core.trial import ACTIONS, HostSpec, TunerSpec
+from orchestration.environment.episode import EpisodeSource
 from orchestration.exchange.source import read_source
 from tests.trials import trial_spec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.replay import ReplaySpec
 
 SPEC = trial_spec(
     campaign="first",

@@ -7,14 +7,11 @@ from orchestration.analysis.load import Ends, measure_delivered
 from orchestration.core.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import (
-    ConcurrentSpec,
-    FabricSpec,
-    HostSpec,
-    IncastSpec,
-)
+from orchestration.core.trial import FabricSpec, HostSpec
 from tests.testbeds import star
 from tests.trials import trial_spec
+from traffic.patterns.concurrent import ConcurrentSpec
+from traffic.patterns.incast import IncastSpec
 
 MS = 10**6
 STAR = star(*[10] * 3)

@@ -244,5 +244,5 @@ def test_a_figure_printed_by_a_failed_client_is_not_taken():
 
 def test_drivers_are_found_by_name():
     assert driver("perftest").needs({"verb": "read", "test": "latency"}) == ("ib_read_lat",)
-    with pytest.raises(ValueError, match="there are sockets, perftest, iperf3, fio, scapy"):
+    with pytest.raises(ValueError, match="there are sockets, fio, iperf3, perftest, scapy"):
         driver("netperf")

@@ -17,10 +17,12 @@ from pettingzoo.test import parallel_seed_test
 
 from orchestration.campaign.expand import trial_seed
 from orchestration.core.errors import InputError, TrialError
-from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec
+from orchestration.core.trial import HostSpec
 from orchestration.environment import FabricEnv, FabricParallelEnv, Settings
-from orchestration.environment.source import EpisodeSource
+from orchestration.environment.episode import EpisodeSource
 from tests.trials import trial_spec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
 from tuners.ecn.features import PORT_FEATURES
 from tuners.ecn.templates import product
 

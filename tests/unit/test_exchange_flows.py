@@ -9,7 +9,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError
 from orchestration.exchange.replay_file import kind_of, read_hosts, read_records, write_replay
-from traffic.flow_file import read_flows
+from traffic.patterns.replay import read_flows
 
 MS = 1_000_000
 BASE_NS = 1_700_000_000 * 10**9

@@ -216,7 +216,7 @@ def test_a_trial_as_csv_keeps_all_of_its_flows(trial, place):
 
 
 def test_the_exported_schedule_is_a_replays_file(trial, place):
-    from traffic.flow_file import read_flows
+    from traffic.patterns.replay import read_flows
 
     (item,) = read_source(trial)
     export_csv(item, place / "csv")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from orchestration.bench.fan_in import KNOWN, Arm, Headroom, scenario, settings_of
-from traffic.alternating import phases
-from traffic.patterns import Streams
+from orchestration.core.pattern import Streams
+from traffic.patterns.alternating import phases
 from tuners.ecn.pet import HEADS, thresholds
 from tuners.ecn.templates import acc_templates, graphcc_templates
 

@@ -9,17 +9,13 @@ from hypothesis import strategies as st
 
 from orchestration.core.csv_columns import write_csv
 from orchestration.core.errors import InputError
-from orchestration.core.trial import (
-    AllToAllSpec,
-    IncastSpec,
-    PoissonSpec,
-    ReplaySpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import TrialSpec, TunerSpec
 from tests.testbeds import star
-from traffic.flow_file import HEADER, host_numbers, read_flows
+from traffic.patterns.all_to_all import AllToAllSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.replay import HEADER, ReplaySpec, host_numbers, read_flows
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 MS = 10**6

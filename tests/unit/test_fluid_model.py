@@ -15,15 +15,10 @@ from orchestration.core.errors import TrialError
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, UNFINISHED
 from orchestration.core.topology import Device, LinkSpec, Testbed
-from orchestration.core.trial import (
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

@@ -17,11 +17,12 @@ from orchestration.backends.hardware.linux_switch import LinuxSwitch, MarkedSwit
 from orchestration.backends.hardware.settings import check_controls, programmed
 from orchestration.backends.hardware.switches import make_switch
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.core.trial import HostSpec, SingleFlowSpec
+from orchestration.core.trial import HostSpec
 from orchestration.provision.desired import desired_state
 from orchestration.virtual_rack import control
 from orchestration.virtual_rack import layout as layouts
 from orchestration.virtual_rack.layout import make_layout
+from traffic.patterns.single_flow import SingleFlowSpec
 
 SEVEN = load_testbed("rlcc-7")
 

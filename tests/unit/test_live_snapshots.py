@@ -20,7 +20,8 @@ from orchestration.core.files import write_whole
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Applied, HostReading, Observation
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
 PERIOD_NS = 100_000

@@ -16,19 +16,17 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
+from orchestration.core.pattern import STRATA
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
-from orchestration.core.trial import (
-    STRATA,
-    ConcurrentSpec,
-    IncastSpec,
-    PoissonSpec,
-)
 from orchestration.results.reader import LOAD_FACT, read_trial, written_shares
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
 from tests.trials import trial_spec
 from traffic.delivery import arriving_bytes, offered_bytes, payload_rates_bps
+from traffic.patterns.concurrent import ConcurrentSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 MS = 10**6

@@ -10,7 +10,8 @@ from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Setup
-from orchestration.core.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 

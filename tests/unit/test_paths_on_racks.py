@@ -31,9 +31,10 @@ from orchestration.backends.hardware.switch_programs import Balancing, check_pat
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of
-from orchestration.core.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import HostSpec, TrialSpec, TunerSpec
 from orchestration.device.client import Fleet
 from orchestration.device.errors import DeviceError
+from traffic.patterns.single_flow import SingleFlowSpec
 
 NAMES = {5: "eth2", 7: "eth10", 6: "eth3"}
 DOWN, DEAD, CLONED = 0x10, 0x01, 0x200

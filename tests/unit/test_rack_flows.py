@@ -12,10 +12,10 @@ from inventory.rack import Access, Rack
 from orchestration.agent.main import OperationError
 from orchestration.agent.senders.driver_process import operations
 from orchestration.bench.outcome import bench_trial
-from orchestration.core.trial import SingleFlowSpec
 from orchestration.device.client import answered, gather
 from orchestration.device.errors import DeviceError, DeviceGone
 from traffic.drivers.rack import RackFlows
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 

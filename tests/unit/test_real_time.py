@@ -27,7 +27,7 @@ from orchestration.cli.run import at_scale
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.records import Samples
 from orchestration.core.trial import LINUX, FaultSpec, HostSpec, TrialSpec
-from orchestration.environment.source import EpisodeSource
+from orchestration.environment.episode import EpisodeSource
 from orchestration.run.launcher import default_jobs
 
 SEVEN = load_testbed("rlcc-7")

@@ -12,8 +12,9 @@ from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.core.errors import InputError
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.parts import TrafficClass
+from orchestration.core.pattern import DriverSpec
 from orchestration.core.roce import RoceSpec
-from orchestration.core.trial import CLOSLOOP, DriverSpec, HostSpec
+from orchestration.core.trial import CLOSLOOP, HostSpec
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.replay.build import build_replays

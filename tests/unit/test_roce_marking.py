@@ -7,11 +7,13 @@ from inventory.rack import Access, Rack
 from orchestration.backends.hardware import marking
 from orchestration.backends.hardware.linux_switch import LinuxSwitch
 from orchestration.core.errors import NotReadyError
+from orchestration.core.pattern import DriverSpec
 from orchestration.core.status import DONE, FAILED
-from orchestration.core.trial import DriverSpec, IncastSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.device.client import Clock
 from traffic.drivers.perftest import Perftest
 from traffic.drivers.programs import Outcome
+from traffic.patterns.incast import IncastSpec
 
 CHAIN = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled")
 TESTBED = load_testbed("rlcc-7")

@@ -13,8 +13,8 @@ from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.trial import TunerSpec
 from tuners import registry
 from tuners.ecn import acc, graphcc, pet
-from tuners.ecn.dcqcn import WithDcqcn
 from tuners.ecn.placebo import RandomEcn
+from tuners.ecn.static import WithDcqcn
 from tuners.ecn.templates import acc_templates, graphcc_templates
 
 PERIOD_NS = 100_000

@@ -35,14 +35,9 @@ from orchestration.core.records import (
     Observation,
     Samples,
 )
-from orchestration.core.trial import (
-    FaultSpec,
-    HostSpec,
-    IncastSpec,
-    PoissonSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 GRAPHCC = load_testbed("graphcc")

@@ -14,7 +14,9 @@ from orchestration.backends.simulated.job import (
 )
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.topology import Device, LinkSpec, Testbed
-from orchestration.core.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import HostSpec, TrialSpec, TunerSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000

@@ -10,14 +10,8 @@ from orchestration.analysis.starvation import check_starvation, measure_shares
 from orchestration.core.records import DONE, LASTING, Samples, Schedule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.core.trial import (
-    ConcurrentSpec,
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
+from traffic.patterns.concurrent import ConcurrentSpec
 
 MS = 10**6
 GBPS = 10**9

@@ -29,13 +29,14 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.signals import names, recorded, targets
-from orchestration.core.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.results.reader import finished_trials, read_trial
 from orchestration.results.stamp import Stamp
 from orchestration.results.writer import write_trial
 from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
 from orchestration.telemetry.sender import Sender
 from tests.testbeds import single_switch
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 _SPEC = importlib.util.spec_from_file_location(

@@ -17,6 +17,7 @@ from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.job import ifindex
 from orchestration.core.errors import NotReadyError
 from orchestration.core.knobs import ECN
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.records import (
     ChangeRecords,
     FlowRecords,
@@ -24,14 +25,14 @@ from orchestration.core.records import (
     TrialRecord,
 )
 from orchestration.core.topology import TrafficClass
-from orchestration.core.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import HostSpec, TrialSpec, TunerSpec
 from orchestration.results.reader import read_trial
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import read_table
 from orchestration.results.writer import write_trial
 from orchestration.run import wiring
 from traffic.drivers.connections import services
-from traffic.patterns import check_pattern
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000
@@ -127,9 +128,9 @@ def test_the_schedule_names_classes_and_stays_pattern_by_pattern():
 
 def test_a_class_that_the_testbed_has_not_is_refused():
     wrong = dataclasses.replace(TRAFFIC[0], queue_class="udp")
-    assert "its classes are rdma, tcp" in check_pattern(wrong, TESTBED)
-    assert "it has none" in check_pattern(TRAFFIC[0], load_testbed("rlcc-7"))
-    assert check_pattern(TRAFFIC[0], TESTBED) == ""
+    assert "its classes are rdma, tcp" in wrong.wrong(TESTBED)
+    assert "it has none" in PatternSpec.wrong(TRAFFIC[0], load_testbed("rlcc-7"))
+    assert PatternSpec.wrong(TRAFFIC[0], TESTBED) == ""
 
 
 def test_the_fake_backend_refuses_classes():

@@ -9,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestration.core.errors import InputError
-from orchestration.core.trial import (
-    AllToAllSpec,
-    IncastSpec,
-    MessageMixSpec,
-    PoissonSpec,
-    SingleFlowSpec,
-    TunerSpec,
-)
+from orchestration.core.trial import TunerSpec
 from tests.testbeds import star
 from tests.trials import trial_spec
+from traffic.patterns.all_to_all import AllToAllSpec
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.message_mix import MessageMixSpec
+from traffic.patterns.poisson import PoissonSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 MS = 10**6

@@ -8,18 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.core.trial import (
-    INDEPENDENT,
-    STRATA,
-    IncastSpec,
-    MessageMixSpec,
-    PoissonSpec,
-    TrialSpec,
-    TunerSpec,
-)
+from orchestration.core.pattern import INDEPENDENT, STRATA
+from orchestration.core.trial import TrialSpec, TunerSpec
 from tests.testbeds import star
 from tests.trials import trial_spec
 from traffic.arrivals import cut_at, strata
+from traffic.patterns.incast import IncastSpec
+from traffic.patterns.message_mix import MessageMixSpec
+from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 from traffic.workloads import load_workload
 

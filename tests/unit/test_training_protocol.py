@@ -14,11 +14,18 @@ from orchestration.campaign.streams import PROTOCOL
 from orchestration.cli.main import app
 from orchestration.core.records import DONE, LASTING, UNFINISHED, FlowRecords, Schedule
 from orchestration.core.trial import TunerSpec
-from orchestration.training.held_out import Gain, HeldOut, figure_of
-from orchestration.training.outcome import Result, read_result, verdict, write_result
+from orchestration.training.judge import HeldOut, figure_of
+from orchestration.training.outcome import (
+    Evaluation,
+    Gain,
+    Result,
+    Selection,
+    read_result,
+    verdict,
+    write_result,
+)
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest, find_scenario
-from orchestration.training.selection import Evaluation, Selection
 from tuners.registry import check
 
 TRAININGS = [(tuner, item.transport) for item in load_protocol().trainings for tuner in item.tuners]

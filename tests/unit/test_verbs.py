@@ -1,5 +1,7 @@
 """Verbs of packages: found by entry points, ours and a user's; a broken package stops nobody."""
 
+from functools import partial
+
 import pytest
 
 from orchestration.cli import verbs
@@ -9,21 +11,18 @@ from orchestration.core.verb import RESULTS, Verb
 MINE = Verb("mine", "Say what is mine.", "my_package.verbs:mine", "Mine")
 
 
-class Point:
-    """An entry point of a package that may not load."""
-
-    def __init__(self, load):
-        self.load = load
-
-
 @pytest.fixture
 def package(monkeypatch):
     """Add a package's entry point; return all verbs."""
-    before = plugins.offered(verbs.GROUP)
+    before, resolve = plugins.offered(verbs.GROUP), plugins.resolve_name
 
     def add(load):
-        there = {**before, "mine": Point(load)}
+        there = {**before, "mine": "mine:VERBS"}
         monkeypatch.setattr(plugins, "offered", lambda group: there)
+        found = {"mine:VERBS": load}
+        monkeypatch.setattr(
+            plugins, "resolve_name", lambda one: found.get(one, partial(resolve, one))()
+        )
         return verbs.verbs.__wrapped__()
 
     return add

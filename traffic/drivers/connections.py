@@ -1,9 +1,10 @@
-"""Addresses, ports, traffic classes and results of flows that a testbed's sockets send."""
+"""Addresses, ports, traffic classes, RDMA ends and results of flows that a testbed's hosts send."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +13,12 @@ from inventory.routing import own_control
 from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.agent.senders.connections import Flows, Service
 from orchestration.agent.senders.socket_driver import Board
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.records import FlowRecords, Schedule
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import PatternSpec
+from orchestration.device.client import Fleet
+from orchestration.device.errors import DeviceError, unreadable
+from traffic.drivers.programs import Options, ProgramDriver
 
 LISTEN_PORT, FIRST_SOURCE_PORT = 5000, 6000
 _SOURCE_PORT_LIMIT = 65_000
@@ -87,3 +91,60 @@ def flow_records(board: Board) -> FlowRecords:
     """Return a copy of the results on a driver's board."""
     names = ("sent_ns", "end_ns", "retransmits", "status")
     return FlowRecords(**{name: np.array(getattr(board, name), dtype=np.int64) for name in names})
+
+
+# The agent's service (`orchestration.agent.host.rdma`).
+SERVICE = "nic"
+
+
+class Gid(NamedTuple):
+    """A GID of RoCE v2 for an IPv4 address: its place on an RDMA device."""
+
+    device: str
+    port: int
+    gid_index: int
+    address: str
+
+
+Gids = Mapping[str, list[Gid]]
+
+
+def gids_of(fleet: Fleet, hosts: Iterable[str]) -> dict[str, list[Gid]]:
+    """Return each host's GIDs of RoCE v2. Raises DeviceError."""
+    found = {}
+    for host, rows in fleet.ask("nic.gids", {host: {} for host in hosts}).items():
+        try:
+            found[host] = [Gid(str(d), int(port), int(n), str(a)) for d, port, n, a in rows]
+        except (TypeError, ValueError) as error:
+            raise unreadable(host, "its GIDs", error) from error
+    return found
+
+
+def gid_of(host: str, gids: Iterable[Gid], address: str, device: str) -> Gid:
+    """Return the GID of an address, of one device if that is given. Raises DeviceError."""
+    there = list(gids)
+    for gid in there:
+        if gid.address == address and device in ("", gid.device):
+            return gid
+    others = ", ".join(f"{gid.address} at {gid.device}" for gid in there) or "none"
+    what = f"RDMA device {device} has no" if device else "no RDMA device has a"
+    raise DeviceError(
+        host,
+        f"{what} RoCE v2 GID for the address {address} (found: {others})",
+        "`closloop provision` gives NICs their addresses; a host with several NICs has an "
+        "rdma_device at each link in the inventory",
+    )
+
+
+def rdma_end(
+    rack: Rack, host: str, number: int, driver: ProgramDriver, options: Options, gids: Gids
+) -> Gid:
+    """Return where flow `number` leaves or reaches a host. Raises DeviceError."""
+    ports = rack.testbed.ports_of[host]
+    port = ports[number % len(ports)]
+    device = rack.access[host].rdma_device(rack.interface(port))
+    given = int(options.get("gid_index", -1))
+    if not driver.rdma or given >= 0:
+        return Gid(device, 1, given, "")
+    wanted = str(options.get("device", "")) or device
+    return gid_of(host, gids.get(host, ()), rack.addresses.nics[port.index], wanted)

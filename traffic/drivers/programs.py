@@ -15,14 +15,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inventory.rack import ROCE_TRAFFIC_CLASS
 from orchestration.core import plugins
+from orchestration.core.pattern import SOCKETS, DriverSpec
 from orchestration.core.problems import Problem, of_text
 from orchestration.core.status import DONE, FAILED, UNFINISHED
-from orchestration.core.trial import SOCKETS, DriverSpec, Scalar
+from orchestration.core.trial import Scalar
 from traffic.drivers.output import OutputError, excerpt
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ Options = Mapping[str, Scalar]
 UNKNOWN = -1
 
 GROUP = "closloop.drivers"
-_DRIVERS = {
-    "perftest": ("perftest", "Perftest"),
-    "iperf3": ("iperf3", "Iperf3"),
-    "fio": ("fio", "Fio"),
-    "scapy": ("scapy_incast", "ScapyIncast"),
-}
-# The drivers that come with closloop.
-DRIVERS = (SOCKETS.name, *_DRIVERS)
 
 
 @dataclass(frozen=True)
@@ -200,9 +192,14 @@ class ProgramDriver(ABC):
         """Return the outcome of a flow that was not cut off. Raises OutputError or FlowFailed."""
 
 
+def driver_names() -> tuple[str, ...]:
+    """Return the names of the installed drivers."""
+    return (SOCKETS.name, *sorted(plugins.offered(GROUP)))
+
+
 def known(name: str) -> bool:
     """Return whether a name is that of a driver, or a reference to a user's own class."""
-    return name in DRIVERS or plugins.is_file(name) or name in plugins.offered(GROUP)
+    return plugins.is_file(name) or name in driver_names()
 
 
 def driver(name: str) -> ProgramDriver:
@@ -210,18 +207,14 @@ def driver(name: str) -> ProgramDriver:
 
     Raises ValueError that names the known drivers.
     """
-    if name not in _DRIVERS and known(name):
-        found = plugins.load(name, GROUP)
-        if not (isinstance(found, type) and issubclass(found, ProgramDriver)):
-            remedy = "derive a class from traffic.drivers.programs.ProgramDriver"
-            raise plugins.PluginError(f"{name!r} is no driver", remedy)
-        own: ProgramDriver = found()
-        return own
-    if name not in _DRIVERS:
-        raise ValueError(f"unknown driver {name!r}: there are {', '.join(DRIVERS)}")
-    module, kind = _DRIVERS[name]
-    made: ProgramDriver = getattr(import_module(f"traffic.drivers.{module}"), kind)()
-    return made
+    if not known(name):
+        raise ValueError(f"unknown driver {name!r}: there are {', '.join(driver_names())}")
+    found = plugins.load(name, GROUP)
+    if not (isinstance(found, type) and issubclass(found, ProgramDriver)):
+        remedy = "derive a class from traffic.drivers.programs.ProgramDriver"
+        raise plugins.PluginError(f"{name!r} is no driver", remedy)
+    own: ProgramDriver = found()
+    return own
 
 
 def check(spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = "") -> list[Problem]:

@@ -13,11 +13,12 @@ import numpy as np
 from inventory.rack import Rack
 from orchestration.agent.senders.socket_driver import COLUMNS
 from orchestration.core.errors import TrialError
+from orchestration.core.pattern import SOCKETS
 from orchestration.core.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
-from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.device.client import AgentClient, Clock, Fleet, Request, gather
 from orchestration.device.errors import DeviceError, printable
-from traffic.drivers.connections import Endpoints, connected, host_addresses, services
+from traffic.drivers.connections import Endpoints, connected, gids_of, host_addresses, services
 from traffic.drivers.rack_programs import (
     ControlNames,
     RackPrograms,
@@ -27,7 +28,6 @@ from traffic.drivers.rack_programs import (
     uses_rdma,
     with_outcomes,
 )
-from traffic.drivers.rack_rdma import gids_of
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"

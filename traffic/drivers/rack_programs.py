@@ -14,13 +14,15 @@ from typing import Any
 from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
 from orchestration.agent.senders.connections import Service
 from orchestration.core.errors import NotReadyError, TrialError, raise_any
+from orchestration.core.pattern import SOCKETS
 from orchestration.core.problems import of_text
 from orchestration.core.records import FlowRecords, Schedule
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import SOCKETS, TrialSpec
+from orchestration.core.trial import TrialSpec
 from orchestration.device.client import Clock, Fleet, answered, gather
 from orchestration.device.errors import DeviceError, printable
-from traffic.drivers.connections import host_addresses, services
+from traffic.drivers.connections import SERVICE as RDMA_SERVICE
+from traffic.drivers.connections import Gids, host_addresses, rdma_end, services
 from traffic.drivers.programs import (
     Flow,
     Launch,
@@ -31,8 +33,6 @@ from traffic.drivers.programs import (
     check,
     driver,
 )
-from traffic.drivers.rack_rdma import SERVICE as RDMA_SERVICE
-from traffic.drivers.rack_rdma import Gids, rdma_end
 
 SERVICES = ("programs", "incast")
 # The next ones are below the ephemeral ports of Linux, and above well-known ports.

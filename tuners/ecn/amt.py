@@ -25,7 +25,7 @@ import numpy as np
 
 from orchestration.core.records import Action, Floats, Ints, Observation, Setup
 from tuners.base import BaseTuner, negative, not_a_share
-from tuners.ecn.scale import Bounds, marking_at, wrong_limits
+from tuners.ecn.static import Bounds, marking_at, wrong_limits
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

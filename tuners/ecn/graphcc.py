@@ -3,9 +3,10 @@
 Bernardez et al., "GraphCC: A Practical Graph Learning-based Approach to Congestion Control in
 Datacenters": sections 3.2, 3.3 and 4.1. Agents exchange hidden states with their neighbours along
 the fabric, K times. Then each chooses one of 120 settings. The paper refers to a release of its
-code for its other hyper-parameters; `GraphccSettings` has the values chosen here. Samples are drawn
-evenly from the replay buffer ("randomly selects a batch", section 3.3); prioritised replay and
-double Q-learning are extensions that section 3.1.1 considers, of which the second is used.
+code for its other hyper-parameters; `tuners.training.graphcc` has the values chosen here. Samples
+are drawn evenly from the replay buffer ("randomly selects a batch", section 3.3); prioritised
+replay and double Q-learning are extensions that section 3.1.1 considers, of which the second is
+used.
 
 Its hosts are under DCQCN with a window of one BDP (section 4.1): `host: {congestion_control: dcqcn,
 roce: {window: bdp}}` in a campaign.
@@ -31,21 +32,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.records import Floats, Ints, Observation, Setup
-from tuners.ecn.features import PORT_FEATURES, RATE
+from tuners.ecn.features import PORT_FEATURES, RATE, queue_utilisation_reward
 from tuners.ecn.learned import HISTORY, TemplateActions, TemplateTuner
-from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.learning.checkpoint import load_for
-from tuners.learning.experience import Replay
-from tuners.learning.learner import TrainedNet, load_torch
 from tuners.learning.networks import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product
-from tuners.learning.q_learning import QLearner, QSettings, at_work, multi_step_returns
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 HIDDEN = 24
 ROUNDS = 2  # K
+LAYER = 32  # width between the two layers of each module
 FEATURES = (*PORT_FEATURES, RATE)
 PARTS = graphcc_templates().parts()
 START = (32_000, 128_000, 0.01)  # until the first decision
@@ -84,21 +82,7 @@ def graph(testbed: Testbed) -> Graph:
     return Graph(neighbours, present)
 
 
-@dataclass(frozen=True)
-class GraphccSettings(QSettings):
-    """Settings of training. A sample is the whole fabric at one time."""
-
-    layer: int = 32  # width between the two layers of each module
-    # A mark costs a flow its rate at once, and shortens the queue over decisions.
-    horizon: int = 4  # decisions whose rewards a target sums
-    weight_decay: float = 0.3
-    batch: int = 16
-    least_agents: int = 192  # in a batch: a small fabric contributes more samples
-    target_every: int = 100
-    capacity: int = 10_000
-
-
-def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
+def architecture(layer: int = LAYER) -> dict[str, Any]:
     """Return the architecture that a checkpoint of GraphCC must have."""
     return {
         "network": "mpnn",
@@ -106,15 +90,15 @@ def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any
         "history": HISTORY,
         "hidden": HIDDEN,
         "rounds": ROUNDS,
-        "layer": settings.layer,
+        "layer": layer,
         "actions": len(graphcc_templates()),
         "outputs": list(PARTS.sizes),
     }
 
 
-def _fresh(seed: int, settings: GraphccSettings = GraphccSettings()) -> Arrays:
+def fresh(seed: int, layer: int = LAYER) -> Arrays:
+    """Return the parameters of an untrained network."""
     rng = np.random.default_rng([seed, 0])
-    layer = settings.layer
     return (
         init_mlp(rng, "message", [2 * HIDDEN, layer, HIDDEN], last=1.0)
         | init_mlp(rng, "update", [3 * HIDDEN, layer, HIDDEN], last=1.0)
@@ -169,6 +153,7 @@ class Graphcc(TemplateTuner):
     decisions are kept for a learner.
     """
 
+    NAME = "graphcc"
     ACTIONS = TemplateActions(graphcc_templates(), START)
     TEMPLATES = ACTIONS.templates
     WEIGHTS = ("w_1", "w_2")
@@ -181,10 +166,9 @@ class Graphcc(TemplateTuner):
     collect: bool = False
 
     def __post_init__(self) -> None:
-        self._settings, self._features = GraphccSettings(), FEATURES
-        shapes = {name: values.shape for name, values in _fresh(0, self._settings).items()}
-        about = architecture(self._settings)
-        self._checkpoint = load_for(self.checkpoint, "graphcc", about, shapes)
+        self._features = FEATURES
+        shapes = {name: values.shape for name, values in fresh(0).items()}
+        self._checkpoint = load_for(self.checkpoint, self.NAME, architecture(), shapes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from 32 KB, 128 KB, 1 %."""
@@ -201,52 +185,3 @@ class Graphcc(TemplateTuner):
         """Let the agents exchange messages; return the values of all settings."""
         values: NDArray[Any] = q_values(self._net, x, self._graph, self._present)
         return values
-
-
-class GraphccLearner(QLearner):
-    """Double Q-learning on samples of the whole fabric, drawn evenly (section 3.3)."""
-
-    def __init__(
-        self,
-        seed: int,
-        testbed: Testbed,
-        settings: GraphccSettings = GraphccSettings(),
-        parameters: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:
-        self._graph = graph(testbed)
-        self._memory = Replay(settings.capacity)
-        start = dict(parameters) if parameters is not None else _fresh(seed, settings)
-        net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
-        super().__init__(seed, settings, net, {"memory": self._memory})
-        self._settings: GraphccSettings = settings
-        self._present = load_torch().from_numpy(self._graph.present[..., None])
-
-    def architecture(self) -> dict[str, Any]:
-        """Return the architecture of this learner's checkpoints."""
-        return architecture(self._settings)
-
-    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
-        self._decisions += len(rows["x"])
-        busy = at_work(rows).astype(np.float32)
-        self._note_rewards(rows["reward"][busy > 0])
-        rows = multi_step_returns(rows, self._settings.discount, self._settings.horizon)
-        rows["action"] = rows["action"].astype(np.int64)
-        self._memory.add({**rows, "busy": busy[: len(rows["x"])]})
-
-    def values(self, parameters: Mapping[str, Any], x: Any) -> Any:
-        """Return the values of all settings (…, actions) of every agent; tensors."""
-        return q_values(parameters, x, self._graph, self._present)
-
-    def update(self) -> float:
-        """Draw a batch, move the network towards the double-Q target, and return the loss."""
-        import torch
-
-        settings = self._settings
-        rng = np.random.default_rng([self._seed, 2, self._updates])
-        size = max(settings.batch, settings.least_agents // len(self._graph.neighbours))
-        batch = self._memory.sample(rng, size)
-        rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
-        error, busy = self._errors(rows, settings.discount**settings.horizon), rows["busy"]
-        loss = (busy * error**2).sum() / busy.sum().clip(min=1.0)
-        return self._step(loss, settings.target_every)

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.core.plugins import load
 from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
 from tuners.base import BaseTuner, not_a_probability
-from tuners.ecn.features import FeatureWindow
-from tuners.ecn.rewards import utilisation, wrong_weights
+from tuners.ecn.features import FeatureWindow, utilisation, wrong_weights
 from tuners.ecn.templates import Templates
 from tuners.learning.checkpoint import Checkpoint, CheckpointError
 from tuners.learning.experience import Decisions
+from tuners.learning.learner import LEARNERS
 from tuners.learning.networks import Arrays, ready
-from tuners.learning.q_learning import Explorer
+from tuners.learning.q_learning import DISCOUNT, Explorer
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -74,16 +75,18 @@ class LearnedTuner(BaseTuner, ABC):
     with these fields, and has the constants in capitals.
     """
 
+    NAME: ClassVar[str]  # under which its learner is offered
     ACTIONS: ClassVar[Actions]
     TEMPLATES: ClassVar[Templates]  # all settings that it chooses from
     WEIGHTS: ClassVar[tuple[str, str]]  # the parameters that weigh its reward's two terms
+
+    discount: ClassVar[float] = DISCOUNT
 
     explore: float
     hold: float
     collect: bool
     online: bool = False
     _checkpoint: Checkpoint
-    _settings: Any  # of its learner
     _features: tuple[str, ...]
     _kept: Decisions
 
@@ -107,22 +110,18 @@ class LearnedTuner(BaseTuner, ABC):
         self._all = np.arange(len(testbed.queues), dtype=np.int64)
         own = own_parameters(self._checkpoint, testbed, per_switch=self.online)
         self._net = ready(own)
-        self._learner: Any = self.learner(seed, testbed, own) if self.online else None
+        self._learner: Any = None
+        if self.online:
+            kind = load(self.NAME, LEARNERS)
+            self._learner = kind.online(self, seed, testbed, own)
         return Setup((self.ACTIONS.start(self._all),))
-
-    def learner(self, seed: int, testbed: Testbed, parameters: Arrays) -> Any:
-        """Return the learner that goes on from a checkpoint's parameters, one copy a switch.
-
-        None for a tuner that has no `online` parameter: it learns before it is deployed only.
-        """
-        return None
 
     def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
         """Return what each queue earned between two observations, shape (queues,).
 
         This is what the tuner's learner maximises, if `after` is what the decision after the one on
         `before` would see. No paper's reward charges for the change itself: see
-        `tuners.learning.rewarded`.
+        `tuners.learning.experience`.
         """
         self._meet(testbed)
         return self.earned(after, utilisation(before, after, self._rate_bps))
@@ -134,12 +133,6 @@ class LearnedTuner(BaseTuner, ABC):
     def _meet(self, testbed: Testbed) -> None:
         """Note what `reward` needs of a testbed."""
         self._rate_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
-
-    @property
-    def discount(self) -> float:
-        """That of training."""
-        discount: float = self._settings.discount
-        return discount
 
     def choices(self) -> Mapping[str, NDArray[Any]]:
         """Return the settings that it chooses from, an array (actions,) for each column."""

@@ -1,20 +1,65 @@
-"""Static ECN settings: set before the traffic starts and left alone, or set once more (`step`)."""
+"""Static ECN settings: set before the traffic starts and left alone, or set once more (`step`).
+
+With them what other tuners need too: hosts' DCQCN, and bounds that scale with a port's rate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestration.core.knobs import ECN
-from orchestration.core.records import Action, Observation, Setup
-from tuners.base import BaseTuner, impossible_thresholds
-from tuners.ecn.dcqcn import WithDcqcn
+from orchestration.core.knobs import DCQCN, ECN
+from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
+from orchestration.core.roce import DCQCN_PARAMETERS
+from tuners.base import BaseTuner, impossible_thresholds, negative
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
+
+# A parameter for each that NICs have; None where it is left out.
+_Parameters: Any = make_dataclass(
+    "_Parameters",
+    [(name, int | None, None) for name in DCQCN_PARAMETERS],
+    bases=(BaseTuner,),
+    eq=False,
+    kw_only=True,
+)
+
+
+@dataclass(eq=False, kw_only=True)
+class WithDcqcn(_Parameters):  # type: ignore[misc] # its fields are not known before
+    """Parameters of DCQCN in the hosts' NICs, under mlx5's names: see `DCQCN_PARAMETERS`.
+
+    Those left out stay as the campaign has them. With none, the tuner does not turn the knob, and
+    hosts can have any congestion control.
+    """
+
+    def __post_init__(self) -> None:
+        if self.dcqcn:
+            self.knobs = (ECN.name, DCQCN.name)
+
+    @property
+    def dcqcn(self) -> dict[str, int]:
+        """The parameters that are given, by name."""
+        given = {name: getattr(self, name) for name in DCQCN_PARAMETERS}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        for name, value in self.dcqcn.items():
+            least, most = DCQCN_PARAMETERS[name].least, DCQCN_PARAMETERS[name].most
+            if not least <= value <= most:
+                yield f"{name} {value} is outside {least}..{most}: use a value that a NIC takes"
+
+    def dcqcn_change(self, testbed: Testbed) -> tuple[Change, ...]:
+        """Return the change that gives every host the parameters; none if there are none."""
+        if not self.dcqcn:
+            return ()
+        return (DCQCN.change(np.arange(len(testbed.hosts)), **self.dcqcn),)
+
 
 REFERENCE_RATE_BPS = 25_000_000_000
 
@@ -102,3 +147,35 @@ class StepEcn(BaseTuner):
             return ()
         action, self._next = self._next, ()
         return action
+
+
+class Bounds:
+    """Lowest and highest threshold of every queue; `scale` is its rate over 25 Gbit/s.
+
+    No bound is below two full packets, where DCTCP would stop sending, or above the buffer.
+    """
+
+    def __init__(self, testbed: Testbed, least_bytes: int, most_bytes: int) -> None:
+        rates = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
+        buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
+        self.scale: Floats = rates / REFERENCE_RATE_BPS
+        floor = np.minimum(2.0 * testbed.mtu_bytes, buffers)
+        self.least: Floats = np.clip(least_bytes * self.scale, floor, buffers)
+        self.most: Floats = np.clip(most_bytes * self.scale, floor, buffers)
+
+    def clip(self, threshold_bytes: Floats) -> Floats:
+        """Bring a threshold of every queue within its bounds."""
+        clipped: Floats = np.clip(threshold_bytes, self.least, self.most)
+        return clipped
+
+
+def wrong_limits(least_bytes: int, most_bytes: int) -> Iterator[str]:
+    """Yield what is wrong with the lowest and highest threshold, each as `what: remedy`."""
+    yield from negative(least_bytes=least_bytes, most_bytes=most_bytes)
+    if least_bytes > most_bytes:
+        yield (f"least_bytes {least_bytes} is above most_bytes {most_bytes}: swap or correct them")
+
+
+def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:
+    """Return the change that makes `queues` mark exactly the packets above their threshold."""
+    return ECN.change(queues, threshold_bytes, threshold_bytes.copy(), 1.0)

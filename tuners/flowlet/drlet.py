@@ -3,7 +3,7 @@
 Diao et al., "Deep Reinforcement Learning Based Dynamic Flowlet Switching for DCN": equations 1 to
 5, algorithm 1. The state is the traffic between each ordered pair of edge switches in the last
 period; an action is the timeout of each edge and aggregation switch. What the paper leaves open is
-chosen in `DrletSettings`, `reward` and `settings`, and listed in decision 69.
+chosen in `tuners.training`, `reward` and `settings`, and listed in decision 69.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestration.core.records import Floats, Observation
 from orchestration.core.signals import PAIRS, targets
-from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
-from tuners.flowlet.learned import LearnedTimeouts
-from tuners.flowlet.uplinks import Uplinks
+from tuners.flowlet.learned import LearnedTimeouts, fresh
+from tuners.flowlet.settings import Uplinks
 from tuners.learning.checkpoint import CheckpointError, load_for
 from tuners.learning.checkpoint import load as load_checkpoint
 
@@ -27,14 +25,6 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 NAME = "drlet"
-
-
-@dataclass(frozen=True)
-class DrletSettings(DdpgSettings):
-    """Settings of training. Without `hidden`, the networks' layers are as wide as state and action.
-
-    That is "992 and 64 neurons in the first and second layer" at k = 8 (section VI-A).
-    """
 
 
 def architecture(pairs: int, switches: int, hidden: tuple[int, ...]) -> dict[str, Any]:
@@ -102,17 +92,3 @@ class Drlet(LearnedTimeouts):
 
 def _hidden(known: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(width) for width in known.get("hidden", ()))
-
-
-class DrletLearner(DdpgLearner):
-    """Learns the central agent's networks."""
-
-    def __init__(
-        self,
-        seed: int,
-        testbed: Testbed,
-        settings: DrletSettings = DrletSettings(),
-        parameters: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:
-        about = architecture(*sizes(testbed), settings.hidden)
-        super().__init__(seed, sizes(testbed), settings, about, parameters)

@@ -9,17 +9,14 @@ what is reported grows with the fabric, and one checkpoint serves every fat tree
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestration.core.records import Floats, Observation
 from tuners.ecn.features import size_feature
-from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
-from tuners.flowlet.learned import LearnedTimeouts
+from tuners.flowlet.learned import LearnedTimeouts, fresh
 from tuners.flowlet.settings import PACKET_BYTES, action_of
 from tuners.learning.checkpoint import load_for
 
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 NAME = "drlet-local"
+HIDDEN = (32, 32)
 FEATURES = (
     "up_utilisation",
     "up_deviation",
@@ -39,16 +37,7 @@ FEATURES = (
 )
 
 
-@dataclass(frozen=True)
-class DrletLocalSettings(DdpgSettings):
-    """Settings of training: each decision has a sample for every switch, so batches are larger."""
-
-    hidden: tuple[int, ...] = (32, 32)
-    batch: int = 256
-    actor_rate: float = 3e-4
-
-
-def architecture(hidden: tuple[int, ...] = DrletLocalSettings().hidden) -> dict[str, Any]:
+def architecture(hidden: tuple[int, ...] = HIDDEN) -> dict[str, Any]:
     """Return the architecture that a checkpoint must have."""
     return {
         "network": "shared actor and critic mlp",
@@ -75,9 +64,8 @@ class DrletLocal(LearnedTimeouts):
     collect: bool = False
 
     def __post_init__(self) -> None:
-        hidden = DrletLocalSettings().hidden
-        shapes = {n: v.shape for n, v in fresh(0, len(FEATURES), 1, hidden).items()}
-        self._checkpoint = load_for(self.checkpoint, NAME, architecture(hidden), shapes)
+        shapes = {n: v.shape for n, v in fresh(0, len(FEATURES), 1, HIDDEN).items()}
+        self._checkpoint = load_for(self.checkpoint, NAME, architecture(), shapes)
 
     def begin(self, testbed: Testbed) -> None:
         """Forget the trial before."""
@@ -124,17 +112,3 @@ class DrletLocal(LearnedTimeouts):
         counts = np.maximum(np.bincount(switch, minlength=most), 1)
         mean: Floats = (sums / counts)[self._links.switches]
         return mean
-
-
-class DrletLocalLearner(DdpgLearner):
-    """Learns the shared networks; every switch's decision is a sample."""
-
-    def __init__(
-        self,
-        seed: int,
-        testbed: Testbed,
-        settings: DrletLocalSettings = DrletLocalSettings(),
-        parameters: Mapping[str, NDArray[Any]] | None = None,
-    ) -> None:
-        about = architecture(settings.hidden)
-        super().__init__(seed, (len(FEATURES), 1), settings, about, parameters)

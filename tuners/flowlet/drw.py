@@ -16,8 +16,7 @@ import numpy as np
 
 from orchestration.core.records import Action, Observation, Setup
 from tuners.base import not_a_share
-from tuners.flowlet.settings import FlowletTuner, changed_only, outside
-from tuners.flowlet.uplinks import Uplinks
+from tuners.flowlet.settings import FlowletTuner, Uplinks, changed_only, outside
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

@@ -1,4 +1,11 @@
-"""What DRLet and its multi-agent variant share: checkpoint, exploration, what is kept."""
+"""What DRLet and its multi-agent variant share: reward, networks, exploration, what is kept.
+
+Diao et al., equations 3 to 5 and algorithm 1; Lillicrap et al., "Continuous control with deep
+reinforcement learning" (2015). An agent has one action or several, each from -1 to 1. Equation 3 as
+printed is log|variance|: it grows with the variance, while the text says "the smaller the
+difference in link utilisation, the larger the reward". So it is negated here (decision 69). Actors
+decide with NumPy, learners (`tuners.training.ddpg`) differentiate with torch.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +14,93 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from orchestration.core.records import Action, Floats, Ints, Observation, Setup
-from tuners.flowlet.best_static import best_static_ns, host_rate
-from tuners.flowlet.ddpg import load_aware, policy
-from tuners.flowlet.reward import reward
-from tuners.flowlet.settings import FlowletTuner, action_of, changed_only, timeout_of
-from tuners.flowlet.uplinks import Uplinks
+from tuners.flowlet.settings import (
+    FlowletTuner,
+    Uplinks,
+    action_of,
+    best_static_ns,
+    changed_only,
+    host_rate,
+    timeout_of,
+)
 from tuners.learning.checkpoint import Checkpoint
 from tuners.learning.experience import Decisions
 from tuners.learning.learner import part_of
-from tuners.learning.networks import ready
+from tuners.learning.networks import Arrays, concatenate, exp, init_mlp, log, mlp, ready
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
+
+
+def squash(x: Any) -> Any:
+    """Return tanh, for arrays the same bits everywhere, for tensors torch's."""
+    if not isinstance(x, np.ndarray):
+        return x.tanh()
+    return 1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+
+
+def policy(parameters: Mapping[str, Any], x: Any) -> Any:
+    """Return the actor's actions (…, n, actions) for states (…, n, features)."""
+    return squash(mlp(parameters, "actor", x))
+
+
+def value(parameters: Mapping[str, Any], x: Any, action: Any) -> Any:
+    """Return the critic's values (…, n) of actions in states."""
+    return mlp(parameters, "critic", concatenate((x, action)))[..., 0]
+
+
+def fresh(seed: int, features: int, actions: int, hidden: tuple[int, ...]) -> Arrays:
+    """Return the parameters of an untrained actor and critic."""
+    rng = np.random.default_rng([seed, 0])
+    actor = init_mlp(rng, "actor", [features, *hidden, actions])
+    return actor | init_mlp(rng, "critic", [features + actions, *hidden, 1])
+
+
+def load_aware(
+    rng: np.random.Generator, wanted: NDArray[Any], base: NDArray[Any], step: int, noise: float
+) -> NDArray[np.float64]:
+    """Return the actions to try at step `step` (1, 2, …) of an episode (algorithm 1, line 8).
+
+    `wanted` are the actor's. With probability 1 / (10 step) they give way to `base`, the best
+    static timeout at the load just seen. Noise is normal, of its own for each action; the paper
+    says "random process".
+    """
+    chosen = base if rng.random() < 1.0 / (10.0 * step) else wanted
+    tried: NDArray[np.float64] = np.clip(
+        chosen + noise * rng.standard_normal(np.shape(wanted)), -1.0, 1.0
+    )
+    return tried
+
+
+# An idle fabric has no variance, and a silent one no ratio; neither logarithm may be infinite.
+LEAST_VARIANCE = 1e-6
+LEAST_BYTES = 1_500.0
+MOST_RATIO = 10.0
+
+
+def balance_reward(variance: ArrayLike) -> Floats:
+    """Return -log of the variance of links' utilisation (equation 3, negated), any shape."""
+    return -log(np.maximum(np.asarray(variance, dtype=np.float64), LEAST_VARIANCE))
+
+
+def reordering_reward(traffic_bytes: ArrayLike, before_bytes: ArrayLike) -> Floats:
+    """Return the log of this period's traffic by that of the period before (equation 4).
+
+    The ratio counts from 1/10 to 10: beyond, flows have begun or ended.
+    """
+    now = np.maximum(np.asarray(traffic_bytes, dtype=np.float64), LEAST_BYTES)
+    before = np.maximum(np.asarray(before_bytes, dtype=np.float64), LEAST_BYTES)
+    return log(np.clip(now / before, 1.0 / MOST_RATIO, MOST_RATIO))
+
+
+def reward(
+    variance: ArrayLike, traffic: ArrayLike, before: ArrayLike, alpha: float, beta: float
+) -> Any:
+    """Return alpha * r_LB + beta * r_reordering (equation 5), any one shape."""
+    return alpha * balance_reward(variance) + beta * reordering_reward(traffic, before)
 
 
 class LearnedTimeouts(FlowletTuner):

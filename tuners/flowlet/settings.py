@@ -1,6 +1,11 @@
-"""What all tuners of flowlet timeouts share: RED as in DRLet's paper, and a change of timeouts.
+"""What all tuners of flowlet timeouts share: RED as in DRLet's paper, links upwards, timeouts.
 
-Diao et al., "Deep Reinforcement Learning Based Dynamic Flowlet Switching for DCN", section VI-A.
+Diao et al., "Deep Reinforcement Learning Based Dynamic Flowlet Switching for DCN", sections V and
+VI-A. "the optimal flowlet timeout value for each load intensity is selected as the basic action
+a_base"; the paper does not print its table. `BEST_NS` is of a grid of seven timeouts for WebSearch
+on drlet-k4: the lowest mean FCT at each load, of three seeds. By how much it is lower than the next
+one's stands in docs/load-balancing.md. `closloop search examples/papers/search-drlet-1g.yml --over
+timeouts --metric fct_mean` and `search-drlet-10g.yml` find it anew.
 """
 
 from __future__ import annotations
@@ -12,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from orchestration.core.knobs import ECN, FLOWLET_TIMEOUT
-from orchestration.core.records import Action, Change, Ints, Setup
+from orchestration.core.records import Action, Change, Floats, Ints, Observation, Setup
 from tuners.base import BaseTuner
-from tuners.learning.exact import exp, log
+from tuners.learning.networks import exp, log
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -80,3 +85,88 @@ def outside(**values_ns: int) -> Iterator[str]:
     for name, value in values_ns.items():
         if not column.least <= value <= (column.most or value):
             yield f"{name} {value} ns is not in {column.range} ns: use 1us to 1s"
+
+
+LOADS = (0.2, 0.4, 0.6, 0.8)
+# By the hosts' rate, for each of LOADS.
+BEST_NS = {
+    1_000_000_000: (400_000, 1_000_000, 1_000_000, 1_000_000),
+    10_000_000_000: (100_000, 100_000, 100_000, 200_000),
+}
+
+
+def best_static_ns(load: ArrayLike, rate_bps: int) -> Ints:
+    """Return the best static timeout in ns at the loads of the table nearest to `load`, any shape.
+
+    `rate_bps` is the hosts'; of two rates in the table the nearest by its ratio counts.
+    """
+    rates = np.array(sorted(BEST_NS))
+    rate = int(rates[np.argmin(np.abs(np.log2(rates / rate_bps)))])
+    nearest = np.argmin(np.abs(np.asarray(load)[..., None] - np.array(LOADS)), axis=-1)
+    best: Ints = np.array(BEST_NS[rate], dtype=np.int64)[nearest]
+    return best
+
+
+def host_rate(testbed: Testbed) -> int:
+    """Return the rate of the slowest host port, in bit/s."""
+    return min(port.rate_bps for host in testbed.hosts for port in testbed.ports_of[host])
+
+
+class Uplinks:
+    """Utilisation of links, from two readings in a row.
+
+    `switches` are the numbers of those that have two or more links upwards: edge switches first,
+    as in `Testbed.switches`. A link counts once for each direction. With traffic classes, a link
+    has several queues, which are added up.
+    """
+
+    def __init__(self, testbed: Testbed) -> None:
+        number = {name: index for index, name in enumerate(testbed.switches)}
+        tier = {device.name: device.tier for device in testbed.devices}
+        ports = testbed.switch_ports
+        peers = [testbed.peer_device(port) for port in ports]
+        self._port = np.repeat(np.arange(len(ports)), testbed.queues_per_port)
+        self._rate_bps = np.array([port.rate_bps for port in ports], dtype=np.float64)
+        self.between = np.array([peer.kind == "switch" for peer in peers], dtype=bool)
+        self.up = self.between & np.array(
+            [peer.tier > tier[port.device] for port, peer in zip(ports, peers, strict=True)],
+            dtype=bool,
+        )
+        self.switch = np.array([number[port.device] for port in ports], dtype=np.int64)
+        ways = np.bincount(self.switch[self.up], minlength=len(number))
+        self.switches: Ints = np.flatnonzero(ways > 1)
+        self._last: tuple[int, Floats] = (0, np.zeros(len(ports)))
+        self.sent_bytes: Floats = np.zeros(len(ports))
+
+    def by_port(self, values: np.ndarray) -> Floats:
+        """Return the sums of values (queues,) over the queues of each switch port."""
+        result: Floats = np.bincount(self._port, values, len(self._rate_bps)).astype(np.float64)
+        return result
+
+    def utilisation(self, observation: Observation) -> Floats:
+        """Return the share of its rate that each switch port sent at since the last reading.
+
+        `sent_bytes` (ports,) has what it sent.
+        """
+        before_ns, before = self._last
+        sent = self.by_port(observation["tx_bytes"])
+        span_s = max(observation.t_ns - before_ns, 1) / 1e9
+        self._last = (observation.t_ns, sent)
+        self.sent_bytes = sent - before
+        result: Floats = 8.0 * self.sent_bytes / (self._rate_bps * span_s)
+        return result
+
+    def mean(self, values: Floats) -> Floats:
+        """Return the mean of values (ports,) over the upward ports of each of `switches`."""
+        return self.sums(values)[self.switches] / self.sums(np.ones_like(values))[self.switches]
+
+    def variance(self, values: Floats) -> Floats:
+        """Return the variance of values (ports,) over the upward ports of each of `switches`."""
+        mean = self.mean(values)
+        return np.maximum(self.mean(values * values) - mean * mean, 0.0)
+
+    def sums(self, values: Floats) -> Floats:
+        """Return the sums of values (ports,) over the upward ports of every switch."""
+        most = int(self.switch.max(initial=-1)) + 1
+        result: Floats = np.bincount(self.switch[self.up], values[self.up], most).astype(np.float64)
+        return result

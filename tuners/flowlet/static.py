@@ -10,9 +10,15 @@ import numpy as np
 
 from orchestration.core.records import Action, Observation, Setup
 from tuners.base import not_a_share
-from tuners.flowlet.best_static import best_static_ns, host_rate
-from tuners.flowlet.settings import FlowletTuner, outside, timeout_of, timeouts
-from tuners.flowlet.uplinks import Uplinks
+from tuners.flowlet.settings import (
+    FlowletTuner,
+    Uplinks,
+    best_static_ns,
+    host_rate,
+    outside,
+    timeout_of,
+    timeouts,
+)
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

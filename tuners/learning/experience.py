@@ -1,14 +1,17 @@
-"""What learning starts from: a trial's decisions, and ring buffers of transitions."""
+"""What learning starts from: a trial's decisions, rewards, and ring buffers of transitions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from orchestration.core.records import Ints
+from orchestration.core.records import Floats, Ints, Observation
+
+if TYPE_CHECKING:
+    from orchestration.core.topology import Testbed
 
 Batch = dict[str, NDArray[np.generic]]
 
@@ -97,3 +100,22 @@ class Replay:
         if rows:
             self.add(rows)
         self._next = int(state["_next"][0])
+
+
+@runtime_checkable
+class Rewarded(Protocol):
+    """A tuner of queues whose reward is a function of two successive readings."""
+
+    @property
+    def discount(self) -> float:
+        """How much the next decision's reward counts in training, 0 to below 1."""
+
+    def choices(self) -> Mapping[str, NDArray[Any]]:
+        """Return the settings that the tuner chooses from: an array (actions,) for each column."""
+
+    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
+        """Return each queue's reward (queues,) for the time between two decisions' readings.
+
+        `before` and `after` have the recorded signals of queues; `after` has `qlen_mean_bytes`, the
+        mean over the samples since `before`, too.
+        """

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from orchestration.core.trial import Scalar
 from tuners.learning.experience import Replay
 from tuners.learning.networks import Arrays
 
+LEARNERS = "closloop.learners"
 State = dict[str, NDArray[Any]]
 _LATE = 3  # of `TrainedNet.mean`
 # Adam divides a step by the root of the mean squared gradient, which is tiny for an action that is
@@ -29,7 +30,17 @@ class NotANumberError(ArithmeticError):
 
 
 class Learner(Protocol):
-    """Learns from the traces of tuners. The result depends only on the seed and the traces."""
+    """Learns from the traces of tuners. The result depends only on the seed and the traces.
+
+    `tuner` acts with its networks: a name, or `file.py:Class` with the path as seen from the
+    learner's file. `settings` is a dataclass, whose fields all have defaults. A learner is made by
+    `(seed, testbed, settings, parameters)`; `parameters` are those that it begins with, or None. It
+    may have networks `per_switch` (`per_switch = True`), and `online(tuner, seed, testbed,
+    parameters)`, which returns the learner that goes on while a tuner acts.
+    """
+
+    tuner: ClassVar[str]
+    settings: ClassVar[type[Any]]
 
     def parameters(self) -> Arrays:
         """Return the parameters that a checkpoint holds."""

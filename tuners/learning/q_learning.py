@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from orchestration.core.records import Ints
 from orchestration.core.trial import Scalar
-from tuners.learning.exact import exp
 from tuners.learning.experience import Replay
 from tuners.learning.learner import ReplayLearner, State, TrainedNet
+from tuners.learning.networks import exp
 
+# Of training, in none of the three papers.
+DISCOUNT = 0.9
 _SENDING = 0.1  # of the port's rate
 
 
@@ -151,7 +153,7 @@ def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
 class QSettings:
     """Settings of all Q-learners. Times are in decisions."""
 
-    discount: float = 0.9  # in neither paper; as for PET here
+    discount: float = DISCOUNT
     learning_rate: float = 1e-3
     explore_start: float = 1.0
     explore_end: float = 0.05

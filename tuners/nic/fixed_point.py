@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.nic.networks import SPAN, STATE, Architecture
-from tuners.nic.observation import ONE
+from tuners.nic.networks import ONE, SPAN, STATE, Architecture
 
 Ints = NDArray[np.int64]
 WEIGHT_BITS = 12

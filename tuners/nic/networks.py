@@ -12,13 +12,40 @@ rest where delta is 0, and nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuners.learning.networks import Arrays, concatenate
+
+TARGET, BETA = 0.064, 1.5
+ONE = 1 << 16
+LEAST_DELTA = -32.0
+_SHARE_BITS = 30
+
+
+def delta(
+    inflation: Any, share: Any, target: float = TARGET, beta: float = BETA
+) -> NDArray[np.float64]:
+    """Return target - max(inflation - beta, 0) * sqrt(rate), equation 4; at least -32."""
+    above = np.maximum(np.asarray(inflation, dtype=np.float64) - beta, 0.0)
+    result: NDArray[np.float64] = np.maximum(target - above * np.sqrt(share), LEAST_DELTA)
+    return result
+
+
+def reward(deltas: Any) -> NDArray[np.float64]:
+    """Return the reward of equation 1."""
+    return -np.square(np.asarray(deltas, dtype=np.float64))
+
+
+def expected_inflation(flows: float, target: float = TARGET, beta: float = BETA) -> float:
+    """Return the round trip over the base round trip of so many flows at rest, equation 2."""
+    return target * math.sqrt(flows) + beta
+
 
 # of actions, as in Tessler et al., AAAI 2022
 SPAN = 0.2

@@ -8,8 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tuners.nic.fixed_point import SPAN_Q16, TANH_STEPS, TANH_TABLE, quantised
-from tuners.nic.networks import FIRST, SECOND, STATE, Architecture
-from tuners.nic.observation import ONE
+from tuners.nic.networks import FIRST, ONE, SECOND, STATE, Architecture
 
 _MLP = """\
 CL_INLINE s32 rlcc_infer(const s32 *window)

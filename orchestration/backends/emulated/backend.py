@@ -28,6 +28,7 @@ from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
 from orchestration.kernel.cache import require_kernel
+from tuners.registry import entry_points
 
 # A learned tuner sets thousands of thresholds; the marking law is computed for the first few.
 _LAWS = 20
@@ -98,6 +99,7 @@ class EmulatedBackend:
             keep_flow_table=self._flow_table,
             mark_object=programs.mark_object(lacks),
             dctcp=dctcp,
+            tuners=entry_points(),
         )
         write_job(run.folder, job)
         stages = _StageClock()

@@ -116,8 +116,9 @@ def run_job(folder: Path) -> None:
 def _tuner(job: Job, folder: Path) -> Tuner:
     """Return the job's tuner, or what asks the host's."""
     if job.host_observes is None:
-        from tuners.registry import create
+        from tuners.registry import create, know
 
+        know(job.tuners)
         return create(job.trial.tuner)
     from orchestration.backends.emulated.remote import AskingTuner
 

@@ -85,7 +85,8 @@ class Job:
     it observes. `flow_object` is the path of the compiled flow table, "" if there is none.
     `keep_flow_table` keeps one even for tuners that do not observe flows. `mark_object` is the path
     of the compiled program that marks where the kernel has no RED, "" if it has. `dctcp` is the
-    path of the compiled program that is DCTCP where the kernel has none, and its name.
+    path of the compiled program that is DCTCP where the kernel has none, and its name. `tuners`
+    are the entry points of tuners.
     """
 
     trial: TrialSpec
@@ -99,6 +100,7 @@ class Job:
     keep_flow_table: bool = False
     mark_object: str = ""
     dctcp: tuple[str, str] | None = None
+    tuners: dict[str, str] = field(default_factory=dict)
 
 
 def write_job(folder: Path, job: Job) -> None:

@@ -21,14 +21,16 @@ from orchestration.backends.hardware.safety.guard import Guard
 from orchestration.backends.hardware.switches import Switch, SwitchReading
 from orchestration.backends.hardware.watches import NicWatch
 from orchestration.core.errors import NotReadyError
+from orchestration.core.pattern import SOCKETS, DriverSpec
 from orchestration.core.records import MISSING
 from orchestration.core.status import DONE
-from orchestration.core.trial import SOCKETS, DriverSpec, Scalar, SingleFlowSpec, TrialSpec
+from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.device.client import Fleet
 from orchestration.device.errors import printable
+from traffic.drivers.connections import gids_of
 from traffic.drivers.programs import driver
 from traffic.drivers.rack_programs import RackPrograms, check_programs, jobs_of
-from traffic.drivers.rack_rdma import gids_of
+from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 # With fewer hosts no port gets more than it can send.

@@ -2,11 +2,14 @@
 
 The teacher drives first. Then the student drives, in ns-3, and the teacher says what it would have
 done where the student came to (DAgger: Ross et al., AISTATS 2011), round by round, until the closed
-loop agrees or the rounds are over. What was seen in all rounds is learned from.
+loop agrees or the rounds are over. What was seen in all rounds is learned from: by CatBoost, by
+RMSE, at most 10 trees of depth 4 and 150 operations. `report` is what it came to, in Markdown.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +20,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.backends.simulated.program import Program, require_program
+from orchestration.core.errors import InputError, needs
+from orchestration.core.files import whole_file
 from orchestration.core.topology import Testbed
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import render_policy
-from orchestration.policies.trees import IntegerTrees
-from orchestration.training.rlcc.evaluate import Steady, steady_states
-from orchestration.training.rlcc.rollout import Rollout, library, play
+from orchestration.policies.trees import IntegerTrees, feature_names
+from orchestration.render.heat_map import HeatCell, HeatMap
+from orchestration.render.markdown import rows_table
+from orchestration.training.rlcc.rollout import Rollout, Steady, library, play, steady_states
 from orchestration.training.rlcc.scenarios import DISTILLING, testbed
-from orchestration.training.rlcc.trees import Budget, fit, rmse, save
+from tuners.learning import checkpoint as files
 from tuners.nic import fixed_point
-from tuners.nic.networks import Architecture, windows
-from tuners.nic.observation import LEAST_DELTA, ONE, TARGET
+from tuners.nic.networks import BETA, LEAST_DELTA, ONE, SPAN, TARGET, Architecture, windows
 from tuners.nic.sources import network_source
+
+MOST_OPERATIONS = 150
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many trees of which depth, and the operations of one decision."""
+
+    trees: int = 10
+    depth: int = 4
+    operations: int = MOST_OPERATIONS
+
+    def check(self) -> None:
+        """Raise InputError for trees that take more operations."""
+        needed = operations(self.trees, self.depth)
+        if needed > self.operations:
+            raise InputError.single(
+                "--trees",
+                f"{self.trees} trees of depth {self.depth} take {needed} operations, more than "
+                f"{self.operations}",
+                "take fewer or flatter trees, or --operations",
+            )
+
+
+def operations(trees: int, depth: int) -> int:
+    """Return the operations of a decision: a comparison, a shift and an or for each level but the
+    first's shift and or, a load and a sum for each tree."""
+    return trees * (depth + 2 * (depth - 1) + 2)
+
+
+def fit(windows: NDArray[np.int32], actions: NDArray[np.int32], budget: Budget, seed: int) -> Any:
+    """Return a CatBoost regressor of actions, windows and actions in 2^-16.
+
+    Raises NotReadyError without catboost.
+    """
+    with needs("distillation", "learn"):
+        from catboost import CatBoostRegressor
+    model = CatBoostRegressor(
+        iterations=budget.trees,
+        depth=budget.depth,
+        loss_function="RMSE",
+        learning_rate=0.5,
+        l2_leaf_reg=0.0,
+        border_count=1024,
+        random_seed=seed,
+        bootstrap_type="No",
+        thread_count=1,
+        allow_writing_files=False,
+        verbose=False,
+    )
+    return model.fit(windows / ONE, actions / ONE)
+
+
+def save(model: Any, architecture: Architecture, path: Path) -> None:
+    """Write the model, with what a NIC must know beside it, as `closloop compile` reads it."""
+    model.get_metadata()["closloop"] = json.dumps(
+        {
+            "history": architecture.history,
+            "least_action": 1 - SPAN,
+            "most_action": 1 + SPAN,
+            "target": TARGET,
+            "beta": BETA,
+            "features": feature_names(architecture.history),
+        }
+    )
+    with whole_file(path) as partial:
+        model.save_model(str(partial), format="json")
+
+
+def rmse(student: IntegerTrees, windows: NDArray[np.int32], actions: NDArray[np.int32]) -> float:
+    """Return the root mean squared difference of the student's actions, as fractions."""
+    return float(np.sqrt(np.mean(np.square((student.act(windows) - actions) / ONE))))
+
 
 # Seeds of rollouts here, and of judging them: apart from training's.
 _LASTING_FLOWS, _LEVELS, _STEPS_OF_A_LEVEL = 30, 8, 10
@@ -209,3 +287,104 @@ class _Loop:
         with tempfile.TemporaryDirectory(prefix="closloop-distill-") as folder:
             model = library(source, Path(folder))
             return steady_states(self._program, model, self._testbed, _JUDGE_SEED)
+
+
+_SCENARIO_HEADS = (
+    "scenario",
+    "goodput: network",
+    "trees",
+    "latency, us: network",
+    "trees",
+    "drops: network",
+    "trees",
+)
+# Upper ends of the error of actions, their colours, and where each begins.
+_STEPS = (
+    (0.01, "#F7FAFD", "RMSE below 0.01"),
+    (0.02, "#DCE9F5", "0.01"),
+    (0.04, "#B4D2E8", "0.02"),
+    (0.08, "#6BAED6", "0.04"),
+    (math.inf, "#2171B5", "0.08"),
+)
+# Fuhrer et al., HPSR 2023, table VI.
+PUBLISHED = np.array([[1.05, 0.92, 0.89], [1.1, 1.0, 0.9], [1.15, 1.07, 0.94]])
+
+
+def teacher_of(name: str) -> Teacher:
+    """Return a checkpoint's network. Raises InputError if there is none, or if it is no MLP."""
+    try:
+        found = files.load(name)
+    except files.CheckpointError as error:
+        raise InputError.single(name, str(error), "see closloop train rl-cc") from error
+    if found.card.get("tuner") != "rl-cc" or found.card["architecture"]["kind"] != "mlp":
+        raise InputError.single(
+            name, "is no MLP of rl-cc's", "train one: closloop train rl-cc --architecture mlp"
+        )
+    return Teacher(Architecture(**found.card["architecture"]), found.arrays)
+
+
+def report(made: Distilled, checkpoint: str) -> str:
+    """Return the page."""
+    last = made.rounds[-1]
+    rounds = [
+        [number, f"{one.samples:,}", f"{one.rmse:.4f}", f"{100 * one.within:.1f} %", one.agrees]
+        for number, one in enumerate(made.rounds, start=1)
+    ]
+    scenarios = [
+        [
+            other.scenario.name,
+            f"{other.goodput:.4f}",
+            f"{own.goodput:.4f}",
+            f"{other.latency_us:.2f}",
+            f"{own.latency_us:.2f}",
+            f"{other.drops:,}",
+            f"{own.drops:,}",
+        ]
+        for own, other in zip(last.student, last.teacher, strict=True)
+    ]
+    actions = [
+        [
+            name,
+            *(
+                f"{made.table['network'][row, column]:.3f}, {made.table['tree'][row, column]:.3f}, "
+                f"{PUBLISHED[row, column]:g}"
+                for column in range(3)
+            ),
+        ]
+        for row, name in enumerate(CONDITIONS)
+    ]
+    depth = max(len(tree.features) for tree in made.trees.trees)
+    lines = [
+        f"# RL-CC's network {checkpoint} as trees",
+        "",
+        f"{len(made.trees.trees)} trees, {operations(len(made.trees.trees), depth)} operations. "
+        + (
+            "In closed loop both agree: goodput within 1 %, latency within 5 %."
+            if last.agrees
+            else "In closed loop they do not agree within 1 % of goodput and 5 % of latency."
+        ),
+        "",
+        rows_table(("round", "windows", "RMSE", "actions within 0.01", "agrees"), rounds),
+        rows_table(_SCENARIO_HEADS, scenarios),
+        "Actions by the previous condition (rows) and the present one, as in the paper's table VI:",
+        "",
+        rows_table(
+            ["previous", *(f"{name}: network, trees, paper" for name in CONDITIONS)], actions
+        ),
+        "A condition is a delta of +target, 0 and -target; all actions before are 1.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def trade_picture(trade: Mapping[tuple[int, int], float]) -> str:
+    """Return an SVG: RMSE on windows that were not fitted, by depth (rows) and trees."""
+    counts = sorted({count for count, _ in trade})
+    depths = sorted({depth for _, depth in trade})
+    columns = {
+        str(count): [HeatCell(f"{trade[count, d]:.4f}", trade[count, d]) for d in depths]
+        for count in counts
+    }
+    rows = [f"depth {depth}" for depth in depths]
+    about = "Root mean square error of actions on windows that were not fitted."
+    return HeatMap("RMSE by trees and depth", about, rows, {"trees": columns}, _STEPS).svg()

@@ -18,8 +18,15 @@ from numpy.typing import NDArray
 from orchestration.training.rlcc.rollout import Rollout
 from tuners.learning.learner import NotANumberError, load_torch
 from tuners.learning.networks import Arrays
-from tuners.nic.networks import Architecture, actions, first_weights, scaled, windows
-from tuners.nic.observation import TARGET, reward
+from tuners.nic.networks import (
+    TARGET,
+    Architecture,
+    actions,
+    first_weights,
+    reward,
+    scaled,
+    windows,
+)
 
 # Longer than the swings of few flows, some 16 round trips: a mean over less of them asks for larger
 # actions the larger the swings are. After 48 deltas 9 % of the mean's weight are left.

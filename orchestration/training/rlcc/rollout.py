@@ -1,7 +1,7 @@
 """A rollout: ns-3 with a model of RL-CC in its NICs, and every decision that it takes.
 
 A model is the C source of a policy (tuners/nic/sources.py, or a compiled tree): it runs as it would
-in a NIC, integers and all.
+in a NIC, integers and all. Means over a rollout's steady half judge it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from orchestration.backends.simulated.program import Operation, Program, Simulat
 from orchestration.core.errors import NotReadyError
 from orchestration.core.topology import Testbed
 from orchestration.training.rlcc.scenarios import Scenario, first_shares, schedule, trial
-from tuners.nic.observation import ONE
+from tuners.nic.networks import ONE, expected_inflation
 
 _RECORD = np.dtype(
     [
@@ -155,3 +156,72 @@ def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int, base_ns
         drops=drops,
         base_rtt_ns=base_ns,
     )
+
+
+# Of a packet with 1 KB of payload on the line, framing and preamble counted: see roce.py.
+_LINE_BPS = 100_000_000_000
+STEADY = (
+    Scenario("many-to-one", 2, 4_000),
+    Scenario("many-to-one", 4, 4_000),
+    Scenario("many-to-one", 16, 4_000),
+    Scenario("many-to-one", 64, 5_000),
+    Scenario("many-to-one", 256, 8_000),
+    Scenario("many-to-one", 1024, 40_000),
+)
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Means over flows in the second half: round trip over base, rates, Jain's index of these.
+
+    `goodput` is the payload that senders had acknowledged, a share of the receiver's line;
+    `latency_us` the mean round trip; `drops` counts the packets lost in the whole time.
+    """
+
+    scenario: Scenario
+    inflation: float
+    expected: float
+    jain: float
+    goodput: float
+    latency_us: float
+    drops: int
+
+    @property
+    def off(self) -> float:
+        """How far the inflation is from equation 2, a share of it."""
+        return self.inflation / self.expected - 1.0
+
+
+def judged(rollout: Rollout) -> Steady:
+    """Return a rollout's steady state; flows without a decision in it count as rate 0."""
+    steady, count = rollout.steady & (rollout.rtt_ns > 0), rollout.scenario.flows
+    rows = np.flatnonzero(steady.sum(axis=1) > 1)
+    inflation, rates = [], np.zeros(count)
+    for place, row in enumerate(rows):
+        at = np.flatnonzero(steady[row])
+        inflation.append(rollout.inflation[row, at].mean())
+        acked = rollout.acked_bytes[row, at[-1]] - rollout.acked_bytes[row, at[0]]
+        passed_ns = rollout.now_ns[row, at[-1]] - rollout.now_ns[row, at[0]]
+        rates[place] = 8e9 * acked / passed_ns / _LINE_BPS
+    mean = float(np.mean(inflation)) if inflation else float("nan")
+    return Steady(
+        rollout.scenario,
+        mean,
+        expected_inflation(count),
+        float(rates.sum() ** 2 / (count * (rates**2).sum())) if rates.any() else 0.0,
+        float(rates.sum()),
+        mean * rollout.base_rtt_ns / 1000,
+        rollout.drops,
+    )
+
+
+def steady_states(
+    program: Program,
+    model: Path,
+    testbed: Testbed,
+    seed: int,
+    scenarios: Iterable[Scenario] = STEADY,
+    weights: bytes = b"",
+) -> list[Steady]:
+    """Play each scenario with a model's library, and judge it."""
+    return [judged(play(program, model, one, testbed, seed, weights)) for one in scenarios]

@@ -19,7 +19,8 @@ from inventory.files import load_testbed
 from orchestration.core.records import Schedule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import CLOSLOOP, HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import CLOSLOOP, HostSpec, TrialSpec, TunerSpec
+from traffic.patterns.single_flow import SingleFlowSpec
 
 TESTBED = "rlcc-7"
 _ENDLESS_BYTES = 2_000_000_000

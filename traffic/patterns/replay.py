@@ -1,15 +1,29 @@
-"""Recorded flows: a CSV of `start_ns,src,dst,bytes,class`, sorted by start, hosts by name."""
+"""Recorded flows, replayed from a CSV file."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 
 from orchestration.core.csv_columns import CsvColumns, Kind, NameColumn, read_csv
 from orchestration.core.errors import InputError, unreadable
+from orchestration.core.files import here
+from orchestration.core.pattern import (
+    START,
+    STOP,
+    Expected,
+    Flows,
+    PatternSpec,
+    Streams,
+    Surroundings,
+    given,
+)
+from orchestration.core.problems import Problem, suggest
 from orchestration.core.records import Ints
 from orchestration.core.topology import Testbed
 
@@ -94,3 +108,70 @@ def host_numbers(flows: RecordedFlows, testbed: Testbed) -> tuple[Ints, Ints]:
             f"its hosts are {first} to {last}: rename the file's hosts, or name their testbed",
         )
     return ends[0], ends[1]
+
+
+_FILE = "a CSV file of start_ns,src,dst,bytes,class, like flows.csv"
+# The shortest row of a file of flows: `0,h1,h2,1,`.
+_MIN_ROW_BYTES = 10
+
+
+@dataclass(frozen=True)
+class ReplaySpec(PatternSpec):
+    """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
+
+    `{repeat}` in the file's name is the number of the repeat. With `recorded_class`, only flows of
+    that class (column `class`) that start within the window are replayed.
+    """
+
+    file: str = field(metadata=given(_FILE, "file"))
+    start_ns: int = field(metadata=START)
+    stop_ns: int = field(metadata=STOP)
+    recorded_class: str = field(default="", metadata=given(name="class"))
+    kind: ClassVar = "replay"
+
+    @property
+    def class_name(self) -> str:
+        """The recorded class; its congestion control is a new one, and not in the name."""
+        name = "/".join(filter(None, (self.kind, self.queue_class)))
+        return self.recorded_class or name
+
+    def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
+        """Return the file's flows, in its order.
+
+        Raises InputError, with the line, for a bad file and for hosts that the testbed lacks.
+        """
+        flows = read_flows(here(self.file))
+        src, dst = host_numbers(flows, testbed)
+        chosen = (flows.start_ns >= self.start_ns) & (flows.start_ns < self.stop_ns)
+        if self.recorded_class:
+            names = flows.klass.names
+            wanted = names.index(self.recorded_class) if self.recorded_class in names else -1
+            chosen &= flows.klass.codes == wanted
+        return Flows(flows.start_ns[chosen], src[chosen], dst[chosen], flows.size_bytes[chosen])
+
+    def expected(self, testbed: Testbed) -> Expected:
+        """Return how many rows the file can have at most."""
+        return Expected(os.path.getsize(here(self.file)) // _MIN_ROW_BYTES, 0)
+
+    @classmethod
+    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+        """Report the first fault of each file, and a class that no file has."""
+        if "file" not in fields:
+            return
+        known: dict[str, None] = {}
+        faulty = False
+        for path in around.files(fields["file"]):
+            try:
+                flows = read_flows(path)
+                known |= dict.fromkeys(flows.klass.names)
+                if around.testbed is not None:
+                    host_numbers(flows, around.testbed)
+            except InputError as error:
+                faulty = True
+                for item in error.problems if path not in around.reported else ():
+                    yield Problem("file", *item.parts)
+                around.reported.add(path)
+        wanted = fields.get("recorded_class")
+        if wanted and wanted not in known and not faulty:
+            remedy = f"{suggest(wanted, known)}it has {', '.join(known) or 'no flows at all'}"
+            yield Problem("class", f"{fields['file']} has no flows of class {wanted!r}", remedy)

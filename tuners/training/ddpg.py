@@ -1,9 +1,4 @@
-"""DDPG with DRLet's load-aware exploration: networks, noise, replay, and the updates.
-
-Lillicrap et al., "Continuous control with deep reinforcement learning" (2015); DRLet, algorithm 1.
-An agent has one action or several, each from -1 to 1. Several agents may share the networks: then
-each is a sample of its own. Actors decide with NumPy, learners differentiate with torch.
-"""
+"""DRLet's learners: algorithm 1, whoever the agents are."""
 
 from __future__ import annotations
 
@@ -15,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
-from tuners.learning.exact import exp
+from tuners.flowlet.learned import fresh, policy, value
 from tuners.learning.experience import Replay
 from tuners.learning.learner import ReplayLearner, TrainedNet, part_of
-from tuners.learning.networks import Arrays, concatenate, init_mlp, mlp
 from tuners.learning.q_learning import exploration
 
 
@@ -43,46 +37,6 @@ class DdpgSettings:
     noise_end: float = 0.1
     noise_decay: float = 1_500.0
     updates_per_decision: float = 4.0
-
-
-def squash(x: Any) -> Any:
-    """Return tanh, for arrays the same bits everywhere, for tensors torch's."""
-    if not isinstance(x, np.ndarray):
-        return x.tanh()
-    return 1.0 - 2.0 / (exp(2.0 * x) + 1.0)
-
-
-def policy(parameters: Mapping[str, Any], x: Any) -> Any:
-    """Return the actor's actions (…, n, actions) for states (…, n, features)."""
-    return squash(mlp(parameters, "actor", x))
-
-
-def value(parameters: Mapping[str, Any], x: Any, action: Any) -> Any:
-    """Return the critic's values (…, n) of actions in states."""
-    return mlp(parameters, "critic", concatenate((x, action)))[..., 0]
-
-
-def fresh(seed: int, features: int, actions: int, hidden: tuple[int, ...]) -> Arrays:
-    """Return the parameters of an untrained actor and critic."""
-    rng = np.random.default_rng([seed, 0])
-    actor = init_mlp(rng, "actor", [features, *hidden, actions])
-    return actor | init_mlp(rng, "critic", [features + actions, *hidden, 1])
-
-
-def load_aware(
-    rng: np.random.Generator, wanted: NDArray[Any], base: NDArray[Any], step: int, noise: float
-) -> NDArray[np.float64]:
-    """Return the actions to try at step `step` (1, 2, …) of an episode (algorithm 1, line 8).
-
-    `wanted` are the actor's. With probability 1 / (10 step) they give way to `base`, the best
-    static timeout at the load just seen. Noise is normal, of its own for each action; the paper
-    says "random process".
-    """
-    chosen = base if rng.random() < 1.0 / (10.0 * step) else wanted
-    tried: NDArray[np.float64] = np.clip(
-        chosen + noise * rng.standard_normal(np.shape(wanted)), -1.0, 1.0
-    )
-    return tried
 
 
 class DdpgLearner(ReplayLearner):

@@ -1,0 +1,109 @@
+"""Flows that are all there at once, as long as they have bytes or as the trial lasts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from orchestration.core.pattern import (
+    START,
+    Expected,
+    Flows,
+    PatternSpec,
+    Streams,
+    Surroundings,
+    given,
+)
+from orchestration.core.problems import Problem
+from orchestration.core.topology import Testbed
+from orchestration.core.units import format_duration
+
+
+@dataclass(frozen=True)
+class ConcurrentSpec(PatternSpec):
+    """Many flows at once, each of one size or for as long as the trial lasts.
+
+    They go from many hosts to `receiver`, or without one from all hosts to all. They start
+    together, at a time drawn from `within_ns` after `start_ns`, and each at most `spread_ns` later.
+    Each sends `size_bytes`, or with 0 for as long as the trial lasts. To a receiver, `senders`
+    hosts send, drawn by the trial's seed; 0 is all others.
+    """
+
+    flows: int = field(metadata=given("how many flows, like 512", "positive"))
+    size_bytes: int = field(metadata=given("", "positive", default=None))
+    start_ns: int = field(metadata=START)
+    receiver: str = field(default="", metadata=given("", "host"))
+    senders: int = field(default=0, metadata=given("", "senders", default=None))
+    within_ns: int = 0
+    spread_ns: int = 0
+    kind: ClassVar = "concurrent"
+    sized_by: ClassVar = ("flows", "{flows:,.0f} flows are", "use fewer")
+
+    def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
+        """Return the flows. More flows are the same ones, and others.
+
+        To a receiver, senders take turns in an order that is drawn. From all to all, flows come in
+        rounds: in each, every host sends to one other and receives from one, never to the same
+        again before it has sent to all.
+        """
+        start_ns = self.start_ns + int(streams.times.random() * self.within_ns)
+        later_ns = (streams.times.random(self.flows) * self.spread_ns).astype(np.int64)
+        number, hosts = np.arange(self.flows, dtype=np.int64), len(testbed.hosts)
+        if self.receiver:
+            receiver = testbed.hosts.index(self.receiver)
+            others = np.delete(np.arange(hosts, dtype=np.int64), receiver)
+            chosen = streams.places.permutation(others)[: self.senders or hosts - 1]
+            src = chosen[number % len(chosen)]
+            dst = np.full(self.flows, receiver, dtype=np.int64)
+        else:
+            order = streams.places.permutation(hosts).astype(np.int64)
+            shift = 1 + streams.places.permutation(hosts - 1).astype(np.int64)
+            src, rounds = order[number % hosts], number // hosts
+            dst = order[(number + shift[rounds % (hosts - 1)]) % hosts]
+        return Flows(start_ns + later_ns, src, dst, np.full(self.flows, self.size_bytes, np.int64))
+
+    def expected(self, testbed: Testbed) -> Expected:
+        """Return exactly what it sends; flows that last are to be given a size first."""
+        return Expected(self.flows, self.flows * self.size_bytes)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether its flows have no size."""
+        return not self.size_bytes
+
+    @classmethod
+    def faults(cls, fields: Mapping[str, Any], around: Surroundings) -> Iterator[Problem]:
+        """Report flows that cannot start, or have no senders."""
+        start_ns = fields.get("start_ns", 0)
+        latest_ns = start_ns + fields.get("within_ns", 0) + fields.get("spread_ns", 0)
+        duration_ns = around.duration_ns
+        if duration_ns is not None and start_ns < duration_ns <= latest_ns:
+            yield Problem(
+                "",
+                f"start, within and spread are {format_duration(latest_ns, 6)} together, when the "
+                f"duration {format_duration(duration_ns, 6)} is over",
+                "let the flows start earlier, or make the trial longer",
+            )
+        senders = fields.get("senders")
+        if senders and fields.get("receiver") == "":
+            yield Problem(
+                "senders", "without a receiver all hosts send", "name a receiver, or remove it"
+            )
+
+    def cut(self, duration_ns: int, drain_ns: int, testbed: Testbed) -> Self:
+        """Return flows that have a size: those that last, what the fastest host can send."""
+        latest_ns = self.start_ns + self.within_ns + self.spread_ns
+        if latest_ns >= duration_ns:
+            raise ValueError(
+                f"concurrent flows start until {latest_ns} ns, when the trial's "
+                f"{duration_ns} ns are over: let them start earlier"
+            )
+        if not self.lasts:
+            return self
+        rate_bps = max(testbed.host_rate_bps(host) for host in testbed.hosts)
+        lasts_ns = duration_ns + drain_ns - self.start_ns
+        return dataclasses.replace(self, size_bytes=-(-rate_bps * lasts_ns // (8 * 10**9)))

@@ -1,0 +1,40 @@
+"""Poisson arrivals at a load, of messages of a few sizes (ACC, SIGCOMM 2021, figure 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from orchestration.core.pattern import INDEPENDENT, START, STOP, STRATA, Draw, given
+from orchestration.core.records import Floats
+from traffic.arrivals import OfferedLoad, Sizes
+
+ACC_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+
+
+@dataclass(frozen=True)
+class MessageMixSpec(OfferedLoad):
+    """Poisson arrivals of messages, each of the sizes equally likely.
+
+    With `receiver`, a host's name, all others send to it, and `load` is a share of its line rate.
+    """
+
+    sizes_bytes: tuple[int, ...] = field(metadata=given("", "positive", default=ACC_SIZES_BYTES))
+    load: float = field(metadata=given("share of the hosts' line rate, like 0.6", "share"))
+    start_ns: int = field(metadata=START)
+    stop_ns: int = field(metadata=STOP)
+    receiver: str = field(default="", metadata=given("", "host"))
+    draw: Draw = field(default=INDEPENDENT, metadata=given(default=STRATA))
+    kind: ClassVar = "message-mix"
+
+    @property
+    def sizes(self) -> Sizes:
+        """The messages', all equally likely."""
+        each = np.array(self.sizes_bytes, dtype=np.int64)
+        return Sizes(float(each.mean()), lambda u: each[(u * len(each)).astype(np.int64)])
+
+    def quantiles(self, at: Floats) -> Floats:
+        """Return the messages' sizes in bytes."""
+        return np.array(self.sizes_bytes, dtype=np.float64)

@@ -1,0 +1,48 @@
+"""Poisson arrivals at a load, of flows whose sizes follow a workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestration.core.pattern import INDEPENDENT, START, STOP, STRATA, Draw, given
+from orchestration.core.records import Floats
+from traffic.arrivals import OfferedLoad, Sizes
+
+if TYPE_CHECKING:
+    from traffic.workloads import Workload
+
+
+@dataclass(frozen=True)
+class PoissonSpec(OfferedLoad):
+    """Poisson arrivals of flows whose sizes follow a workload."""
+
+    workload: str = field(metadata=given("flow sizes, like WebSearch", "workload"))
+    load: float = field(metadata=given("share of the hosts' line rate, like 0.6", "share"))
+    start_ns: int = field(metadata=START)
+    stop_ns: int = field(metadata=STOP)
+    draw: Draw = field(default=INDEPENDENT, metadata=given(default=STRATA))
+    kind: ClassVar = "poisson"
+
+    @property
+    def label(self) -> str:
+        """The kind, with the workload."""
+        from traffic.workloads import workload_name
+
+        return f"{self.kind}:{workload_name(self.workload)}"
+
+    @property
+    def sizes(self) -> Sizes:
+        """The workload's."""
+        workload = self._table()
+        return Sizes(workload.mean_bytes, workload.sizes_bytes)
+
+    def quantiles(self, at: Floats) -> Floats:
+        """Return the workload's sizes in bytes, not rounded, at some probabilities."""
+        return self._table().quantile(at)
+
+    def _table(self) -> Workload:
+        # here and not above: a guest has a pattern and draws no flows
+        from traffic.workloads import load_workload
+
+        return load_workload(self.workload)

@@ -1,0 +1,182 @@
+"""ACC's learner: algorithm 1, with what `tuners.ecn.acc` says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuners.ecn.acc import FEATURES, HIDDEN, LEAST_BYTES, PARTS, architecture, fresh
+from tuners.ecn.features import size_feature
+from tuners.ecn.learned import switch_of
+from tuners.learning.experience import Replay
+from tuners.learning.learner import TrainedNet
+from tuners.learning.networks import Arrays, mlp
+from tuners.learning.q_learning import QLearner, QSettings, at_work, held_returns
+
+if TYPE_CHECKING:
+    from orchestration.core.topology import Testbed
+    from tuners.ecn.acc import Acc
+
+_LEAST_KMIN = size_feature(np.array(float(LEAST_BYTES)))
+
+
+@dataclass(frozen=True)
+class AccSettings(QSettings):
+    """Settings of training. Times are in decisions."""
+
+    hidden: tuple[int, ...] = HIDDEN
+    weight_decay: float = 1.0  # without it, it fits the noise: see HIDDEN
+    centred: bool = True  # values are of what is earned beyond the mean
+    horizon: int = 24  # decisions that an action is followed while it is held
+    batch: int = 48  # per switch
+    least_batch: int = 256  # over all switches that share a network
+    target_every: int = 200
+    local_capacity: int = 60_000  # per switch: about fifty episodes of 15 ms
+    global_capacity: int = 200_000
+    exchange_every: int = 250
+    exchange: int = 200  # transitions each way, per switch
+    relative: bool = False  # learns differences of values, not their level
+    idle_rule: bool = True  # as the tuner's; without it, queues below 20 KB are learned from too
+
+
+def busy(x: NDArray[Any]) -> NDArray[Any]:
+    """Return which queues exceed the lowest kmin that can be set, given inputs (…, inputs).
+
+    Below it no action would have changed anything.
+    """
+    exceeds: NDArray[Any] = x[..., FEATURES.index("queue")] > _LEAST_KMIN
+    return exceeds
+
+
+class AccLearner(QLearner):
+    """Algorithm 1, with the exchange between local and global replay memories (section 3).
+
+    All switches share one copy of the parameters (offline: "the same offline training model for
+    network switches"), or each has its own (online). Each switch has its own memory.
+    """
+
+    tuner = "acc"
+    settings = AccSettings
+    per_switch = True
+
+    def __init__(
+        self,
+        seed: int,
+        testbed: Testbed,
+        settings: AccSettings = AccSettings(),
+        parameters: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self._switch = switch_of(testbed)
+        start = dict(parameters) if parameters is not None else fresh(seed, settings.hidden)
+        self._copies = len(start["q.0.weight"])
+        self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
+        self._global = Replay(settings.global_capacity)
+        memories = {f"memory{n}": one for n, one in enumerate((*self._local, self._global))}
+        net = TrainedNet(start, settings.learning_rate, settings.weight_decay)
+        super().__init__(seed, settings, net, memories)
+        self._settings: AccSettings = settings
+
+    @classmethod
+    def online(cls, tuner: Acc, seed: int, testbed: Testbed, parameters: Arrays) -> AccLearner:
+        """Return the learner that goes on in a trial, with little exploration, which soon ends."""
+        settings = AccSettings(
+            relative=True,
+            explore_start=max(tuner.explore, 0.1),
+            explore_end=0.02,
+            explore_decay=50.0,
+        )
+        return cls(seed, testbed, settings, parameters)
+
+    def architecture(self) -> dict[str, Any]:
+        """Return the architecture of this learner's checkpoints."""
+        return architecture(self._settings.hidden)
+
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch.
+
+        A queue that was idle when its action was chosen is left out: see this module.
+        """
+        self._decisions += len(rows["x"])
+        earned = rows["reward"]
+        rows = held_returns(rows, self._settings.discount, self._settings.horizon)
+        if self._settings.idle_rule:
+            learned = busy(rows["x"])
+            idle = ~busy(rows["next_x"])
+        else:  # every queue gets a decision, so none keeps its setting because it is idle
+            learned = at_work(rows)
+            idle = np.zeros_like(learned)
+        rows = {**rows, "idle": idle}
+        self._note_rewards(earned[learned])
+        for switch, memory in enumerate(self._local):
+            own = learned & (self._switch == switch)
+            memory.add(
+                {
+                    name: values[own].astype(np.int64 if name == "action" else np.float32)
+                    for name, values in rows.items()
+                }
+            )
+
+    def values(self, parameters: Mapping[str, Any], x: Any) -> Any:
+        """Return the values of all settings (…, actions) in states; tensors."""
+        return PARTS.sums(mlp(parameters, "q", x))
+
+    def update(self) -> float:
+        """Make one step of algorithm 1 (lines 6 to 9) and return the loss.
+
+        0, and no step, as long as no queue has been busy.
+        """
+        import torch
+
+        settings = self._settings
+        rng = np.random.default_rng([self._seed, 2, self._updates])
+        held = [memory for memory in self._local if len(memory)]
+        if not held:
+            return 0.0
+        if self._copies == 1:
+            size = max(settings.batch, settings.least_batch // len(held))
+            batches, weight = [memory.sample(rng, size) for memory in held], np.ones(1)
+        else:  # a switch whose queues were all idle so far learns nothing
+            weight = np.array([float(len(memory) > 0) for memory in self._local])
+            batches = [
+                (memory if len(memory) else held[0]).sample(rng, settings.batch)
+                for memory in self._local
+            ]
+        axis = np.concatenate if self._copies == 1 else np.stack
+        rows: dict[str, Any] = {
+            name: torch.from_numpy(axis([batch[name] for batch in batches])) for name in batches[0]
+        }
+        if self._copies == 1:
+            rows = {name: values[None] for name, values in rows.items()}
+        error = self._errors(rows, rows["weight"])
+        if settings.relative:
+            error = error - error.detach().mean(-1, keepdim=True)
+        mine = torch.from_numpy(weight.astype(np.float32))[:, None]
+        loss = (mine * error**2).mean() / mine.mean()  # equation 4
+        value = self._step(loss, settings.target_every)
+        if self._updates % settings.exchange_every == 0:
+            self._exchange(rng)
+        return value
+
+    def _centred(self, reward: Any, weight: Any, discount: float) -> Any:
+        if not self._settings.centred:
+            return reward
+        return super()._centred(reward, weight, discount)
+
+    def _exchange(self, rng: np.random.Generator) -> None:
+        """Let each switch give a sample to the global memory and take one from it (section 3).
+
+        The paper says that tuples are "periodically sampled", and not by what: evenly here.
+        Preferring large rewards would overestimate every action, and noisy ones most.
+        """
+        if len(self._local) == 1:
+            return  # it would take back its own samples
+        count = self._settings.exchange
+        for memory in self._local:
+            if len(memory):
+                self._global.add(memory.sample(rng, count))
+        for memory in self._local:
+            memory.add(self._global.sample(rng, count))
