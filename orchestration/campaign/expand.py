@@ -24,7 +24,6 @@ from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.congestion import roce_controls
 from orchestration.core.files import sha256_of
-from orchestration.core.pattern import of_repeat
 from orchestration.core.repeats import RepeatRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
@@ -38,6 +37,7 @@ from orchestration.core.trial import (
     Scalar,
     TrialSpec,
     TunerSpec,
+    of_repeat,
 )
 from tuners.learning.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of, decider, with_checkpoint

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.pattern import INDEPENDENT, REPEAT, PatternSpec, pattern_from_json
 from orchestration.core.pattern import Scalar as Scalar
+from orchestration.core.pattern import of_repeat as of_repeat
 from orchestration.core.roce import RoceSpec
 
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.

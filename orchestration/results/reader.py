@@ -28,7 +28,6 @@ from orchestration.results.looks import LOOKS_FILE
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
-from traffic.patterns.concurrent import ConcurrentSpec
 
 _PLURAL: dict[Scope, str] = {
     "queue": "queues",
@@ -172,9 +171,7 @@ def written_shares(result: TrialResult) -> dict[str, float | None]:
     keys = [f"{name}_load" for name in AMOUNTS]
     known = set(keys)
     if not is_current(fact):
-        lasting = (
-            p for p in result.spec.traffic if isinstance(p, ConcurrentSpec) and not p.size_bytes
-        )
+        lasting = (p for p in result.spec.traffic if p.lasts)
         known = set() if any(lasting) else {"offered_load"}
     return {key: fact.get(key) if key in known else None for key in keys}
 
