@@ -22,8 +22,8 @@ from orchestration.virtual_rack.folder import RackFolder, racks_folder
 class Leftover:
     """A thing that is left, or that somebody alive uses: then `alive` says who, and it stays.
 
-    `remove` removes it and returns what else there is to say, if anything; `done` is the word for that. It
-    raises OSError, RuntimeError or ClosloopError.
+    `remove` removes it and returns what else there is to say, if anything; `done` is the word for
+    that. It raises OSError, RuntimeError or ClosloopError.
     """
 
     kind: str
