@@ -12,8 +12,7 @@ from orchestration.bench.outcome import Figure, Outcome
 from orchestration.core.errors import NotReadyError
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.render_c import render_policy
-from orchestration.training.rlcc.evaluate import STEADY, Steady, steady_states
-from orchestration.training.rlcc.rollout import library
+from orchestration.training.rlcc.rollout import STEADY, Steady, library, steady_states
 from orchestration.training.rlcc.scenarios import testbed
 from tuners.learning.checkpoint import PRETRAINED, load
 from tuners.nic.networks import Architecture

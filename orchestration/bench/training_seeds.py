@@ -32,7 +32,7 @@ from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest
 from orchestration.training.train import train
 from traffic.schedule import make_schedule
-from tuners.ecn.rewards import queue_score
+from tuners.ecn.features import queue_score
 from tuners.ecn.templates import acc_templates, graphcc_templates
 
 _TESTBED = """\
