@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 from inventory.files import load_testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.core.pattern import PatternSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
-from orchestration.core.trial import CLOSLOOP, PatternSpec, TrialSpec, TunerSpec
+from orchestration.core.trial import CLOSLOOP, TrialSpec, TunerSpec
 from orchestration.render.markdown import rows_table
 from orchestration.run import wiring
 from traffic.patterns.poisson import PoissonSpec

@@ -63,7 +63,7 @@ def offer(monkeypatch):
         forget()
 
     def forget():
-        plugins.offered.cache_clear()
+        plugins._OFFERED.clear()
         capabilities.capabilities.cache_clear()
 
     yield installed

@@ -1,6 +1,8 @@
 """Drivers by file, and workloads and testbeds that installed packages offer."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -60,25 +62,18 @@ def test_a_file_without_the_driver_is_refused(tmp_path):
         load_campaign(path)
 
 
-class Point:
-    """An entry point, as an installed package would have it."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def load(self):
-        return self._path
-
-
 def test_packages_offer_workloads_and_testbeds(tmp_path, monkeypatch):
     table = tmp_path / "table.csv"
     table.write_text("bytes,cdf\n1000,0\n2000,1\n", encoding="utf-8")
     testbed = tmp_path / "small.yml"
     text = (TESTBEDS / "graphcc.yml").read_text(encoding="utf-8")
     testbed.write_text(text.replace("name: graphcc", "name: theirs"), encoding="utf-8")
+    package = ModuleType("theirs")
+    package.TABLE, package.TESTBED = table, testbed
+    monkeypatch.setitem(sys.modules, "theirs", package)
     groups = {
-        "closloop.workloads": {"Theirs": Point(table)},
-        "closloop.testbeds": {"theirs": Point(testbed)},
+        "closloop.workloads": {"Theirs": "theirs:TABLE"},
+        "closloop.testbeds": {"theirs": "theirs:TESTBED"},
     }
     monkeypatch.setattr(plugins, "offered", lambda group: groups.get(group, {}))
     assert load_workload("Theirs").name == "Theirs"

@@ -2,7 +2,6 @@ import json
 import re
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -104,7 +103,7 @@ def test_an_importer_of_ones_own_gets_the_options_of_a_trial_and_a_broken_one_is
     (files / "my_importer.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(files))
     points = {
-        name: EntryPoint(name, f"{place}:import_mine", "closloop.importers")
+        name: f"{place}:import_mine"
         for name, place in (("mine", "my_importer"), ("broken", "nowhere.at_all"))
     }
     monkeypatch.setattr(plugins, "offered", lambda group: points)
