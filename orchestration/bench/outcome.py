@@ -19,17 +19,12 @@ from typing import Any, Literal
 
 from inventory.files import load_testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
-from orchestration.core.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.core.pattern import PatternSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
     CLOSLOOP,
-    TCP,
-    FabricSpec,
-    FaultSpec,
-    HostSpec,
     TrialSpec,
     TunerSpec,
 )
@@ -198,35 +193,25 @@ def run_trial(
     tuner: TunerSpec,
     *,
     duration_ns: int,
-    drain_ns: int = 1_000 * MILLISECOND,
     sample_period_ns: int = 100_000,
-    seed: int = 1,
-    faults: tuple[FaultSpec, ...] = (),
     flow_table: bool = False,
-    host: HostSpec = TCP,
-    fabric: FabricSpec = CLOSLOOP,
     backend: Literal["emulated", "simulated"] = "emulated",
-    load_balancing: LoadBalancingSpec = ECMP,
+    **more: Any,
 ) -> Run:
     """Run one trial. With `flow_table`, the emulated backend's flow table runs unread.
 
-    Raises what the backend raises.
+    `more` are further fields of TrialSpec. Raises what the backend raises.
     """
     testbed = load_testbed(testbed_name)
+    own = {"fabric": CLOSLOOP, "action_period_ns": sample_period_ns, **more}
     trial = bench_trial(
         traffic,
         duration_ns,
         testbed=testbed_name,
         backend=backend,
         tuner=tuner,
-        seed=seed,
-        drain_ns=drain_ns,
         sample_period_ns=sample_period_ns,
-        action_period_ns=sample_period_ns,
-        faults=faults,
-        host=host,
-        fabric=fabric,
-        load_balancing=load_balancing,
+        **own,
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()

@@ -118,7 +118,8 @@ def disturb(
             process = rack.start(run, cwd=folder, stdout=log, stderr=log)
             time.sleep(after_s)
             theirs = _edit(rack, number)
-            expected = _with_rows(before, theirs)
+            rows_now = {**before[SONIC]["CONFIG_DB"], **theirs}
+            expected = {**before, SONIC: {**before[SONIC], "CONFIG_DB": rows_now}}
             if killed:
                 process.kill(signal.SIGKILL)
             if what == "kill":
@@ -126,7 +127,10 @@ def disturb(
                 changed = _differing(rack, expected)
             else:
                 changed = _differing(rack, expected)
-                _reboot(rack, where, what)
+                if (where, what) == (SONIC, "reboot cold"):
+                    # somebody saves, with the run's thresholds
+                    rack.inject(where, "config save")
+                rack.inject(where, what)
                 process.kill(signal.SIGINT)
                 process.wait()
         rack.let_pass(_DEADMAN_S)
@@ -157,13 +161,6 @@ def _run_options(rack: RackHandle, campaign: Path, out: Path) -> tuple[str, ...]
     return (str(campaign), "--inventory", str(rack.inventory), "--out", str(out), "--no-report")
 
 
-def _reboot(rack: RackHandle, device: str, kind: str) -> None:
-    if (device, kind) == (SONIC, "reboot cold"):
-        # somebody saves, with the run's thresholds
-        rack.inject(device, "config save")
-    rack.inject(device, kind)
-
-
 def _put_right(rack: RackHandle, folder: Path, device: str) -> None:
     """Do what a rack's owner does after a reboot during a run."""
     answer(rack, folder, "restore", str(rack.inventory), "--runs-only", "--json")
@@ -191,11 +188,6 @@ def _state(rack: RackHandle) -> dict[str, dict[str, Any]]:
     found = {device: json.loads(text) for device, text in dumps(rack).items()}
     found[SONIC]["files"].pop(_SAVED, None)
     return found
-
-
-def _with_rows(state: State, rows: Mapping[str, Mapping[str, str]]) -> State:
-    tables = {**state[SONIC]["CONFIG_DB"], **rows}
-    return {**state, SONIC: {**state[SONIC], "CONFIG_DB": tables}}
 
 
 def _differing(rack: RackHandle, expected: State) -> list[str]:

@@ -226,7 +226,10 @@ def threshold_change() -> Outcome:
     at_ns = 2 * MILLISECOND
     before = {"kmin_bytes": 400_000, "kmax_bytes": 400_000, "pmax": 1.0}
     then = {"then_kmin_bytes": 50_000, "then_kmax_bytes": 50_000, "then_pmax": 1.0}
-    run, queue = _incast_on_h1(TunerSpec("step", {"at_ns": at_ns, **before, **then}))
+    incast = IncastSpec(16, 2_000_000, 100 * MILLISECOND, 0, MILLISECOND, receiver="h1")
+    tuner = TunerSpec("step", {"at_ns": at_ns, **before, **then})
+    run = run_trial("graphcc", (incast,), tuner, duration_ns=MILLISECOND)
+    queue = [run.testbed.peer_device(one).name for one in run.testbed.queues].index("h1")
     ports, actions, hosts = run.record.ports, run.record.changes[ECN.name], run.record.hosts
     mine = actions.targets == queue
     applied_ns = int(actions.applied_ns[mine][1])
@@ -266,14 +269,6 @@ def threshold_change() -> Outcome:
             zero("segments out of order", int(hosts.out_of_order[-1].sum())),
         ),
     )
-
-
-def _incast_on_h1(tuner: TunerSpec) -> tuple[Run, int]:
-    """Run an incast of 16 senders on `h1`; return it and the number of the queue towards `h1`."""
-    incast = IncastSpec(16, 2_000_000, 100 * MILLISECOND, 0, MILLISECOND, receiver="h1")
-    run = run_trial("graphcc", (incast,), tuner, duration_ns=MILLISECOND)
-    towards = [run.testbed.peer_device(queue).name for queue in run.testbed.queues]
-    return run, towards.index("h1")
 
 
 def _kilobytes(values: np.ndarray) -> str:

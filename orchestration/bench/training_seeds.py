@@ -195,21 +195,15 @@ class SmallProblem:
         """Play random settings of a tuner, and static ones: all its pairs, with extreme pmax."""
         grid = _TEMPLATES[tuner]()
         picked = np.flatnonzero(np.isin(grid.pmax, (grid.pmax.min(), grid.pmax.max())))
-        static = [
-            self._score(
-                self._play(
-                    TunerSpec(
-                        "static",
-                        {
-                            "kmin_bytes": int(grid.kmin_bytes[one]),
-                            "kmax_bytes": int(grid.kmax_bytes[one]),
-                            "pmax": float(grid.pmax[one]),
-                        },
-                    )
-                )
-            )
-            for one in picked
-        ]
+        static = []
+        for one in picked:
+            kmin, kmax = int(grid.kmin_bytes[one]), int(grid.kmax_bytes[one])
+            setting: dict[str, Scalar] = {
+                "kmin_bytes": kmin,
+                "kmax_bytes": kmax,
+                "pmax": float(grid.pmax[one]),
+            }
+            static.append(self._score(self._play(TunerSpec("static", setting))))
         placebo = self._play(load_protocol().placebo(tuner))
         return Answer(self._score(placebo), max(static), min(static))
 

@@ -46,23 +46,22 @@ def claim_text(result: ClaimResult, transport: str) -> str:
     if not rows:
         return few if judged.few else "not run"
     unit = METRICS[claim.metric].unit
+    pairs = [(row.label, row.difference) for row in rows if row.difference is not None]
     if claim.direction == "value":
         text = "; ".join(
             (f"{row.label}: " if len(rows) > 1 else "") + estimate_text(row.estimate, unit)
             for row in rows
             if row.estimate is not None
         )
-        return f"{text}; {few}" if judged.few else text
-    pairs = [(row.label, row.difference) for row in rows if row.difference is not None]
-    if len(pairs) == 1:
+    elif len(pairs) == 1:
         text = f"{difference_text(pairs[0][1], unit)}, {pairs[0][1].n} seeds"
-        return f"{text}; {few}" if judged.few else text
-    ordered = sorted(pairs, key=lambda pair: (pair[1].relative, pair[0]))
-    shown = ordered if len(ordered) <= _SHOWN_CONDITIONS else [ordered[0], ordered[-1]]
-    text = "; ".join(f"{label}: {difference_text(diff, unit)}" for label, diff in shown)
-    held = sum(row.finding != "no" for row in rows)
-    word = "the same" if claim.direction == "same" else f"{claim.direction} beyond chance"
-    text = f"{word} in {held} of {len(rows)} conditions; {text}"
+    else:
+        ordered = sorted(pairs, key=lambda pair: (pair[1].relative, pair[0]))
+        shown = ordered if len(ordered) <= _SHOWN_CONDITIONS else [ordered[0], ordered[-1]]
+        text = "; ".join(f"{label}: {difference_text(diff, unit)}" for label, diff in shown)
+        held = sum(row.finding != "no" for row in rows)
+        word = "the same" if claim.direction == "same" else f"{claim.direction} beyond chance"
+        text = f"{word} in {held} of {len(rows)} conditions; {text}"
     return f"{text}; {few}" if judged.few else text
 
 

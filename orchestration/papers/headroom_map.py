@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from orchestration.papers.cross_fit import (
-    CrossFitted,
     Group,
     Scene,
     check_metrics,
@@ -154,17 +153,12 @@ def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> I
             in_sample=float(np.mean(every.in_sample)) if whole else every.in_sample[number],
             best_static=every.best_static,
             oracle="" if whole else every.oracle[number],
-            agreed=_agreed(
-                fitted, every.best_static, None if whole else every.oracle[number], number
+            agreed=all(
+                one.best_static == every.best_static
+                and (whole or one.oracle[number] == every.oracle[number])
+                for one in fitted.choices
             ),
         )
-
-
-def _agreed(fitted: CrossFitted, best_static: str, oracle: str | None, number: int) -> bool:
-    return all(
-        choice.best_static == best_static and (oracle is None or choice.oracle[number] == oracle)
-        for choice in fitted.choices
-    )
 
 
 def to_json(found: HeadroomMap) -> dict[str, Any]:

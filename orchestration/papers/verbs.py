@@ -56,14 +56,6 @@ class _Asked:
     backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
     replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
-    def run(self) -> int:
-        """Run the campaigns; return the exit code."""
-        from orchestration.papers.claims import load_campaigns
-
-        names, backend, repeats = self.names or [], self.backend, self.repeats
-        chosen = load_campaigns(self.campaigns, names, backend=backend, repeats=repeats)
-        return run_all(chosen, self.runs, self.jobs, replace=self.replace, cluster=self.cluster)
-
 
 @papers.command("list")
 def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
@@ -95,7 +87,12 @@ def run_papers(asked: _Asked) -> None:
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
-    code = asked.run()
+    from orchestration.papers.claims import load_campaigns
+
+    chosen = load_campaigns(
+        asked.campaigns, asked.names or [], backend=asked.backend, repeats=asked.repeats
+    )
+    code = run_all(chosen, asked.runs, asked.jobs, replace=asked.replace, cluster=asked.cluster)
     typer.echo(f"the results, any time: closloop papers results --runs {asked.runs}", err=True)
     raise typer.Exit(code)
 

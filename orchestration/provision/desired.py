@@ -204,11 +204,9 @@ def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
     hops = next_hops(testbed)[name]
     result: list[dict[str, Any]] = []
     for target, block in rack.addresses.blocks.items():
-        ports = hops.get(target, ())
-        if ports:
-            via = [
-                [routers[testbed.peer_device(port).name], rack.interface(port), 1] for port in ports
-            ]
+        if ports := hops.get(target, ()):
+            peers = ((testbed.peer_device(port).name, rack.interface(port)) for port in ports)
+            via = [[routers[peer], interface, 1] for peer, interface in peers]
             result.append({"to": block, "via": via})
     for port in testbed.ports_of[name]:
         if port.peer in addresses:

@@ -107,10 +107,10 @@ def provision(
         # with a password ssh cannot be run again: it would need a terminal
         if outcome.unexplained and not secrets.login and (said := _ssh_says(access, rack)):
             outcome.failure, outcome.remedy = explain(access, said)
-    silent = [name for name, outcome in tally.outcomes.items() if not outcome.tasks]
-    for name in silent:
-        tally.outcomes[name].failure = "Ansible did not get to it"
-        tally.outcomes[name].remedy = f"`closloop provision --limit {name}` tries it alone"
+    for name, outcome in tally.outcomes.items():
+        if not outcome.tasks:
+            outcome.failure = "Ansible did not get to it"
+            outcome.remedy = f"`closloop provision --limit {name}` tries it alone"
     return ProvisionResult(what, tally.outcomes, stopwatch.took())
 
 
@@ -266,7 +266,6 @@ def _end_connections(folder: Path) -> None:
         subprocess.run(
             ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "device"],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
             check=False,
         )

@@ -150,7 +150,6 @@ class Device:
                 cabling.set_up_switch(self.layout, self.name)
             self.start_redis()
             self._start_bridge()
-            self._await_bridge()
         self._start_lldpd()
         self.start("sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", SSHD_CONFIG])
 
@@ -214,17 +213,15 @@ class Device:
         self.start("redis", ["redis-server", *words], group="redis")
 
     def _start_bridge(self) -> None:
+        """Start the switch's daemons, and wait until they have filled its databases."""
         module = "orchestration.virtual_rack.sonic_switch"
         argv = [sys.executable, "-P", "-m", module, "--device", self.name]
         self.start("sonic", [*argv, "--config", LAYOUT_FILE], PYTHONPATH=self._python_path)
-
-    def _await_bridge(self) -> None:
-        """Wait until the switch's daemons have filled its databases."""
-        argv = ("redis-cli", "-s", SOCKET, "exists", _PORTS_READY)
+        ready = ("redis-cli", "-s", SOCKET, "exists", _PORTS_READY)
         end = time.monotonic() + _BRIDGE_S
         while time.monotonic() < end and self.programs["sonic"].poll() is None:
             with suppress(RuntimeError):
-                if run(argv).strip() == "1":
+                if run(ready).strip() == "1":
                     return
             time.sleep(0.02)
         logs = (Path(f"/var/log/{name}.log") for name in ("redis", "sonic"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -94,18 +93,13 @@ def remove(name: str) -> None:
 def remove_tree(group: Path, within_s: float = _EMPTY_S) -> None:
     """Remove a control group with all below it; its processes have ended, or are about to."""
     deadline = time.monotonic() + within_s
-    for path in _deepest_first(group):
+    for folder, _, _ in os.walk(group, topdown=False):
         while True:
             try:
                 with suppress(FileNotFoundError):
-                    path.rmdir()
+                    Path(folder).rmdir()
                 break
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-
-
-def _deepest_first(group: Path) -> Iterator[Path]:
-    for folder, _, _ in os.walk(group, topdown=False):
-        yield Path(folder)
