@@ -1,12 +1,9 @@
-"""Tests whether learning depends on a lucky seed: RL-CC's steady state, and a small problem.
+"""Tests whether learning depends on a lucky seed: a small problem with a known answer.
 
-RL-CC's networks and trees shall rest where equation 2 says.
-
-In the small problem, whose answer is known, two hosts send to a third all the time. The link is
-full whatever the thresholds are, so the best setting is the one with the shortest queue. A grid
-search over static settings finds it. Networks are trained by the protocol's rule, with a small
-budget that is the same for all tuners: what is held out are short messages beside long flows, which
-wait in the queue.
+Two hosts send to a third all the time. The link is full whatever the thresholds are, so the best
+setting is the one with the shortest queue. A grid search over static settings finds it. Networks
+are trained by the protocol's rule, with a small budget that is the same for all tuners: what is
+held out are short messages beside long flows, which wait in the queue.
 """
 
 from __future__ import annotations
@@ -24,85 +21,19 @@ from pathlib import Path
 import numpy as np
 
 from inventory.files import load_testbed
-from orchestration.backends.simulated.program import require_program
 from orchestration.bench.outcome import Figure, Outcome
-from orchestration.core.errors import NotReadyError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.trial import Scalar, TunerSpec
-from orchestration.policies.catboost_model import read_model
-from orchestration.policies.render_c import render_policy
 from orchestration.run.wiring import backend
 from orchestration.training.outcome import read_result
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest
-from orchestration.training.rlcc.rollout import STEADY, Steady, library, steady_states
-from orchestration.training.rlcc.scenarios import testbed
 from orchestration.training.train import train
 from traffic.schedule import make_schedule
 from tuners.ecn.features import queue_score
 from tuners.ecn.templates import acc_templates, graphcc_templates
-from tuners.learning.checkpoint import PRETRAINED, load
-from tuners.nic.networks import Architecture
-from tuners.nic.sources import network_source
-
-# Apart from those of training and of distilling.
-_SEEDS = (7, 8, 9)
-_WITHIN, _LEAST_JAIN = 0.10, 0.95
-
-
-def rlcc_steady() -> Outcome:
-    """How far RL-CC's networks and trees are from equation 2, with 2 to 1,024 flows to one host."""
-    figures, data = [], {}
-    for name, source in _sources().items():
-        found = _judged(source)
-        data[name] = [[one.scenario.name, one.inflation, one.off, one.jain] for one in found]
-        off = " ".join(
-            f"{np.mean([one.off for one in found if one.scenario == scenario]):+.1%}"
-            for scenario in STEADY
-        )
-        worst, jain = max(abs(one.off) for one in found), min(one.jain for one in found)
-        figures += [
-            Figure(f"{name}: off equation 2, by flows", off),
-            Figure(f"{name}: at most", f"{worst:.1%}", f"{_WITHIN:.0%}", bool(worst <= _WITHIN)),
-            Figure(
-                f"{name}: Jain's index at least",
-                f"{jain:.3f}",
-                f"{_LEAST_JAIN}",
-                bool(jain >= _LEAST_JAIN),
-            ),
-        ]
-    flows = ", ".join(f"{one.flows:,}" for one in STEADY)
-    notes = (
-        f"{flows} flows from rates near the fair share, in ns-3; {len(_SEEDS)} seeds of evaluation "
-        "each, the second half of 4 to 40 ms. The distance by flows is a mean over these seeds, "
-        "the largest and the index are of single ones.",
-    )
-    return Outcome("RL-CC at rest: equation 2, by training seed", tuple(figures), notes, data)
-
-
-def _sources() -> dict[str, str]:
-    found = {}
-    for path in sorted(Path(PRETRAINED).glob("rl-cc-*.safetensors")):
-        checkpoint = load(path.stem)
-        architecture = Architecture(**checkpoint.card["architecture"])
-        found[path.stem] = network_source(architecture, checkpoint.arrays, "network", "A bench's.")
-    if not found:
-        raise NotReadyError("there is no network of RL-CC", "closloop train rl-cc")
-    found["rl-cc-trees"] = render_policy(read_model(Path(PRETRAINED, "rl-cc-trees.json")), "trees")
-    return found
-
-
-def _judged(source: str) -> list[Steady]:
-    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        model = library(source, Path(folder))
-        return [
-            one
-            for seed in _SEEDS
-            for one in steady_states(require_program(), model, testbed(), seed)
-        ]
-
 
 _TESTBED = """\
 kind: single-switch
