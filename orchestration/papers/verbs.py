@@ -222,8 +222,7 @@ def headroom(
     Exit code: 0 done, 2 bad input.
     """
     from orchestration.core.outputs import check_outputs
-    from orchestration.papers.headroom_map import made_of, to_json
-    from orchestration.papers.map_page import group_table, map_files, summary
+    from orchestration.papers.map_page import group_table, made_of, map_files, summary, to_json
     from orchestration.results.reader import recorded_files
 
     if output is not None:

@@ -13,8 +13,15 @@ from orchestration.analysis.flow_figures import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.core.trial import Scalar
 from orchestration.papers.cross_fit import check_metrics, scene_of
-from orchestration.papers.headroom_map import HeadroomMap, make_map, to_json
-from orchestration.papers.map_page import MARK, map_picture, page, with_former
+from orchestration.papers.map_page import (
+    MARK,
+    HeadroomMap,
+    make_map,
+    map_picture,
+    page,
+    to_json,
+    with_former,
+)
 from orchestration.papers.results import Measured
 
 MEAN, TAIL = "slowdown_mean", "mice_p95"
