@@ -29,4 +29,4 @@ for release in "$@"; do
         cp -R "$checkout/repo/src/sonic-yang-models/$part" "$folder/$release"
     done
 done
-echo "in $folder; tests/unit/test_sonic_yang.py uses them"
+echo "in $folder; tests/unit/agent/test_sonic_yang.py uses them"

@@ -3,7 +3,7 @@
 A command is known by its verb and options: see `commands.Command.form`.
 """
 
-_REMEDIES = "tests/unit/test_remedies.py::"
+_REMEDIES = "tests/unit/cli/test_remedies.py::"
 _RACK = "tests/hardware/test_campaign_on_rack.py::"
 _DEPLOY = "tests/hardware/test_deploy_on_rack.py::"
 _PLAYBOOKS = "tests/hardware/test_playbooks.py::"
@@ -19,8 +19,8 @@ TESTS = {
     "deploy --undo -i": f"{_DEPLOY}test_a_model_paces_an_incast_until_it_is_undone",
     "doctor": f"{_REMEDIES}test_what_only_shows_something_does_so",
     "import --help": f"{_REMEDIES}test_what_only_shows_something_does_so",
-    "import flows": "tests/unit/test_exchange_cli.py::test_flows_of_a_csv_for_a_replay",
-    "import omnetpp --list": "tests/unit/test_exchange_omnetpp.py::"
+    "import flows": "tests/unit/exchange/test_exchange_cli.py::test_flows_of_a_csv_for_a_replay",
+    "import omnetpp --list": "tests/unit/exchange/test_exchange_omnetpp.py::"
     "test_the_listing_shows_what_there_is_without_indices",
     "inventory check": "tests/hardware/test_rack.py::"
     "test_the_inventory_check_names_hosts_that_do_not_reach_each_other",
@@ -62,6 +62,6 @@ NOT_RUN = {
     "kernel build --source": "builds a kernel",
     "rack": "the name of a program, not a remedy",
     "rack image --mirror": "fetches an image from a mirror",
-    "restore --forget": "tests/unit/test_safety_identity.py has what it is offered for",
+    "restore --forget": "tests/unit/backends/test_safety_identity.py has what it is offered for",
     "train": "trains for hours",
 }

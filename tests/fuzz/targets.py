@@ -29,7 +29,7 @@ from traffic.patterns.replay import read_flows
 from traffic.workloads import load_workload
 
 TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS / "unit"))
+sys.path[:0] = [str(TESTS / "unit" / "exchange"), str(TESTS / "unit" / "inventory")]
 import test_exchange_csv as csv_samples  # noqa: E402
 import test_exchange_flows as flow_samples  # noqa: E402
 import test_exchange_hpcc as hpcc_samples  # noqa: E402

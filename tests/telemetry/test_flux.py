@@ -11,7 +11,7 @@ import pytest
 from collectors.sinks.lines import MEASUREMENTS
 from orchestration.telemetry.pull import query
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "telemetry"))
 from test_telemetry_dashboards import DASHBOARDS, load, queries_of
 
 pytestmark = pytest.mark.flux

@@ -26,7 +26,7 @@ from orchestration.run.launcher import run_campaign
 from orchestration.telemetry.sender import push
 from orchestration.telemetry.settings import load_settings
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "telemetry"))
 from test_telemetry_dashboards import DASHBOARDS, FOLDER, PLAYBOOKS, load, panels_of
 
 pytestmark = [pytest.mark.grafana, pytest.mark.browser, pytest.mark.slow]
