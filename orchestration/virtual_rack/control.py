@@ -24,7 +24,7 @@ from orchestration.core import machine
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
-from orchestration.kernel.cache import Kernel, require_kernel
+from orchestration.kernel.cache import require_kernel
 from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import leftovers, lending
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
@@ -299,18 +299,15 @@ def up(
         runtime, tree = oci.require_runtime(), require_image(progress=progress)
         leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
         oci.require_containers(runtime, tree)
-    guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
+    guest: tuple[str, ...] = ()
+    if clock == "virtual":
+        kernel, own_clock = require_kernel().path, "real" if real_time else "virtual"
+        memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
+        guest = (str(kernel), str(memory_bytes), str(memory_dir(memory_bytes)), own_clock)
     place.make()
     with place.held() as lock:
         _start(place, layout, guest, runtime, progress, lock)
     return handle, True
-
-
-def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, ...]:
-    """Return the supervisor's arguments for a guest. Raises NotReadyError if memory is short."""
-    memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
-    clock = "real" if real_time else "virtual"
-    return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
 
 
 def _start(
