@@ -80,7 +80,8 @@ def flow():
 
 
 opened = asked(switch.open_request())
-uplink = int(np.argmax([rack.testbed.peer_device(q.port).tier for q in switch._queues]))
+queues = [queue for queue in rack.testbed.queues if queue.device == switch.device]
+uplink = int(np.argmax([rack.testbed.peer_device(queue.port).tier for queue in queues]))
 assert (opened.kmin_bytes == 1_000_000).all() and (opened.marked_packets == 0).all()
 flow()
 unmarked = asked(switch.read_request())
