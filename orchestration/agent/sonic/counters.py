@@ -1,6 +1,6 @@
 """A SONiC switch's queues: reads counters, and sets WRED profiles through Redis.
 
-    sonic.capabilities {}          what the switch offers (`sonic_places.capabilities`)
+    sonic.capabilities {}          what the switch offers (`places.capabilities`)
     sonic.open {queues: [[port, queue, profile], ...]}   -> {..., "about": capabilities}
     sonic.read {}                  -> a reading of the opened queues
     sonic.set {changes: [[index, kmin_bytes, kmax_bytes, pmax], ...]}   -> a reading afterwards
@@ -10,7 +10,7 @@ dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does no
 Thresholds are those in ASIC_DB: requests, as syncd reads nothing of the ASIC back. `t_ns` is when
 each row's counters were read from the ASIC, on this device's CLOCK_MONOTONIC, with which SONiC
 stamps them; `marks_t_ns` and `depth_t_ns` are the same of marks and depths, which have polls of
-their own. Where SONiC stamps nothing, times are those of `sonic_ages`, null until a poll was seen.
+their own. Where SONiC stamps nothing, times are those of `ages`, null until a poll was seen.
 A depth is High Frequency Telemetry's where a later one was streamed than polled (`streamed`).
 
 `peak_bytes` are the watermarks: not depths, but the highest ones within the watermarks' last poll.
