@@ -38,7 +38,7 @@ def run(folder: Path, program: str, monkeypatch, silence_s: float = 60.0) -> Tri
     script = folder / "program.py"
     script.write_text(program)
 
-    def init_script(job: Path) -> str:
+    def init_script(job: Path, clock: str) -> str:
         return f"#!/bin/sh\nexec {sys.executable} {script}\n"
 
     monkeypatch.setattr(launcher, "init_script", init_script)
@@ -78,7 +78,7 @@ def test_a_killed_launcher_leaves_no_guest(tmp_path):
         f"script = Path({str(tmp_path / 'spin.py')!r})\n"
         "script.write_text('while True: pass')\n"
         f"text = '#!/bin/sh\\nexec {sys.executable} ' + str(script) + '\\n'\n"
-        "launcher.init_script = lambda job: text\n"
+        "launcher.init_script = lambda job, clock: text\n"
         f"launcher.run_guest(require_kernel(), Path({str(tmp_path)!r}), {MEMORY}, print)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))
