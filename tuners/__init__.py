@@ -1,1 +1,5 @@
-"""Tuners: what sets ECN thresholds per queue. `registry.create` makes a tuner by name."""
+"""Tuners: what decides, on marking thresholds, flowlet timeouts, or a NIC's rate.
+
+One file a tuner, in `ecn`, `flowlet` and `nic`; `training` has one file a learner, `learning` what
+those that learn share. `registry.create` makes a tuner by its name.
+"""

@@ -1,1 +1,1 @@
-"""The agent that runs on devices, and the controller's connection to it."""
+"""How devices are reached: SSH, jump hosts, sudo, and the agents that run there (`agent`)."""
