@@ -77,7 +77,7 @@ def test_the_help_says_of_a_verb_what_the_verb_says_itself(verb):
     assert "Example" in f"{command.epilog} {command.help}" or verb.name in groups
 
 
-_FRAME = ("brought", "errors", "plugins", "problems", "verb")
+_FRAME = ("errors", "files", "plugins", "problems", "verb")
 
 
 @pytest.mark.slow
