@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,13 +67,13 @@ class OfferedLoad(PatternSpec):
     )
 
     @property
+    @abstractmethod
     def sizes(self) -> Sizes:
         """How large flows are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quantiles(self, at: Floats) -> Floats:
         """Return sizes in bytes that stand for the distribution, such as those at `at`."""
-        raise NotImplementedError
 
     def capacity_bps(self, testbed: Testbed) -> float:
         """Return what a load of 1 is: the receiver's line rate, or those of all hosts."""

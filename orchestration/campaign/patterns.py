@@ -77,7 +77,7 @@ class Pattern(StrictModel):
     Each kind derives from this; `spec` is the kind's class.
     """
 
-    spec: ClassVar[type[PatternSpec]] = PatternSpec
+    spec: ClassVar[type[PatternSpec]] = PatternSpec  # type: ignore[type-abstract]
 
     driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
     congestion_control: CongestionControlName | None = None

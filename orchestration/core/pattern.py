@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -130,7 +131,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatternSpec:
+class PatternSpec(ABC):
     """What every pattern says of its flows. Each kind derives from this.
 
     `queue_class` names one of the testbed's traffic classes. "" is the first of them, or the only
@@ -147,20 +148,20 @@ class PatternSpec:
     # `{memory}`), and what to do where they are too many.
     sized_by: ClassVar[tuple[str, str, str]] = ("", "it makes {flows:,.0f} flows", "use fewer")
 
+    @abstractmethod
     def make_flows(self, testbed: Testbed, streams: Streams, warm_up_ns: int) -> Flows:
         """Return the flows; measurement begins at `warm_up_ns`.
 
         It is a pure function. Times, places and sizes are drawn from streams of their own, so that
         more flows leave the others as they are. Raises InputError for a file that cannot be read.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def expected(self, testbed: Testbed) -> Expected:
         """Return what the pattern is likely to send, without drawing it.
 
         Raises InputError for an unknown workload, KeyError for a host that is not there.
         """
-        raise NotImplementedError
 
     def drawing_s(self, testbed: Testbed) -> float:
         """Return how long it takes to draw the flows on one core, beyond a time for each flow."""
@@ -285,6 +286,9 @@ def pattern_class(kind: str) -> type[PatternSpec]:
     if not (isinstance(loaded, type) and issubclass(loaded, PatternSpec)):
         remedy = "derive a frozen dataclass from closloop.PatternSpec"
         raise plugins.PluginError(f"{kind!r} is no pattern", remedy)
+    if lacks := sorted(loaded.__abstractmethods__):
+        remedy = "define it, as docs/extending.md shows"
+        raise plugins.PluginError(f"{kind!r} has no {' and no '.join(lacks)}", remedy)
     if loaded.kind == kind:
         return loaded
     # a class in a file is called as the file is, and another process finds it there again

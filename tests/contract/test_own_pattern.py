@@ -119,6 +119,14 @@ def test_a_kind_that_is_not_there_is_a_problem_of_its_line(kind, expected, tmp_p
     assert expected in str(caught.value)
 
 
+def test_a_kind_that_makes_no_flows_is_a_problem_of_its_line(tmp_path):
+    file = write(tmp_path, kind="bare.py:Bare")
+    body = "from closloop import PatternSpec\n\n\nclass Bare(PatternSpec):\n    pass\n"
+    (tmp_path / "bare.py").write_text(body)
+    with pytest.raises(InputError, match="has no expected and no make_flows"):
+        load_campaign(file)
+
+
 def test_a_package_offers_it_and_a_folder_says_what_is_missing_without(
     tmp_path, package, monkeypatch
 ):
