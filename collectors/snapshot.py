@@ -40,7 +40,7 @@ _MAGIC = b"CLOSLIVE"
 EVERY_S = 0.25
 # If only samples can be counted: about 50 snapshots while flows arrive, but not one per sample. In
 # a guest a snapshot costs a twentieth of a sample of 40 queues with its traffic.
-_SNAPSHOTS, _LEAST_SAMPLES = 50, 10
+_SNAPSHOTS, _MIN_SAMPLES = 50, 10
 _RECENT = 6
 # The recorded signals of switches: those in a snapshot, and those it also has at an earlier time.
 _RECORDED = (*recorded("queue"), *recorded("priority"), *recorded("switch"))
@@ -52,7 +52,7 @@ _NO_HOSTS = HostReading(0, {})
 
 def samples_a_snapshot(trial: TrialSpec) -> int:
     """Return how many samples are between two snapshots, if only samples can be counted."""
-    return max(_LEAST_SAMPLES, trial.duration_ns // trial.sample_period_ns // _SNAPSHOTS)
+    return max(_MIN_SAMPLES, trial.duration_ns // trial.sample_period_ns // _SNAPSHOTS)
 
 
 class SnapshotError(ValueError):

@@ -19,8 +19,8 @@ class Increase(BaseTuner):
 
     kmin_bytes: int = 5_000
     kmax_bytes: int = 200_000
-    least_mbps: int = 5
-    most_mbps: int = 1_000
+    min_mbps: int = 5
+    max_mbps: int = 1_000
 
     observes = ("qlen_bytes", "host.cnps", "host.rate_bps")
     knobs = ("ecn", "dcqcn")
@@ -34,7 +34,7 @@ class Increase(BaseTuner):
         return Setup(
             (
                 ECN.change(queues, self.kmin_bytes, self.kmax_bytes, 0.01),
-                DCQCN.change(self.hosts, rpg_ai_rate=self.least_mbps),
+                DCQCN.change(self.hosts, rpg_ai_rate=self.min_mbps),
             )
         )
 
@@ -44,6 +44,6 @@ class Increase(BaseTuner):
         sends = observation["host.rate_bps"] > 0  # it has flows that have not ended
         self.cnps = observation["host.cnps"]
         before = observation.settings["dcqcn"]["rpg_ai_rate"]
-        wanted = np.clip(np.where(told, before // 2, 2 * before), self.least_mbps, self.most_mbps)
+        wanted = np.clip(np.where(told, before // 2, 2 * before), self.min_mbps, self.max_mbps)
         changed = np.flatnonzero(sends & (wanted != before))
         return (DCQCN.change(changed, rpg_ai_rate=wanted[changed]),) if len(changed) else ()

@@ -59,8 +59,8 @@ def rack_addresses(testbed: Testbed, prefix: str = DEFAULT_PREFIX) -> Addresses:
     network = IPv4Network(prefix)
     places = _places(testbed)
     widest = max((place for _, place in places.values()), default=1)
-    least = (widest + _RESERVED - 1).bit_length()
-    for bits in range(max(least, _USUAL_BITS), least - 1, -1):
+    minimum = (widest + _RESERVED - 1).bit_length()
+    for bits in range(max(minimum, _USUAL_BITS), minimum - 1, -1):
         for_switches = -(-(len(testbed.switches) + _RESERVED) >> bits)
         needed = (for_switches + len(attachments(testbed))) << bits
         if needed <= network.num_addresses:

@@ -313,10 +313,10 @@ def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Prob
         what = "two traffic classes have one name"
         yield document.problem(("closloop_classes",), what, "rename one of the two")
     weights = [item.weight for item in file.classes] or [1]
-    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
-    if file.buffer * min(weights) // sum(weights) < least:
+    minimum = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    if file.buffer * min(weights) // sum(weights) < minimum:
         what = f"of a buffer of {format_size(file.buffer)}, a queue holds less than two packets"
-        remedy = f"use {-(-least * sum(weights) // min(weights))}B or more"
+        remedy = f"use {-(-minimum * sum(weights) // min(weights))}B or more"
         yield document.problem(("closloop_buffer",), what, remedy)
 
 

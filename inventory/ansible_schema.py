@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from inventory.addressing import DEFAULT_PREFIX
 from inventory.rack import (
-    MOST_SCALE,
+    MAX_SCALE,
     SONIC_QUEUE,
     Access,
     Corridor,
@@ -240,7 +240,7 @@ class RackVariables(StrictModel):
     closloop_known_hosts: Annotated[str, Plain] = ""
     closloop_fabric_prefix: Annotated[str, AfterValidator(_fabric_prefix), Plain] = DEFAULT_PREFIX
     closloop_safety: SafetyVariable = SafetyVariable()
-    closloop_scale: Annotated[int, Field(ge=1, le=MOST_SCALE), BeforeValidator(_number), Plain] = 1
+    closloop_scale: Annotated[int, Field(ge=1, le=MAX_SCALE), BeforeValidator(_number), Plain] = 1
 
 
 class FabricVariables(AnyFile):

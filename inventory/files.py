@@ -130,12 +130,12 @@ def _load(path: Path) -> Testbed:
         raise InputError(in_order(problems))
     file = checked.root
     names = [item.name for item in file.classes]
-    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    minimum = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
     if file.switch is not None:
         problems += switch_file.problems(file.switch, names, document)
-    elif file.buffer < least:
+    elif file.buffer < minimum:
         what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
-        problems.append(document.problem(("buffer",), what, f"use {least}B or more"))
+        problems.append(document.problem(("buffer",), what, f"use {minimum}B or more"))
     problems += _class_problems(file, document)
     if isinstance(file, CustomFile):
         problems += list(_device_problems(file, document)) or _reach_problems(file, document)
@@ -176,7 +176,7 @@ def _class_problems(file: BuiltFile, document: Document) -> Iterator[Problem]:
         remedy = f"list 2 to {MAX_CLASSES}, or leave 'classes' out for one queue a port"
         yield document.problem(("classes",), what, remedy)
     total = sum(item.weight for item in file.classes)
-    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    minimum = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
     seen: set[str] = set()
     for number, item in enumerate(file.classes):
         loc: Loc = ("classes", number)
@@ -185,7 +185,7 @@ def _class_problems(file: BuiltFile, document: Document) -> Iterator[Problem]:
             yield document.problem((*loc, "name"), what, "rename one of the two")
         seen.add(item.name)
         share = file.buffer if file.switch else file.buffer * item.weight // total
-        if share < least <= file.buffer:
+        if share < minimum <= file.buffer:
             what = (
                 f"class {item.name!r} has {format_size(share)} of each port's buffer, by its "
                 "weight, which holds less than two packets"
@@ -241,7 +241,7 @@ _LINKS_OF_TIER = {
     "fat-tree": {1: "host_link", 2: "aggregation_link", 3: "core_link"},
     "single-switch": {1: "host_link"},
 }
-_LEAST_DELAY_NS = 1
+_MIN_DELAY_NS = 1
 _DIGITS = 12
 
 
@@ -266,7 +266,7 @@ def amended(
             data.insert(list(data).index("mtu") + 1, "framing", f"{framing_bytes}B")
     for cable, tier in _cables(data, testbed):
         now_ns = parse_duration_ns(cable["delay"])
-        new_ns = max(_LEAST_DELAY_NS, now_ns + delay_change_ns.get(tier, 0))
+        new_ns = max(_MIN_DELAY_NS, now_ns + delay_change_ns.get(tier, 0))
         if new_ns != now_ns:
             cable["delay"] = format_duration(new_ns, _DIGITS)
     written = io.StringIO()

@@ -175,7 +175,7 @@ class Rack:
 
 
 # A second of a trial is then a day.
-MOST_SCALE = 86_400
+MAX_SCALE = 86_400
 _LATE_NS = 2_000
 
 

@@ -255,6 +255,6 @@ def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
     if roce.window_bytes != BDP_WINDOW:
         return roce.window_bytes
     full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes
-    most_bits = max(path.rate_bps * 2 * path.one_way_ns for path in _paths(testbed))
-    packets = -(-most_bits // (8 * 10**9 * (full_bytes + testbed.framing_bytes)))
+    max_bits = max(path.rate_bps * 2 * path.one_way_ns for path in _paths(testbed))
+    packets = -(-max_bits // (8 * 10**9 * (full_bytes + testbed.framing_bytes)))
     return packets * roce.payload_bytes

@@ -336,8 +336,8 @@ def _cabling(testbed: Testbed, tier: int, key: Callable[[tuple[str, str]], objec
         if tier in {testbed.device[name].tier for name in ends}
     ]
     rates = "/".join(format_rate(rate) for rate in sorted({rate for _, rate in links}))
-    most = max(Counter(key(ends) for ends, _ in links).values())
-    return f"{most}x{rates}" if most > 1 else rates
+    maximum = max(Counter(key(ends) for ends, _ in links).values())
+    return f"{maximum}x{rates}" if maximum > 1 else rates
 
 
 def _ends(testbed: Testbed, link: Link) -> tuple[str, str]:

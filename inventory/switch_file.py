@@ -13,9 +13,9 @@ from inventory.strictyaml import Document, Duration, Loc, Size, StrictModel, sug
 from orchestration.core.errors import Problem
 from orchestration.core.parts import (
     DEFAULT_WATCHDOG_NS,
-    LEAST_ALPHA,
-    MOST_ALPHA,
-    MOST_QUANTA,
+    MAX_ALPHA,
+    MAX_QUANTA,
+    MIN_ALPHA,
     PRIORITIES,
     SwitchSpec,
     WatchdogAction,
@@ -33,7 +33,7 @@ def _alpha(value: object) -> float:
         number = None
     if number is None:
         raise ValueError(f"{value!r} is no alpha: write a number like 1/8 or 2")
-    if not LEAST_ALPHA <= number <= MOST_ALPHA:
+    if not MIN_ALPHA <= number <= MAX_ALPHA:
         raise ValueError(f"an alpha of {number:g} is out of range: use 1/128 to 8")
     return number
 
@@ -67,7 +67,7 @@ class Switch(StrictModel):
     ] = None
     xoff: Size = Field(default=0, description="a fixed limit in place of alpha, like 30KB")
     xon_offset: Size | None = None
-    quanta: Annotated[int, Field(ge=1, le=MOST_QUANTA)] = MOST_QUANTA
+    quanta: Annotated[int, Field(ge=1, le=MAX_QUANTA)] = MAX_QUANTA
     watchdog: Watchdog = Watchdog()
 
     def spec(self, classes: Sequence[str], frame_bytes: int) -> SwitchSpec:
@@ -168,8 +168,8 @@ def room_problems(testbed: Testbed, document: Document) -> Iterator[Problem]:
         reserved = switch.reserved_bytes(
             [(port.rate_bps, port.delay_ns) for port in ports], testbed.frame_bytes
         )
-        least = reserved + 2 * packet_bytes
-        if switch.buffer_bytes < least:
+        minimum = reserved + 2 * packet_bytes
+        if switch.buffer_bytes < minimum:
             what = f"a buffer of {format_size(switch.buffer_bytes)} holds less than two packets"
             if reserved:
                 what = (
@@ -178,7 +178,7 @@ def room_problems(testbed: Testbed, document: Document) -> Iterator[Problem]:
                     f"{len(switch.lossless)} lossless class"
                     f"{'' if len(switch.lossless) == 1 else 'es'}"
                 )
-            yield document.problem(("switch", "buffer"), what, f"use {least}B or more")
+            yield document.problem(("switch", "buffer"), what, f"use {minimum}B or more")
             return
     slowest = min(port.rate_bps for port in testbed.switch_ports)
     lasts_ns = quanta_ns(switch.quanta, slowest)

@@ -96,10 +96,10 @@ def _preset(knob: Knob, testbed: Testbed) -> dict[str, np.ndarray]:
 def _series(rng: np.random.Generator, signal: Signal, count: int, testbed: Testbed) -> np.ndarray:
     """Return a signal's readings, shape (count, targets). All of them tend to grow."""
     shape = (count, len(targets(testbed, signal.scope)))
-    most = {"B": 400_000, "packets": 400_000 // _FRAME_BYTES}.get(signal.unit, 50)
+    maximum = {"B": 400_000, "packets": 400_000 // _FRAME_BYTES}.get(signal.unit, 50)
     if signal.cumulative:
-        return np.cumsum(rng.integers(0, most, shape), axis=0).astype(signal.dtype)
-    rising = 1 + most * np.arange(count)[:, None] // count
+        return np.cumsum(rng.integers(0, maximum, shape), axis=0).astype(signal.dtype)
+    rising = 1 + maximum * np.arange(count)[:, None] // count
     return rng.integers(0, rising, shape).astype(signal.dtype)
 
 

@@ -123,12 +123,12 @@ def faults(
         if column.name in knob.ascending or column.name not in values:
             continue
         array = values[column.name]
-        most = np.inf if column.most is None else column.most
-        share = (column.least, column.most) == (0, 1)
+        maximum = np.inf if column.maximum is None else column.maximum
+        share = (column.minimum, column.maximum) == (0, 1)
         what = "is not a probability" if share else f"is not {column.range}"
         remedy = "use 0 to 1" if share else "correct it"
         found.append(
-            (~((array >= column.least) & (array <= most)), f"{column.name} {what}", remedy)
+            (~((array >= column.minimum) & (array <= maximum)), f"{column.name} {what}", remedy)
         )
     return found
 
@@ -153,17 +153,19 @@ def _queues(columns: CsvColumns, testbed: Testbed) -> Ints:
     device, port, klass = columns.names["device"], columns.names["port"], columns.integers["queue"]
     number = {(q.device, q.name, q.klass): place for place, q in enumerate(testbed.queues)}
     # one entry more than there are classes, for numbers of no queue
-    most = testbed.queues_per_port
+    maximum = testbed.queues_per_port
     table = np.array(
         [
             number.get((switch, name, each), -1)
             for switch in device.names
             for name in port.names
-            for each in range(most + 1)
+            for each in range(maximum + 1)
         ],
         dtype=np.int64,
-    ).reshape(len(device.names), len(port.names), most + 1)
-    places = table[device.codes, port.codes, np.where((klass < 0) | (klass > most), most, klass)]
+    ).reshape(len(device.names), len(port.names), maximum + 1)
+    places = table[
+        device.codes, port.codes, np.where((klass < 0) | (klass > maximum), maximum, klass)
+    ]
     absent = np.flatnonzero(places < 0)
     if len(absent):
         row = int(absent[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 GROUP = "closloop.tuners"
+# How 0.3 and older spelled parameters, which campaigns of today may still do.
+_OLD_SPELLINGS = {"least_bytes": "min_bytes", "most_bytes": "max_bytes"}
 # This tuner replays the actions of files, which its parameters name: one a knob, called as the
 # knob's table is.
 RECORDED = "recorded"
@@ -159,6 +161,7 @@ def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[Problem]]:
     except plugins.PluginError as error:
         return None, [of_value(error)]
     accepted = _parameters(kind)
+    params = _present_names(params, accepted)
     takes = ", ".join(accepted) if accepted else "no parameters"
     faults = [
         Problem("", f"tuner {name!r} has no parameter {key!r}", f"it takes {takes}")
@@ -182,6 +185,16 @@ def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[Problem]]:
     except ValueError as error:
         return None, [of_value(error)]
     return made, [of_text(text) for text in made.faults()] if isinstance(made, BaseTuner) else []
+
+
+def _present_names(params: Mapping[str, Scalar], accepted: Collection[str]) -> dict[str, Scalar]:
+    """Return parameters by their present names; one that is given by both names keeps both."""
+    renamed = {
+        old: new
+        for old, new in _OLD_SPELLINGS.items()
+        if old not in accepted and new in accepted and new not in params
+    }
+    return {renamed.get(key, key): value for key, value in params.items()}
 
 
 def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:

@@ -23,7 +23,7 @@ from orchestration.core.problems import Code
 
 ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration" / "datapath"
-MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
+MAX_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
 # The compiler may not make calls of loops: of one that copies, memmove.
 _FLAGS = (f"-I{HEADERS}", "-Wno-unused-parameter", "-fno-tree-loop-distribute-patterns")
@@ -35,7 +35,7 @@ CONTEXT = np.dtype(
         *((name, np.uint64) for name in ("sent_bytes", "acked_bytes")),
         *((name, np.uint32) for name in ("window_bytes", "payload_bytes", "switches", "hops")),
         ("own", np.uint64, 24),
-        ("parameters", np.uint32, MOST_PARAMETERS),
+        ("parameters", np.uint32, MAX_PARAMETERS),
         ("hop", np.uint32, (8, 5)),
     ]
 )
@@ -104,9 +104,9 @@ def read_policy(path: Path) -> Policy:
                 "a policy calls nothing: make its functions CL_INLINE, and use no helpers",
             )
         at += INSTRUCTION_BYTES * (2 if program.code[at] == _LOAD_64 else 1)
-    if parameters > MOST_PARAMETERS:
+    if parameters > MAX_PARAMETERS:
         raise PolicyError(
-            f"it takes {parameters} parameters, and there are at most {MOST_PARAMETERS}",
+            f"it takes {parameters} parameters, and there are at most {MAX_PARAMETERS}",
             "correct its CL_POLICY",
         )
     return Policy(program.code, parameters, bool(telemetry))

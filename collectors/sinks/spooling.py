@@ -38,7 +38,7 @@ _MEASURED: dict[str, Scope] = {
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
 # Limits of a part: readings, records, age. Appending several readings at once costs a third.
-_MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
+_MAX_READINGS, _MAX_RECORDS, _OLDEST_S = 64, 4_000, 0.2
 _LONG_AGO_NS = -(1 << 62)
 # Points of a measurement, as arrays that NumPy broadcasts to one shape.
 _Points = tuple[str, dict[str, Any]]
@@ -110,7 +110,7 @@ class SpoolObserver:
         self._targets = {
             measurement: target_names(testbed, scope) for measurement, scope in _MEASURED.items()
         }
-        self._at_once = min(_MOST_READINGS, _MOST_RECORDS // max(1, len(testbed.queues)))
+        self._at_once = min(_MAX_READINGS, _MAX_RECORDS // max(1, len(testbed.queues)))
         self._hosts: list[HostReading] = []
         self._hosts_ns = _LONG_AGO_NS
         self._due_s = 0.0

@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 class Gentle(BaseTuner):
     """Halves a queue's threshold while its mean length is above `long_bytes`, else doubles it.
 
-    The threshold stays within `least_bytes` and `most_bytes`: a queue longer than it is marked.
+    The threshold stays within `min_bytes` and `max_bytes`: a queue longer than it is marked.
     """
 
     long_bytes: int = 30_000
-    least_bytes: int = 5_000
-    most_bytes: int = 200_000
+    min_bytes: int = 5_000
+    max_bytes: int = 200_000
 
     # what it looks at; it turns ECN, as tuners do that say nothing else
     observes = ("qlen_mean_bytes",)
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
-        if not 0 < self.least_bytes <= self.most_bytes:
-            yield f"least_bytes {self.least_bytes} is not in 1..most_bytes: correct it"
+        if not 0 < self.min_bytes <= self.max_bytes:
+            yield f"least_bytes {self.min_bytes} is not in 1..max_bytes: correct it"
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start every queue at the highest threshold."""
         self._all = np.arange(len(testbed.queues))
-        self._threshold = np.full(len(self._all), self.most_bytes)
+        self._threshold = np.full(len(self._all), self.max_bytes)
         return Setup((ECN.change(self._all, self._threshold, self._threshold, 1.0),))
 
     def act(self, observation: Observation) -> Action:
         """Return the queues whose threshold moves."""
         long = observation["qlen_mean_bytes"] > self.long_bytes
         wanted = np.where(long, self._threshold // 2, self._threshold * 2)
-        wanted = np.clip(wanted, self.least_bytes, self.most_bytes)
+        wanted = np.clip(wanted, self.min_bytes, self.max_bytes)
         moved = np.flatnonzero(wanted != self._threshold)
         self._threshold = wanted
         return (ECN.change(moved, wanted[moved], wanted[moved], 1.0),) if len(moved) else ()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 
-_MOST_CHARACTERS = 1 << 20
+_MAX_CHARACTERS = 1 << 20
 
 
 def text(path: str) -> str:
     """Return a file's text without white space around it."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_CHARACTERS).strip()
+            return file.read(_MAX_CHARACTERS).strip()
     except OSError:
         return ""
 

@@ -81,8 +81,8 @@ def check_rates(
         ports.tx_packets, axis=0
     )
     sent, held = per_port(testbed, counted), per_port(testbed, ports.qlen_bytes[:-1])
-    most_ns, least_ns = _spans_ns(testbed, taken) if taken else (dt_ns, dt_ns)
-    could, surely = rate_bps * most_ns / 8e9, rate_bps * least_ns / 8e9
+    max_ns, min_ns = _spans_ns(testbed, taken) if taken else (dt_ns, dt_ns)
+    could, surely = rate_bps * max_ns / 8e9, rate_bps * min_ns / 8e9
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
     sure = per_port(testbed, (~known)[None, :].astype(np.int64)) == 0
     more = rate_bps * late_ns / 8e9
@@ -102,8 +102,8 @@ def _spans_ns(testbed: Testbed, taken: tuple[Ints, Ints]) -> tuple[Floats, Float
     """
     shape = (-1, len(testbed.switch_ports), testbed.queues_per_port)
     first, last = taken[0].reshape(shape).min(axis=-1), taken[1].reshape(shape).max(axis=-1)
-    most, least = last[1:] - first[:-1], first[1:] - last[:-1]
-    return most.astype(np.float64), np.maximum(least, 0).astype(np.float64)
+    maximum, minimum = last[1:] - first[:-1], first[1:] - last[:-1]
+    return maximum.astype(np.float64), np.maximum(minimum, 0).astype(np.float64)
 
 
 def _stopped_ns(testbed: Testbed, pauses: Samples | None, shape: tuple[int, ...]) -> Floats:
@@ -174,7 +174,7 @@ def check_delivered(
     done = record.flows.status == DONE
     due = per_host(schedule.dst, np.where(done, schedule.size_bytes, 0))
     resent = per_host(schedule.dst, record.flows.retransmits * testbed.mss_bytes)
-    most = per_host(schedule.dst, schedule.size_bytes) + resent
+    maximum = per_host(schedule.dst, schedule.size_bytes) + resent
     one = np.ones(len(schedule))
     slack = _PORT_SLACK_BYTES * attached + _FLOW_SLACK_BYTES * (
         per_host(schedule.dst, one) + per_host(schedule.src, one)
@@ -183,7 +183,7 @@ def check_delivered(
     acknowledgements = np.maximum(0, packets - due / testbed.mss_bytes)
     sack = np.where(lossy, _SACK_BYTES * acknowledgements, 0)
     low = due * (1 - DELIVERED_TOLERANCE) - slack
-    high = most * (1 + DELIVERED_TOLERANCE) + slack + sack
+    high = maximum * (1 + DELIVERED_TOLERANCE) + slack + sack
     if trial.host.roce is not None:
         carried = -(-schedule.size_bytes // trial.host.roce.payload_bytes)
         full = per_host(schedule.dst, roce_flows(testbed, trial, schedule) * carried)
@@ -199,7 +199,8 @@ def check_delivered(
             "invalid",
             f"the ports towards {testbed.hosts[worst]} sent {format_size(payload[worst])} of "
             f"payload, its flows account for {format_size(due[worst])} to "
-            f"{format_size(most[worst])}; {len(wrong)} of {len(hosts)} hosts disagree by over 1%",
+            f"{format_size(maximum[worst])}; {len(wrong)} of {len(hosts)} hosts disagree by "
+            "over 1%",
         )
 
 

@@ -53,11 +53,11 @@ def flow_size_axis(figure: Figure, upto_bytes: Sequence[float] | Floats, room: f
     )
 
 
-def log_axis(title: str, low: float, high: float, unit: Unit = "ratio", most: int = 0) -> Any:
-    """Return the attributes of a log axis of times or ratios, with `most` ticks at most."""
+def log_axis(title: str, low: float, high: float, unit: Unit = "ratio", maximum: int = 0) -> Any:
+    """Return the attributes of a log axis of times or ratios, with `maximum` ticks at most."""
     ticks = log_ticks(low, high)
-    if most and len(ticks) > most:
-        ticks = ticks[:: -(-len(ticks) // most)]
+    if maximum and len(ticks) > maximum:
+        ticks = ticks[:: -(-len(ticks) // maximum)]
     texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
     return {"title": title, "type": "log", "tickvals": ticks, "ticktext": texts}
 

@@ -197,7 +197,7 @@ def _wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float,
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-LEAST_BEYOND = 100
+MIN_BEYOND = 100
 
 
 def beyond(samples: Sequence[Floats], share: float) -> int:
@@ -260,8 +260,8 @@ def drawn_tails(samples: Sequence[Floats], share: float, counts: Ints) -> Floats
     sizes = np.array([len(sample) for sample in samples])
     drawn = counts @ sizes
     # a repeat that is drawn has each of its values at least once, so these are enough of each
-    most = math.ceil((1 - share) * int(drawn.max())) + 2
-    tops = [np.sort(np.asarray(sample, dtype=np.float64))[::-1][:most] for sample in samples]
+    maximum = math.ceil((1 - share) * int(drawn.max())) + 2
+    tops = [np.sort(np.asarray(sample, dtype=np.float64))[::-1][:maximum] for sample in samples]
     values = np.concatenate(tops)
     which = np.repeat(np.arange(len(tops)), [len(top) for top in tops])
     order = np.argsort(-values, kind="stable")

@@ -269,7 +269,7 @@ def _facts(trials: Iterable[Trial], name: str) -> list[float]:
 
 
 # Per run: the rest is in its report, and in index.json.
-_MOST_HEADLINES, _MOST_WARNINGS = 4, 3
+_MAX_HEADLINES, _MAX_WARNINGS = 4, 3
 
 Shown = Sequence[tuple[Entry, str]]
 
@@ -342,18 +342,18 @@ def _more(entry: Entry) -> Text:
     parts: list[Text] = [Span(entry.problem, "bad")] if entry.problem else []
     parts += [f"asks: {entry.question}"] if entry.tuners else []
     parts += [f"• {said}" for said in _said(entry)]
-    failed = list(entry.failed.items())[:_MOST_WARNINGS]
+    failed = list(entry.failed.items())[:_MAX_WARNINGS]
     parts += [Span(f"failed {trial}: {why}", "bad") for trial, why in failed]
-    for said in entry.warnings[:_MOST_WARNINGS]:
+    for said in entry.warnings[:_MAX_WARNINGS]:
         parts.append(Span(said, "bad" if said.startswith("invalid") else "warning"))
-    more = max(0, len(entry.warnings) - _MOST_WARNINGS)
-    more += max(0, len(entry.failed) - _MOST_WARNINGS)
+    more = max(0, len(entry.warnings) - _MAX_WARNINGS)
+    more += max(0, len(entry.failed) - _MAX_WARNINGS)
     return joined([*parts, f"and {more} more findings" if more else ""])
 
 
 def _said(entry: Entry) -> list[str]:
     """Return the headline, as sentences: the first comparisons, and how many more there are."""
     sentences = [headline.sentence for headline in entry.shown] or list(entry.alone)
-    more = len(sentences) - _MOST_HEADLINES
+    more = len(sentences) - _MAX_HEADLINES
     rest = [f"and {more} more in its report"] if more > 0 else []
-    return [*sentences[:_MOST_HEADLINES], *rest]
+    return [*sentences[:_MAX_HEADLINES], *rest]

@@ -36,7 +36,7 @@ ALPHA = 0.05
 # Gauss-Legendre nodes on half of the continuation region: more than two for each standard deviation
 # of an increment, with boundaries for 1e-9 and looks 10 % apart too.
 _NODES = 96
-_NEWTON_MOST, _CLOSE = 60, 1e-11
+_MAX_NEWTON_STEPS, _CLOSE = 60, 1e-11
 # The overall levels whose nominal levels are worked out; between them p-values are interpolated.
 _ALPHAS = tuple(
     sorted({ALPHA, 0.1, *np.geomspace(1e-9, 0.5, 24).tolist(), 0.6, 0.7, 0.8, 0.9, 0.97})
@@ -91,7 +91,7 @@ def boundaries(
 def _bound(at: Floats, density: Floats, step: float, target: float, start: float) -> float:
     """Return the bound that the next sum crosses with probability `target`: Newton on its log."""
     low, high, bound = 0.0, math.inf, start or step
-    for _ in range(_NEWTON_MOST):
+    for _ in range(_MAX_NEWTON_STEPS):
         tail = _upper(np.concatenate([(bound - at), (bound + at)]) / step)
         crossed = 2 * float(np.concatenate([density, density]) @ tail)
         if abs(crossed - target) <= _CLOSE * target:

@@ -85,10 +85,10 @@ def measure_shares(
     sends_ns = np.clip(stop_ns - np.maximum(schedule.start_ns, begin_ns), 0, None)
     fair = _fair_bps(trial, testbed, schedule, ends, roce) * sends_ns / 8e9
     judged = lasting & np.isfinite(accepted)
-    least_ns = (
+    min_ns = (
         _MIN_ROUND_TRIPS * base_rtt_ns(testbed) + _longest_wait_ns(testbed, ports) / STARVED_BELOW
     )
-    judged &= sends_ns >= least_ns
+    judged &= sends_ns >= min_ns
     judged &= fair >= _MIN_PACKETS * roce.payload_bytes
     if not judged.any():
         return None
@@ -166,8 +166,8 @@ def _fair_bps(
     rate_bps = np.array([port.rate_bps for port in testbed.ports], dtype=np.float64)
     payload_bps = rate_bps * roce.payload_bytes / packet
     left_bps = np.maximum(payload_bps - taken * 8e9 / (stop_ns - begin_ns), 0.0)
-    fair_bps = fabric.least(schedule, left_bps / np.maximum(count, 1.0))
-    return np.minimum(fair_bps * _weights(trial, testbed, schedule), _most_bps(testbed, roce))
+    fair_bps = fabric.minimum(schedule, left_bps / np.maximum(count, 1.0))
+    return np.minimum(fair_bps * _weights(trial, testbed, schedule), _max_bps(testbed, roce))
 
 
 def _weights(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
@@ -182,16 +182,16 @@ def _weights(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> Floats:
     return np.array(patterns)[schedule.klass]
 
 
-def _most_bps(testbed: Testbed, roce: RoceSpec) -> float:
+def _max_bps(testbed: Testbed, roce: RoceSpec) -> float:
     """Return the highest rate that a flow may have by its window and its congestion control."""
-    window, most_bps = window_bytes(testbed, roce), math.inf
+    window, max_bps = window_bytes(testbed, roce), math.inf
     if window:
-        most_bps = window * 8e9 / base_rtt_ns(testbed)
+        max_bps = window * 8e9 / base_rtt_ns(testbed)
     if roce.control == "dcqcn":
         mbps = roce.parameters["rpg_max_rate"]
     else:
         mbps = roce.control_values.get("rate", 0)
-    return min(most_bps, mbps * 1e6) if mbps else most_bps
+    return min(max_bps, mbps * 1e6) if mbps else max_bps
 
 
 class _Fabric:
@@ -220,7 +220,7 @@ class _Fabric:
             found[self._inner(pair)] += sums[pair]
         return found
 
-    def least(self, schedule: Schedule, values: Floats) -> Floats:
+    def minimum(self, schedule: Schedule, values: Floats) -> Floats:
         """Return the least value of the ports by which each flow may leave, (flows,)."""
         pairs = self._pairs(schedule)
         inner = np.full(len(self._groups) ** 2, math.inf)

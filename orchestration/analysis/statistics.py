@@ -24,9 +24,9 @@ from orchestration.core.trial import Scalar
 # All sign patterns are tried up to this many pairs; with more pairs, patterns are sampled.
 _EXACT_PAIRS = 16
 _SAMPLED_SIGNS = 20_000
-_REPEATS_MOST = 100_000
+_MAX_REPEATS = 100_000
 # Bootstrap draws: fewer for many values, whose intervals are narrow, to save time.
-_BOOTSTRAPS_MOST, _BOOTSTRAPS_LEAST, _BOOTSTRAP_VALUES = 500, 100, 5_000_000
+_MAX_BOOTSTRAPS, _MIN_BOOTSTRAPS, _BOOTSTRAP_VALUES = 500, 100, 5_000_000
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     if len(sample) < 2 or not half_width > 0:
         return 0
     deviation = float(sample.std(ddof=1))
-    counts = range(2, _REPEATS_MOST)
+    counts = range(2, _MAX_REPEATS)
 
     def enough(count: int) -> bool:
         return _t_quantile(count) * deviation <= half_width * math.sqrt(count)
@@ -210,7 +210,7 @@ def pooled_quantiles(
     rng = np.random.default_rng(seed)
     point = np.quantile(np.concatenate(filled), quantiles)
     affordable = _BOOTSTRAP_VALUES // sum(len(group) for group in filled)
-    count = min(_BOOTSTRAPS_MOST, max(_BOOTSTRAPS_LEAST, affordable))
+    count = min(_MAX_BOOTSTRAPS, max(_MIN_BOOTSTRAPS, affordable))
     pooled = np.concatenate(filled)
     sizes = np.array([len(group) for group in filled])
     begins = np.cumsum(sizes) - sizes
@@ -236,7 +236,7 @@ def _sorted_quantiles(values: Floats, quantiles: Sequence[float]) -> Floats:
 
 
 # Fewer tell little of how results spread.
-_LEAST_PAIRS = 3
+_MIN_PAIRS = 3
 
 # tuner -> repeat -> metric -> value of a valid trial
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
@@ -258,7 +258,7 @@ def standing_at(
     widths = {metric: _half_widths(upto, metric, look) for metric in rule.of}
     every = [width for tuners in widths.values() for width in tuners.values()]
     narrow = bool(every) and all(width is not None and width <= rule.until for width in every)
-    done: Done = "width" if narrow else "most" if look.repeats >= rule.most else ""
+    done: Done = "width" if narrow else "most" if look.repeats >= rule.maximum else ""
     return Standing(factors, look.repeats, look.number, done, widths)
 
 
@@ -269,13 +269,13 @@ def likely_repeats(rule: RepeatRule, looks: Looks, values: Values) -> int | None
     """
     metrics = [metric for metric in rule.of if _known(values, metric)]
     spreads = [_spread(values, metric, tuner) for metric in metrics for tuner in _compared(values)]
-    if min(map(len, spreads), default=0) < _LEAST_PAIRS:
+    if min(map(len, spreads), default=0) < _MIN_PAIRS:
         return None
     for size in rule.sizes:
         look = looks.at(size)
         if all(_likely_width(spread, look) <= rule.until for spread in spreads):
             return size
-    return rule.most
+    return rule.maximum
 
 
 def _half_widths(values: Values, metric: str, look: Look) -> dict[str, float | None]:

@@ -22,7 +22,7 @@ from orchestration.core.records import Floats
 CONFIDENCE = 0.95
 # The relative size of a step below which iterations end.
 _CLOSE = 1e-15
-_STEPS_MOST = 1_000
+_MAX_STEPS = 1_000
 _TINY = 1e-300
 
 
@@ -45,7 +45,7 @@ def quantile(freedom: float, probability: float) -> float:
         return -quantile(freedom, 1 - probability)
     # The density falls for t > 0, so Newton's steps from below never overshoot the quantile.
     t = NormalDist().inv_cdf(probability)
-    for _ in range(_STEPS_MOST):
+    for _ in range(_MAX_STEPS):
         step = (1 - probability - cdf(freedom, -t)) / _density(freedom, t)
         if step >= -_CLOSE * t:  # only rounding error remains
             break
@@ -70,7 +70,7 @@ def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     # Lentz's algorithm for continued fractions, modified by Thompson and Barnett (1986).
     value = 1.0
     numerator, denominator = 1.0, 0.0
-    for step in range(_STEPS_MOST):
+    for step in range(_MAX_STEPS):
         half = step // 2
         if step == 0:
             term = 1.0

@@ -46,7 +46,7 @@ from traffic.schedule import make_schedule
 
 _ON, _SCENARIO = "emulated", "fan-in"
 _WANTED, _BAR = 0.9, 0.5  # of the training seeds take at least this share of the headroom
-_LEAST = 0.2  # headroom, as a share of the best static setting's slowdown
+_MIN = 0.2  # headroom, as a share of the best static setting's slowdown
 _SEEDS: Mapping[str, range] = {
     "acc": range(1, 11),
     # none of those on which its settings were chosen (decision 100), of which two were the others'
@@ -278,8 +278,8 @@ def _figures(known: Headroom, found: Sequence[float]) -> tuple[Figure, ...]:
             "headroom of its own settings",
             f"{known.size:.0%} (mean slowdown {known.static:.2f} static, {known.oracle:.2f} "
             f"oracle, {known.placebo:.2f} at random)",
-            f"{_LEAST:.0%} or more",
-            known.size >= _LEAST,
+            f"{_MIN:.0%} or more",
+            known.size >= _MIN,
         ),
         Figure(
             f"share of the oracle, {_LATE} decisions late",

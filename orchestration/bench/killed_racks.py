@@ -200,9 +200,9 @@ class KilledRacks:
         )
         return self._command
 
-    def _await(self, command: subprocess.Popen[bytes], most_s: float = _ENDS_S) -> bool:
+    def _await(self, command: subprocess.Popen[bytes], max_s: float = _ENDS_S) -> bool:
         """Wait until a command has ended; return False if it has not so long."""
-        deadline = time.monotonic() + most_s
+        deadline = time.monotonic() + max_s
         while command.poll() is None:
             if time.monotonic() > deadline:
                 return False

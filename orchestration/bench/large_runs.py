@@ -93,7 +93,7 @@ def large_runs() -> Outcome:
     )
 
 
-def _command(arguments: tuple[str, ...], page: Path, most_s: float, most_gb: float) -> list[Figure]:
+def _command(arguments: tuple[str, ...], page: Path, max_s: float, max_gb: float) -> list[Figure]:
     """Run `closloop ARGUMENTS` in its own process; return time, memory, and the page's size.
 
     Raises CalledProcessError if it fails.
@@ -103,8 +103,8 @@ def _command(arguments: tuple[str, ...], page: Path, most_s: float, most_gb: flo
     wall_s, memory_bytes = (float(text) for text in done.stdout.splitlines()[-1].split())
     verb = arguments[0]
     return [
-        at_most(f"{verb}: wall time", wall_s, most_s, 1, " s"),
-        at_most(f"{verb}: memory at most", memory_bytes / 1e9, most_gb, 2, " GB"),
+        at_most(f"{verb}: wall time", wall_s, max_s, 1, " s"),
+        at_most(f"{verb}: memory at most", memory_bytes / 1e9, max_gb, 2, " GB"),
         at_most(f"{verb}: page", page.stat().st_size / 1e6, 10, 1, " MB"),
     ]
 
@@ -139,7 +139,7 @@ def _write_campaign(folder: Path) -> tuple[int, int, int]:
     return trials, flows, samples
 
 
-_MOST_SHARE, _MOST_GROWTH = 0.01, 0.03
+_MAX_SHARE, _MAX_GROWTH = 0.01, 0.03
 _SPOOL_BYTES = 1 << 30
 _ROUNDS = 60
 _SETTLE_S = 4.0
@@ -166,14 +166,14 @@ def observing() -> Outcome:
         Figure(
             "snapshots for viewers: share of a trial's CPU time",
             f"{share:.2%}",
-            f"at most {_MOST_SHARE:.0%}",
-            share <= _MOST_SHARE,
+            f"at most {_MAX_SHARE:.0%}",
+            share <= _MAX_SHARE,
         ),
         Figure(
             "a trial's wall time with the InfluxDB sink, its server down",
             f"{growth:+.1%} ({1e3 * plain:.0f} ms without the sink, {1e3 * sinking:.0f} ms with)",
-            f"at most {_MOST_GROWTH:+.0%}",
-            growth <= _MOST_GROWTH,
+            f"at most {_MAX_GROWTH:+.0%}",
+            growth <= _MAX_GROWTH,
         ),
         Figure("the sink's sender meanwhile", f"{sender:.1%} of a core, at a low priority"),
     )

@@ -37,7 +37,7 @@ _SEEDS, _FLUID_SEEDS = 400, 5
 class _Case:
     """A load in a window of `lasts_ms` after `warm_up_ms`.
 
-    `least_gain` is how much less the deviation of what is offered is to be with strata; 0 for a
+    `min_gain` is how much less the deviation of what is offered is to be with strata; 0 for a
     workload of which the window has so few flows that no draw helps.
     """
 
@@ -45,7 +45,7 @@ class _Case:
     load: float
     lasts_ms: int
     warm_up_ms: int = 0
-    least_gain: float = 10.0
+    min_gain: float = 10.0
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class _Case:
 _CASES = (
     _Case("WebSearch", 0.6, 10),
     _Case("WebSearch", 0.6, 10, warm_up_ms=10),
-    _Case("DataMining", 0.5, 8, least_gain=0),
+    _Case("DataMining", 0.5, 8, min_gain=0),
     _Case("FB_Hadoop", 0.6, 10),
 )
 
@@ -83,10 +83,10 @@ def offered_load() -> Outcome:
     for case in _CASES:
         found = {draw: _measure(case, draw, testbed) for draw in (INDEPENDENT, STRATA)}
         figures += [_figure(case, draw, one) for draw, one in found.items()]
-        if case.least_gain:
+        if case.min_gain:
             gain = float(found[INDEPENDENT]["offered"].std() / found[STRATA]["offered"].std())
             what = f"{case.name}: deviation of what is offered, strata by independent"
-            figures.append(at_most(what, 1 / gain, 1 / case.least_gain, 3))
+            figures.append(at_most(what, 1 / gain, 1 / case.min_gain, 3))
         data[case.name] = {
             draw: {name: values.tolist() for name, values in one.items()}
             for draw, one in found.items()

@@ -122,7 +122,7 @@ def windows(model: Model, count: int, seed: int = 1) -> NDArray[np.int32]:
     ranges = {
         "delta": (-32 * ONE, ONE),
         "action": (ONE // 16, 16 * ONE),
-        "inflation": (0, reference.MOST_INFLATION),
+        "inflation": (0, reference.MAX_INFLATION),
         "rate": (4, ONE),
     }
     for word, (name, edges) in enumerate(zip(model.settings.features, model.edges, strict=True)):
@@ -153,9 +153,9 @@ def flows(model: Model, count: int, seed: int = 2) -> NDArray[np.void]:
     own[:, reference.SHARE] = rng.choice([2**16, 2**30, 2**29 + 1], count)
     drawn = rng.random(count) < 0.7
     own[drawn, reference.SHARE] = rng.integers(2**16, 2**30, drawn.sum())
-    own[:, reference.LEAST] = 2**16
-    own[:, reference.LEAST_RTT] = rng.choice([0, 1, 8_000], count)
-    bounds = model.settings.least_action, model.settings.most_action
+    own[:, reference.MIN] = 2**16
+    own[:, reference.MIN_RTT] = rng.choice([0, 1, 8_000], count)
+    bounds = model.settings.min_action, model.settings.max_action
     own[:, reference.ACTION] = rng.integers(*bounds, count)
     end = reference.WINDOW + len(model.edges)
     own[:, reference.WINDOW : end] = windows(model, count, seed)

@@ -24,7 +24,7 @@ from orchestration.virtual_rack.image import require_image
 from orchestration.virtual_rack.leftovers import leftovers, remove_dead
 
 KILLS = 50
-_MOST_S = 360.0
+_MAX_S = 360.0
 # What devices are, with the options of `rack up` for that.
 KINDS = {"containers": (), "plain": ("--plain",)}
 # During what: also while a program runs on a host, and while a campaign does.
@@ -58,7 +58,7 @@ def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
     wall_s = time.monotonic() - began
     return Outcome(
         f"{kills} SIGKILLs while racks in real time were built, ran and were removed",
-        (*_figures(rows, kinds), at_most("wall time", wall_s, _MOST_S, 0, " s")),
+        (*_figures(rows, kinds), at_most("wall time", wall_s, _MAX_S, 0, " s")),
         (
             *notes,
             "interfaces are compared with offloads and settings; of control groups and BPF objects "

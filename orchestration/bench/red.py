@@ -200,13 +200,13 @@ def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figur
             expected += float(law.share(np.array([queue]))[0]) * seen
     share = inside / on_ramp
     # if the law holds, the chance of fewer than this inside the band is 1 in 1000
-    least = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
+    minimum = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
     return [
         Figure(
             f"{name}: readings on the ramp inside the law's 99 % band",
             f"{inside} of {on_ramp} ({share:.1%})",
-            f"at least 200 readings, {least:.0f} inside",
-            on_ramp >= 200 and inside >= least,
+            f"at least 200 readings, {minimum:.0f} inside",
+            on_ramp >= 200 and inside >= minimum,
         ),
         Figure(
             f"{name}: marks on the whole ramp against the law's",

@@ -20,7 +20,7 @@ from tuners.nic.sources import network_source
 
 # Apart from those of training and of distilling.
 _SEEDS = (7, 8, 9)
-_WITHIN, _LEAST_JAIN = 0.10, 0.95
+_WITHIN, _MIN_JAIN = 0.10, 0.95
 
 
 def rlcc_steady() -> Outcome:
@@ -40,8 +40,8 @@ def rlcc_steady() -> Outcome:
             Figure(
                 f"{name}: Jain's index at least",
                 f"{jain:.3f}",
-                f"{_LEAST_JAIN}",
-                bool(jain >= _LEAST_JAIN),
+                f"{_MIN_JAIN}",
+                bool(jain >= _MIN_JAIN),
             ),
         ]
     flows = ", ".join(f"{one.flows:,}" for one in STEADY)

@@ -24,7 +24,7 @@ RULE = RepeatRule(0.03, ("slowdown_mean",), 5, 60)
 CAMPAIGNS = 20_000
 # Campaigns that the product's own code judges too, one by one.
 _CHECKED = 200
-_MOST_FALSE, _LEAST_COVERED = 6.0, 94.0
+_MAX_FALSE, _MIN_COVERED = 6.0, 94.0
 
 # (campaigns, rng) -> the first tuner's values and the other's, both (campaigns, most)
 Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]
@@ -36,7 +36,7 @@ class Simulated:
 
     `stopped` is how many had an interval without the truth when they stopped, `any_look` at one of
     all looks or more; `naive_any` and `naive_stopped` are the same with Student's 95 % intervals,
-    `fixed` with those after `most` repeats, and `fixed_least` after `least`.
+    `fixed` with those after `maximum` repeats, and `fixed_min` after `minimum`.
     """
 
     stopped: float
@@ -44,7 +44,7 @@ class Simulated:
     naive_stopped: float
     naive_any: float
     fixed: float
-    fixed_least: float
+    fixed_min: float
     repeats: float
     at_most: float
 
@@ -74,7 +74,7 @@ def simulate(draw: Draw, truth: float, seed: int, campaigns: int = CAMPAIGNS) ->
         naive_stopped=_percent(np.take_along_axis(plain, plain_stop[None], axis=0)),
         naive_any=_percent(plain.any(axis=0)),
         fixed=_percent(plain[-1]),
-        fixed_least=_percent(plain[0]),
+        fixed_min=_percent(plain[0]),
         repeats=float(np.array(RULE.sizes)[stop].mean()),
         at_most=_percent(~narrow.any(axis=0)),
     )
@@ -107,7 +107,7 @@ def normal(spread: float) -> Draw:
     """Normal values around 4, whose differences have the deviation `spread`, relative to it."""
 
     def draw(campaigns: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        shape = (campaigns, RULE.most)
+        shape = (campaigns, RULE.maximum)
         seeds = rng.normal(4.0, 0.4, shape)
         own = 4.0 * spread / np.sqrt(2)
         return seeds + rng.normal(0, own, shape), seeds + rng.normal(0, own, shape)
@@ -122,7 +122,7 @@ def lognormal(seeds: float, own: float, gain: float = 1.0) -> Draw:
     """
 
     def draw(campaigns: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        shape = (campaigns, RULE.most)
+        shape = (campaigns, RULE.maximum)
         shared = rng.normal(0, seeds, shape)
         first, second = (np.exp(shared + rng.normal(0, own, shape)) for _ in range(2))
         return first, gain * second
@@ -134,7 +134,7 @@ def one_sided(seeds: float, own: float) -> Draw:
     """One tuner is erratic, and the other is not: equal means, differences skewed to one side."""
 
     def draw(campaigns: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        shape = (campaigns, RULE.most)
+        shape = (campaigns, RULE.maximum)
         first = np.exp(rng.normal(0, seeds, shape))
         return first, first * np.exp(rng.normal(0, own, shape) - own**2 / 2)
 
@@ -161,15 +161,15 @@ def sequential() -> Outcome:
         found = simulate(draw, 0.0, number)
         data[name] = asdict(found)
         figures += [
-            at_most(f"{name}: false alarms when it stops", found.stopped, _MOST_FALSE, 1, " %"),
-            at_most(f"{name}: false alarms at any look", found.any_look, _MOST_FALSE, 1, " %"),
+            at_most(f"{name}: false alarms when it stops", found.stopped, _MAX_FALSE, 1, " %"),
+            at_most(f"{name}: false alarms at any look", found.any_look, _MAX_FALSE, 1, " %"),
             Figure(
                 f"{name}: the same with Student's intervals, when it stops, at any look, at "
-                f"{RULE.most}",
+                f"{RULE.maximum}",
                 f"{found.naive_stopped:.1f} %, {found.naive_any:.1f} %, {found.fixed:.1f} %",
             ),
             Figure(
-                f"{name}: mean repeats, of at most {RULE.most}",
+                f"{name}: mean repeats, of at most {RULE.maximum}",
                 f"{found.repeats:.1f} ({found.at_most:.0f} % of campaigns reach the most)",
             ),
         ]
@@ -184,8 +184,8 @@ def sequential() -> Outcome:
                 f"lognormal, by 7 %, the second tuner has {name}: intervals with the truth when it "
                 "stops",
                 f"{covered:.1f} %",
-                f"{_LEAST_COVERED:g} % or more",
-                covered >= _LEAST_COVERED,
+                f"{_MIN_COVERED:g} % or more",
+                covered >= _MIN_COVERED,
             )
         )
     for own in _ERRATIC:
@@ -194,9 +194,9 @@ def sequential() -> Outcome:
         figures.append(
             Figure(
                 f"one tuner erratic by {100 * own:.0f} %, the other not: false alarms when it "
-                f"stops, at any look; of a plain campaign of {RULE.least}, of {RULE.most}",
+                f"stops, at any look; of a plain campaign of {RULE.minimum}, of {RULE.maximum}",
                 f"{found.stopped:.1f} %, {found.any_look:.1f} %; "
-                f"{found.fixed_least:.1f} %, {found.fixed:.1f} %",
+                f"{found.fixed_min:.1f} %, {found.fixed:.1f} %",
             )
         )
     looks = ", ".join(map(str, RULE.sizes))

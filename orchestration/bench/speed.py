@@ -62,8 +62,8 @@ def _seconds(command: list[str]) -> float:
 class _Side:
     """A kind of trial: WebSearch at 60 % on a testbed, under SECN1.
 
-    `least_million` is the rate of packet-hops that is wanted. `beside` names a side, of whose cost
-    of a packet-hop this one's may be at most `most_cost` times.
+    `min_million` is the rate of packet-hops that is wanted. `beside` names a side, of whose cost
+    of a packet-hop this one's may be at most `max_cost` times.
     """
 
     host: HostSpec = TCP
@@ -74,9 +74,9 @@ class _Side:
     flow_table: bool = False
     load_balancing: LoadBalancingSpec = ECMP
     backend: Literal["emulated", "simulated"] = "emulated"
-    least_million: float | None = None
+    min_million: float | None = None
     beside: str = ""
-    most_cost: float | None = None
+    max_cost: float | None = None
 
     def run(self) -> Run:
         """Run one trial."""
@@ -99,10 +99,10 @@ _COARSE = "DCQCN, sampled every 5 ms"
 _RARE_NS = 5 * MILLISECOND
 _SIDES: Mapping[str, _Side] = {
     _LINUX: _Side(fabric=LINUX),
-    f"{_LINUX}, flow table": _Side(fabric=LINUX, flow_table=True, beside=_LINUX, most_cost=1.10),
-    _TCP: _Side(least_million=1.6),
+    f"{_LINUX}, flow table": _Side(fabric=LINUX, flow_table=True, beside=_LINUX, max_cost=1.10),
+    _TCP: _Side(min_million=1.6),
     "DCTCP, flowlets of 200 us, random": _Side(
-        load_balancing=LoadBalancingSpec("flowlets"), beside=_TCP, most_cost=1.10
+        load_balancing=LoadBalancingSpec("flowlets"), beside=_TCP, max_cost=1.10
     ),
     "DCTCP, flowlets of 20 us, CONGA": _Side(
         load_balancing=LoadBalancingSpec("flowlets", 20_000, 20_000, "conga"), beside=_TCP
@@ -111,21 +111,21 @@ _SIDES: Mapping[str, _Side] = {
     "DCTCP, spraying, DRILL": _Side(
         load_balancing=LoadBalancingSpec("spray", route_by="drill"), beside=_TCP
     ),
-    _ROCE: _Side(DCQCN, least_million=3.5),
-    "DCQCN, flow table": _Side(DCQCN, flow_table=True, beside=_ROCE, most_cost=1.05),
+    _ROCE: _Side(DCQCN, min_million=3.5),
+    "DCQCN, flow table": _Side(DCQCN, flow_table=True, beside=_ROCE, max_cost=1.05),
     "RL-CC's tree": _Side(
-        HostSpec("rlcc", roce=RoceSpec(control="rlcc")), beside=_ROCE, most_cost=1.25
+        HostSpec("rlcc", roce=RoceSpec(control="rlcc")), beside=_ROCE, max_cost=1.25
     ),
-    _COARSE: _Side(DCQCN, period_ns=_RARE_NS, least_million=5.0),
+    _COARSE: _Side(DCQCN, period_ns=_RARE_NS, min_million=5.0),
     "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms": _Side(
         DCQCN,
         testbed="pet",
         lasts_ns=2 * MILLISECOND,
         period_ns=_RARE_NS,
         beside=_COARSE,
-        most_cost=1.67,
+        max_cost=1.67,
     ),
-    "DCQCN, ns-3": _Side(DCQCN, backend="simulated", least_million=1.0),
+    "DCQCN, ns-3": _Side(DCQCN, backend="simulated", min_million=1.0),
 }
 
 
@@ -141,7 +141,7 @@ def data_path_speed() -> Outcome:
     table = runs[f"{_LINUX}, flow table"][0].record.facts["flow_table"]
     figures: list[Figure] = []
     for name, side in _SIDES.items():
-        wanted, wall_s = side.least_million, statistics.median(one.wall_s for one in runs[name])
+        wanted, wall_s = side.min_million, statistics.median(one.wall_s for one in runs[name])
         figures.append(
             Figure(
                 name,
@@ -152,7 +152,7 @@ def data_path_speed() -> Outcome:
         )
         if side.beside:
             what, cost = f"{name}: cost, of {side.beside}", rates[side.beside] / rates[name]
-            bound = side.most_cost
+            bound = side.max_cost
             figures.append(at_most(what, cost, bound, 2) if bound else Figure(what, f"{cost:.2f}"))
     return Outcome(
         "Packet-hops a wall second: graphcc, WebSearch at 60 %, 20 ms of arrivals, one core",
@@ -206,8 +206,8 @@ def fabric_size() -> Outcome:
             hops = packet_hops(runs[0].testbed, runs[0].record.ports)
             cost_ns[k] = _stage_s(runs, "run") / hops * 1e9
             figures += _of_size(k, runs, hops, cost_ns[k])
-        most = max(cost_ns.values()) / cost_ns[min(cost_ns)]
-        figures.append(at_most("the dearest hop, of one at k = 4", most, 1.0, 2, " times"))
+        maximum = max(cost_ns.values()) / cost_ns[min(cost_ns)]
+        figures.append(at_most("the dearest hop, of one at k = 4", maximum, 1.0, 2, " times"))
         figures += [_lone_flow(folder, gbps) for gbps in _FAST_GBPS]
     names = ", ".join(f'"{k**3 // 4:,} hosts"' for k in cost_ns)
     return Outcome(

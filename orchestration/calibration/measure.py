@@ -49,8 +49,8 @@ class BaseRtt:
     path: PathKind
     testbed_ns: int
     median_ns: int
-    least_ns: int
-    most_ns: int
+    min_ns: int
+    max_ns: int
     count: int
 
 
@@ -114,8 +114,8 @@ def base_rtts(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> tupl
                 path=kind,
                 testbed_ns=paths.base_rtt_ns(kind.src, kind.dst),
                 median_ns=int(np.median(tiny)),
-                least_ns=int(tiny.min()),
-                most_ns=int(tiny.max()),
+                min_ns=int(tiny.min()),
+                max_ns=int(tiny.max()),
                 count=len(tiny),
             )
         )
@@ -176,9 +176,9 @@ def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
         if not sent:
             continue
         share = float(marked[here].sum()) / sent
-        least, most = _wilson(share, sent)
+        minimum, maximum = _wilson(share, sent)
         expected = float((wanted[here] * packets[here]).sum()) / sent
-        found.append(MarkingBin(low, high, sent, share, least, most, expected))
+        found.append(MarkingBin(low, high, sent, share, minimum, maximum, expected))
     return tuple(found)
 
 

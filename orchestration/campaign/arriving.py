@@ -25,7 +25,7 @@ from traffic.schedule import lasting_flows, make_schedule, part_of
 
 # Of what is offered, at least this share must be able to arrive, or the plan says so. Transports
 # deliver less than the bound: 57 % where it is 68 % (WebSearch at 60 % for 10 ms at 25 Gbit/s).
-LEAST_SHARE = 0.9
+MIN_SHARE = 0.9
 # Repeats of a condition to look at: with strata they differ little.
 REPEATS = 5
 _QUANTILES = 2_000
@@ -58,7 +58,7 @@ class Arriving:
     @property
     def enough(self) -> bool:
         """Whether the load that is named can nearly arrive."""
-        return self.share >= LEAST_SHARE
+        return self.share >= MIN_SHARE
 
     @property
     def where(self) -> str:
@@ -214,12 +214,12 @@ class _Backlog:
         def share(length_ns: float) -> float:
             return self._share(from_ns, from_ns + length_ns)
 
-        length_ns = _least(share)
+        length_ns = _minimum(share)
         return _rounded(from_ns + length_ns) if length_ns else 0
 
     def settled_ns(self, length_ns: int) -> int:
         """Return a warm-up after which enough arrives in a time of `length_ns`, 0 if none."""
-        return _rounded(_least(lambda from_ns: self._share(from_ns, from_ns + length_ns)))
+        return _rounded(_minimum(lambda from_ns: self._share(from_ns, from_ns + length_ns)))
 
     def _share(self, from_ns: float, to_ns: float) -> float:
         grown = self._unfinished_ns(to_ns) - self._unfinished_ns(from_ns)
@@ -236,17 +236,17 @@ class _Backlog:
         return total / self._weight
 
 
-def _least(share: Callable[[float], float]) -> float:
+def _minimum(share: Callable[[float], float]) -> float:
     """Return the shortest time for which the share is enough, to a hundredth; 0 if none is."""
     high = 1e5
-    while share(high) < LEAST_SHARE:
+    while share(high) < MIN_SHARE:
         high *= 2
         if high > _LONGEST_NS:
             return 0.0
     low = high / 2
     while high - low > high / 100:
         middle = (low + high) / 2
-        low, high = (low, middle) if share(middle) >= LEAST_SHARE else (middle, high)
+        low, high = (low, middle) if share(middle) >= MIN_SHARE else (middle, high)
     return high
 
 

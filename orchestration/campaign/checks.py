@@ -281,13 +281,13 @@ def _check_class(
 
 
 def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterator[Finding]:
-    most = len(testbed.hosts) - 1
-    if role == "senders" and value > most:
+    maximum = len(testbed.hosts) - 1
+    if role == "senders" and value > maximum:
         yield Finding(
             loc,
             f"{loc[-1]} {value} is wider than testbed {testbed.name}: "
-            f"of its {most + 1} hosts, {most} can send to one",
-            f"use 1 to {most}, or a larger testbed",
+            f"of its {maximum + 1} hosts, {maximum} can send to one",
+            f"use 1 to {maximum}, or a larger testbed",
         )
     if role == "host" and value not in testbed.hosts:
         first, last = testbed.hosts[0], testbed.hosts[-1]

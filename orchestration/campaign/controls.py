@@ -64,9 +64,9 @@ def read_values(control: str, given: Mapping[str, Any]) -> tuple[tuple[str, int]
 
 def _read(parameter: Parameter, value: object) -> int:
     number = _READERS[parameter.kind](value)
-    if not parameter.least <= number <= parameter.most:
-        least, most = (written(parameter, n) for n in (parameter.least, parameter.most))
-        raise ValueError(f"{value!r} is not from {least} to {most}")
+    if not parameter.minimum <= number <= parameter.maximum:
+        minimum, maximum = (written(parameter, n) for n in (parameter.minimum, parameter.maximum))
+        raise ValueError(f"{value!r} is not from {minimum} to {maximum}")
     return number
 
 

@@ -18,7 +18,7 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.patterns import pattern_spec
-from orchestration.campaign.repeats import Adaptive, most_repeats
+from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
@@ -107,7 +107,7 @@ def expand(cells: Sequence[Cell]) -> tuple[TrialSpec, ...]:
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
-    for repeat in range(1, most_repeats(file.repeats) + 1):
+    for repeat in range(1, max_repeats(file.repeats) + 1):
         block = [
             _trial(cell, tuner, repeat)
             for cell in cells

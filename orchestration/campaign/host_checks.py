@@ -11,7 +11,7 @@ from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.patterns import Pattern
 from orchestration.core.congestion import PROGRAM, roce_controls
-from orchestration.core.roce import DCQCN, DCQCN_PARAMETERS, HEADER_BYTES, MOST_PAYLOAD_BYTES
+from orchestration.core.roce import DCQCN, DCQCN_PARAMETERS, HEADER_BYTES, MAX_PAYLOAD_BYTES
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.core.units import format_rate
 from orchestration.datapath.policy_dcqcn import RATE_PARAMETERS
@@ -98,15 +98,15 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
 
 
 def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:
-    most_bytes = MOST_PAYLOAD_BYTES
+    max_bytes = MAX_PAYLOAD_BYTES
     if testbed is not None:
-        most_bytes = min(most_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)
-    if host.roce.payload > most_bytes:
+        max_bytes = min(max_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)
+    if host.roce.payload > max_bytes:
         yield Finding(
             ("host", "roce", "payload"),
             f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
-            f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
-            f"use at most {most_bytes}",
+            f"{MAX_PAYLOAD_BYTES}, and this testbed's frames carry {max_bytes}",
+            f"use at most {max_bytes}",
         )
     if host.roce.payload % 4:
         yield Finding(
@@ -139,9 +139,9 @@ def _check_dcqcn(host: Host) -> Iterator[Finding]:
             yield Finding(loc, what, f"{suggest(name, DCQCN_PARAMETERS)}it has {known}")
             continue
         one = DCQCN_PARAMETERS[name]
-        if type(value) is not int or not one.least <= value <= one.most:
+        if type(value) is not int or not one.minimum <= value <= one.maximum:
             yield Finding(
                 loc,
-                f"{value!r} is not a whole number from {one.least} to {one.most} ({one.unit})",
+                f"{value!r} is not a whole number from {one.minimum} to {one.maximum} ({one.unit})",
                 "see docs/campaign.md",
             )

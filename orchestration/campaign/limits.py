@@ -128,7 +128,7 @@ def _sized_by(file: schema.CampaignFile, number: int, flows: float) -> tuple[Loc
 def _repeats(data: Mapping[str, Any]) -> int:
     value = data.get("repeats", schema.CampaignFile.model_fields["repeats"].default)
     if isinstance(value, dict):
-        value = value.get("most", Adaptive.model_fields["most"].default)
+        value = value.get("max", value.get("most", Adaptive.model_fields["max"].default))
     return value if isinstance(value, int) and value > 0 else 1
 
 

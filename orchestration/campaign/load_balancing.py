@@ -13,13 +13,13 @@ from inventory.strictyaml import Duration, StrictModel, must, one_of
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.core.load_balancing import (
     KINDS,
-    LEAST_DRE_TIME_NS,
-    LEAST_ENTRIES,
-    LEAST_TIMEOUT_NS,
-    MOST_CONGA_PORTS,
-    MOST_DRE_TIME_NS,
-    MOST_ENTRIES,
-    MOST_TIMEOUT_NS,
+    MAX_CONGA_PORTS,
+    MAX_DRE_TIME_NS,
+    MAX_ENTRIES,
+    MAX_TIMEOUT_NS,
+    MIN_DRE_TIME_NS,
+    MIN_ENTRIES,
+    MIN_TIMEOUT_NS,
     ROUTES,
     LoadBalancingSpec,
 )
@@ -31,18 +31,18 @@ _DEFAULT = LoadBalancingSpec()
 
 _shown = partial(format_duration, digits=6)
 _TIMEOUT = must(
-    lambda value: LEAST_TIMEOUT_NS <= value <= MOST_TIMEOUT_NS,
+    lambda value: MIN_TIMEOUT_NS <= value <= MAX_TIMEOUT_NS,
     "a flowlet timeout of {} is out of range",
     "use 1us to 1s; `spray` chooses for each packet, `ecmp` for each flow",
     _shown,
 )
 _ENTRIES = must(
-    lambda value: LEAST_ENTRIES <= value <= MOST_ENTRIES and not value & (value - 1),
+    lambda value: MIN_ENTRIES <= value <= MAX_ENTRIES and not value & (value - 1),
     "a flowlet table of {} entries is impossible",
-    f"use a power of two, {LEAST_ENTRIES} to {MOST_ENTRIES}",
+    f"use a power of two, {MIN_ENTRIES} to {MAX_ENTRIES}",
 )
 _DRE_TIME = must(
-    lambda value: LEAST_DRE_TIME_NS <= value <= MOST_DRE_TIME_NS and not value % 8,
+    lambda value: MIN_DRE_TIME_NS <= value <= MAX_DRE_TIME_NS and not value % 8,
     "a dre_time of {} is impossible",
     "use 8us to 10ms, of which an eighth is a whole number of ns",
     _shown,
@@ -128,18 +128,18 @@ def _check_unused(asked: LoadBalancing) -> Iterator[Finding]:
 def _check_paths(asked: LoadBalancing, testbed: Testbed) -> Iterator[Finding]:
     hops = next_hops(testbed)
     ways = [len(ports) for name in testbed.switches for ports in hops[name].values()]
-    most = max(ways, default=1)
-    if most < 2:
+    maximum = max(ways, default=1)
+    if maximum < 2:
         yield Finding(
             ("load_balancing",),
             f"testbed {testbed.name} has one path between any two hosts: there is nothing to "
             "balance",
             "leave it out, or use a testbed with several spines, like graphcc",
         )
-    elif asked.route_by == "conga" and most > MOST_CONGA_PORTS:
+    elif asked.route_by == "conga" and maximum > MAX_CONGA_PORTS:
         yield Finding(
             ("load_balancing", "route_by"),
-            f"a switch of testbed {testbed.name} has {most} equal-cost ports, and CONGA's tags "
-            f"tell {MOST_CONGA_PORTS} apart",
+            f"a switch of testbed {testbed.name} has {maximum} equal-cost ports, and CONGA's tags "
+            f"tell {MAX_CONGA_PORTS} apart",
             "use another route_by, or a testbed with fewer spines",
         )

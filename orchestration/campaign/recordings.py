@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from inventory.strictyaml import Loc, suggest
 from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.campaign.repeats import Adaptive, most_repeats
+from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.core.pattern import REPEAT, Surroundings, of_repeat
 from orchestration.core.problems import Problem
 from orchestration.core.topology import Testbed
@@ -20,7 +20,7 @@ def repeats_of(whole: Fields, tuner: str = "") -> tuple[int, ...]:
 
     A replay of trials has the repeats that its `parent` lists, up to the campaign's `repeats`.
     """
-    count = most_repeats(whole.get("repeats") or 1)
+    count = max_repeats(whole.get("repeats") or 1)
     parent = whole.get("parent")
     if parent is None or not parent.trials:
         return tuple(range(1, count + 1))

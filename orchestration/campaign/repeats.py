@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from inventory.strictyaml import StrictModel, must
 from orchestration.campaign.fields import SOME, Positive
@@ -12,7 +12,7 @@ from orchestration.core.problems import WrongValue
 from orchestration.core.repeats import RepeatRule
 
 # Two pairs give an interval with one degree of freedom, which tells nothing.
-_LEAST = 3
+_MIN = 3
 
 
 def _percent(value: object) -> object:
@@ -40,21 +40,22 @@ class Adaptive(StrictModel):
         description="half an interval, as a share of the first tuner's mean, like 3%"
     )
     of: Annotated[tuple[str, ...], SOME] = ("slowdown_mean",)
-    least: Positive = 5
-    most: Positive = 60
+    # `least` and `most` are how 0.3 and older spelled them.
+    min: Positive = Field(5, validation_alias=AliasChoices("min", "least"))
+    max: Positive = Field(60, validation_alias=AliasChoices("max", "most"))
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.least < _LEAST:
-            raise WrongValue(f"'least' is {self.least}", f"use {_LEAST} or more")
-        if self.most <= self.least:
-            what = f"'most' is {self.most} and 'least' {self.least}"
-            raise WrongValue(what, "use more for 'most', or write one number of repeats")
+        if self.min < _MIN:
+            raise WrongValue(f"'min' is {self.min}", f"use {_MIN} or more")
+        if self.max <= self.min:
+            what = f"'max' is {self.max} and 'min' {self.min}"
+            raise WrongValue(what, "use more for 'max', or write one number of repeats")
         return self
 
     def rule(self) -> RepeatRule:
         """Return the rule as trials and results know it."""
-        return RepeatRule(self.until, self.of, self.least, self.most)
+        return RepeatRule(self.until, self.of, self.min, self.max)
 
 
 def _which(value: object) -> str:
@@ -66,6 +67,6 @@ Repeats = Annotated[
 ]
 
 
-def most_repeats(repeats: int | Adaptive) -> int:
+def max_repeats(repeats: int | Adaptive) -> int:
     """Return how many repeats there are, or at most."""
-    return repeats.most if isinstance(repeats, Adaptive) else repeats
+    return repeats.max if isinstance(repeats, Adaptive) else repeats

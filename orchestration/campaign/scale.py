@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestration.campaign.expand import Campaign
 from orchestration.core.errors import InputError
-from orchestration.core.load_balancing import MOST_TIMEOUT_NS
+from orchestration.core.load_balancing import MAX_TIMEOUT_NS
 from orchestration.core.trial import TrialSpec
 from orchestration.core.units import format_duration
 
@@ -28,12 +28,12 @@ def in_words(campaign: Campaign) -> str:
     first = campaign.trials[0]
     if first.scale == 1:
         return ""
-    least = format_duration(first.duration_ns * first.scale)
-    most = format_duration((first.duration_ns + first.drain_ns) * first.scale)
+    minimum = format_duration(first.duration_ns * first.scale)
+    maximum = format_duration((first.duration_ns + first.drain_ns) * first.scale)
     return (
         f"scale {first.scale}: rates are 1/{first.scale} of the testbed's, and a trial of "
-        f"{format_duration(first.duration_ns)} takes {least}, to {most} with its drain; all times "
-        "in results are divided by the scale again"
+        f"{format_duration(first.duration_ns)} takes {minimum}, to {maximum} with its drain; "
+        "all times in results are divided by the scale again"
     )
 
 
@@ -46,11 +46,11 @@ def _check(campaign: Campaign, trial: TrialSpec, factor: int) -> None:
             "use a congestion control of TCP, or run it on an unscaled rack or in virtual time",
         )
     timeout_ns = max(paths.edge_timeout_ns, paths.aggregation_timeout_ns)
-    if paths.kind == "flowlets" and timeout_ns * factor > MOST_TIMEOUT_NS:
+    if paths.kind == "flowlets" and timeout_ns * factor > MAX_TIMEOUT_NS:
         raise InputError.single(
             name,
             f"scaled by {factor}, a flowlet timeout of {format_duration(timeout_ns)} is "
             f"{format_duration(timeout_ns * factor)}, and switches take at most "
-            f"{format_duration(MOST_TIMEOUT_NS)}",
+            f"{format_duration(MAX_TIMEOUT_NS)}",
             "use a smaller scale with fewer hosts, or a shorter timeout",
         )

@@ -128,8 +128,8 @@ def show_plan(
     show(_cells(campaign, made), _total(made) if span is None else _spanned(made, span))
     cautions = (*marks.sentences, *in_plan(made.arriving), *_cautions(campaign))
     show(*(Span(caution, "warning") for caution in cautions), *in_words(campaign.trials))
-    least = campaign.repeats.least if campaign.repeats else None
-    show(_order(made, least), *_offer_lines(offers or []))
+    minimum = campaign.repeats.minimum if campaign.repeats else None
+    show(_order(made, minimum), *_offer_lines(offers or []))
 
 
 def _cautions(campaign: Campaign) -> list[str]:
@@ -183,7 +183,7 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
         rows.append(
             [
                 *map(str, cell.values()),
-                f"{campaign.repeats.least} to {count}" if campaign.repeats else str(count),
+                f"{campaign.repeats.minimum} to {count}" if campaign.repeats else str(count),
                 f"{sum(trial.flows for trial in trials) / count:,.0f}",
                 format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
                 f"{format_duration(trials[0].trial.duration_ns)} to "
@@ -240,16 +240,16 @@ def _span(campaign: Campaign, made: Plan, out: Path) -> dict[str, Any] | None:
         "until": rule.until,
         "of": rule.of,
         "looks": rule.sizes,
-        "least": size(lambda trial: rule.least),
+        "least": size(lambda trial: rule.minimum),
         "likely": None if likely is None else size(lambda trial: likely[condition(trial)]),
-        "most": size(lambda trial: rule.most),
+        "most": size(lambda trial: rule.maximum),
     }
 
 
 def _spanned(made: Plan, span: dict[str, Any]) -> str:
     from orchestration.core.units import format_size
 
-    least, likely, most = (span[name] for name in ("least", "likely", "most"))
+    minimum, likely, maximum = (span[name] for name in ("least", "likely", "most"))
     looks, of = (", ".join(map(str, span[name])) for name in ("looks", "of"))
     expected = (
         f"likely {likely['trials']} trials, about {clock_text(likely['wall_s'])} of wall time, by "
@@ -258,9 +258,9 @@ def _spanned(made: Plan, span: dict[str, Any]) -> str:
         else f"how many are likely, plan says when {span['looks'][0]} repeats are there"
     )
     return (
-        f"{least['trials']} to {most['trials']} trials, {made.jobs} side by side: about "
-        f"{clock_text(least['wall_s'])} to {clock_text(most['wall_s'])} of wall time, and at most "
-        f"{format_size(made.disk_bytes, 1)} of disk; {expected}\n"
+        f"{minimum['trials']} to {maximum['trials']} trials, {made.jobs} side by side: about "
+        f"{clock_text(minimum['wall_s'])} to {clock_text(maximum['wall_s'])} of wall time, and at "
+        f"most {format_size(made.disk_bytes, 1)} of disk; {expected}\n"
         f"until ±{100 * span['until']:g}% of {of}, looked at after {looks} repeats"
     )
 

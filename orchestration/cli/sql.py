@@ -14,7 +14,7 @@ from orchestration.core.errors import InputError, check_known
 if TYPE_CHECKING:
     import duckdb
 
-_MOST_ROWS = 1000
+_MAX_ROWS = 1000
 
 
 @verb(
@@ -70,7 +70,7 @@ def sql(
         rows = interruptible(archive, lambda: write_result(relation, output, kind))
         typer.echo(f"{rows:,} rows: {output}", err=True)
     elif kind == "table":
-        _print_table(*interruptible(archive, lambda: first_rows(relation, _MOST_ROWS)))
+        _print_table(*interruptible(archive, lambda: first_rows(relation, _MAX_ROWS)))
     else:
         interruptible(archive, lambda: _print_rows(relation, kind))
 
@@ -101,7 +101,7 @@ def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) ->
     ]
     show(Table(shown, [Row([_text(value) for value in row]) for row in rows]))
     if more:
-        typer.echo(f"the first {_MOST_ROWS:,} rows; --format csv gives all", err=True)
+        typer.echo(f"the first {_MAX_ROWS:,} rows; --format csv gives all", err=True)
 
 
 def _text(value: object) -> str:

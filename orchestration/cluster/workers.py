@@ -35,11 +35,11 @@ from orchestration.run.worker import Failed, Finished, Job, Lost, Message
 from traffic.schedule import make_schedule
 
 # A trial that was lost so often fails: it may be what kills the nodes.
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 # What a trial takes whose backend does not say it: a Python process with its tables.
 _PLAIN_BYTES = 512 << 20
 # A training makes a new network after each round.
-_MOST_OBJECTS = 512
+_MAX_OBJECTS = 512
 # Ray hands tasks of one size to one worker after the other, and looks anew for another size.
 _STEP_BYTES = 256 << 20
 # A node has so long to learn that a trial is cancelled, and to clean up.
@@ -79,7 +79,7 @@ class Objects:
         if key not in self._refs:
             self._refs[key] = self._put(value)
         self._refs.move_to_end(key)
-        while len(self._refs) > _MOST_OBJECTS:
+        while len(self._refs) > _MAX_OBJECTS:
             self._refs.popitem(last=False)
         return self._refs[key]
 
@@ -146,8 +146,8 @@ class ClusterWorkers:
         """Hand a job out; Ray queues it if no node is free."""
         memory_bytes = self._offers.memory_bytes(job.trial, job.testbed)
         if memory_bytes > self._largest_bytes:
-            needed, most = memory_bytes >> 20, self._largest_bytes >> 20
-            what = f"it is planned to take {needed} MiB, and no node has more than {most} MiB"
+            needed, maximum = memory_bytes >> 20, self._largest_bytes >> 20
+            what = f"it is planned to take {needed} MiB, and no node has more than {maximum} MiB"
             remedy = "add a larger node; or a longer sample_period, which needs less"
             self._at_once.append((job, Failed.of(TrialError(what, remedy))))
             return
@@ -233,7 +233,7 @@ class ClusterWorkers:
 
     def _lost(self, task: _Task, reason: str) -> Message:
         task.losses += 1
-        if task.losses >= MOST_LOSSES:
+        if task.losses >= MAX_LOSSES:
             return self._failed(task, f"it was lost {task.losses} times, last so: {reason}", "")
         self._hand_out(task)
         return Lost(reason)

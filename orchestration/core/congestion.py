@@ -45,8 +45,8 @@ class Parameter:
 
     kind: Literal["time", "rate", "number", "size", "count"]
     default: int
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     help: str = ""
 
 

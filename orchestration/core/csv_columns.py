@@ -30,7 +30,7 @@ _BLOCK_ROWS = 100_000
 _WANTED = {"integer": "a whole number", "number": "a finite number", "name": "a name"}
 # Up to this value the rounding error of a product of doubles is far below 1.
 _EXACT = 2.0**50
-_MOST = 2**62
+_MAX = 2**62
 _INT64 = np.iinfo(np.int64)
 COPY = "copy the file again; if it is whole, end its last line with a line break"
 
@@ -261,11 +261,11 @@ class Block:
         """Raise InputError about a row of the block."""
         refuse(self.path, self.lines[row], what, remedy)
 
-    def scaled(self, column: str, factor: int, *, least: int = 0, empty: bool = False) -> Ints:
+    def scaled(self, column: str, factor: int, *, minimum: int = 0, empty: bool = False) -> Ints:
         """Return a column of decimals times `factor`, rounded to integers.
 
         With `empty`, an empty cell becomes `MISSING`. Raises InputError, with the line, for a cell
-        that is not a number or is less than `least`.
+        that is not a number or is less than `minimum`.
         """
         cells = self.cells[column]
         blank = np.array([empty and not cell.strip() for cell in cells])
@@ -276,10 +276,10 @@ class Block:
             row = next(n for n, cell in enumerate(filled) if not _is_scalable(cell, factor))
             remedy = f"write the plain number; its unit belongs into the mapping file ({column})"
             self.refuse(row, f"{column} is {shown(cells[row])}, not a number", remedy)
-        low = (values < least) & ~blank
+        low = (values < minimum) & ~blank
         if low.any():
             row = int(np.argmax(low))
-            what = f"{column} is {shown(cells[row])}, less than {least} after scaling"
+            what = f"{column} is {shown(cells[row])}, less than {minimum} after scaling"
             self.refuse(row, what, "correct or remove the row; check the column's unit")
         return np.where(blank, MISSING, values)
 
@@ -329,7 +329,7 @@ def scaled_integers(cells: Sequence[str], factor: int) -> Ints:
     except (ValueError, OverflowError):
         pass
     values = np.array([float(cell) for cell in cells]) * factor
-    if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _MOST:
+    if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _MAX:
         raise ValueError
     if np.abs(values).max(initial=0) < _EXACT:
         return np.asarray(np.rint(values), dtype=np.int64)
@@ -340,6 +340,6 @@ def _is_scalable(cell: str, factor: int) -> bool:
     """Return whether `scaled_integers` takes a cell, whatever cells are beside it."""
     try:
         Decimal(cell)
-        return abs(float(cell) * factor) <= _MOST
+        return abs(float(cell) * factor) <= _MAX
     except (ValueError, ArithmeticError):
         return False

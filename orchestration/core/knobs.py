@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from orchestration.core.load_balancing import (
-    LEAST_TIMEOUT_NS,
-    MOST_TIMEOUT_NS,
+    MAX_TIMEOUT_NS,
+    MIN_TIMEOUT_NS,
     LoadBalancingSpec,
 )
 from orchestration.core.records import Action, Change, Ints
@@ -47,16 +47,16 @@ class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked f
 class Column:
     """One number of a setting: its unit, its bounds (both included) and what it means.
 
-    If `most` is None, the upper bound depends on the target: see `Knob.capacity`. `preset` is what
-    the campaign sets where it says nothing (see `Knob`), None if it never does.
+    If `maximum` is None, the upper bound depends on the target: see `Knob.capacity`. `preset` is
+    what the campaign sets where it says nothing (see `Knob`), None if it never does.
     """
 
     name: str
     unit: str
     help: str
     dtype: Literal["int64", "float64"] = "int64"
-    least: float = 0
-    most: float | None = None
+    minimum: float = 0
+    maximum: float | None = None
     preset: float | None = None
 
     @property
@@ -67,9 +67,11 @@ class Column:
     @property
     def range(self) -> str:
         """The bounds in words."""
-        least = _short(self.least)
+        minimum = _short(self.minimum)
         return (
-            f"{least} or more {self.unit}" if self.most is None else f"{least}..{_short(self.most)}"
+            f"{minimum} or more {self.unit}"
+            if self.maximum is None
+            else f"{minimum}..{_short(self.maximum)}"
         )
 
 
@@ -139,17 +141,17 @@ class Knob:
     def bounds(self, testbed: Testbed) -> Bounds:
         """Return the bounds of the settings on a testbed's devices."""
         count = len(targets(testbed, self.scope))
-        most = None if self.capacity is None else self.capacity(testbed)
-        return Bounds(self, count, most)
+        maximum = None if self.capacity is None else self.capacity(testbed)
+        return Bounds(self, count, maximum)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a knob at the `count` targets of a testbed; `most` (count,) is `Knob.capacity`."""
+    """Bounds of a knob at the `count` targets of a testbed; `maximum` (count,) is its capacity."""
 
     knob: Knob
     count: int
-    most: Ints | None = None
+    maximum: Ints | None = None
 
     def clamp(self, change: Change) -> tuple[Change, int]:
         """Return `change` with its values clamped to the bounds, and how many targets that changed.
@@ -163,9 +165,11 @@ class Bounds:
         above: Array | None = None
         for column in reversed(self._columns(change)):
             ordered = column.name in self.knob.ascending
-            most = above if ordered and above is not None else self._most(column, change.targets)
+            maximum = (
+                above if ordered and above is not None else self._maximum(column, change.targets)
+            )
             asked = values[column.name]
-            values[column.name] = kept = np.clip(asked, column.least, most)
+            values[column.name] = kept = np.clip(asked, column.minimum, maximum)
             # NaN differs even from itself
             changed |= (kept != asked) & ~np.isnan(kept)
             if ordered:
@@ -178,18 +182,18 @@ class Bounds:
         self._check_targets(change)
         ascending = [column for column in self.knob.columns if column.name in self.knob.ascending]
         if ascending:
-            least, unit = ascending[0].least, ascending[0].unit
+            minimum, unit = ascending[0].minimum, ascending[0].unit
             rows = [change.values[column.name] for column in ascending]
-            steps = [np.full(len(change.targets), least), *rows]
+            steps = [np.full(len(change.targets), minimum), *rows]
             rises = [low <= high for low, high in zip(steps, rows, strict=False)]
-            order = " <= ".join([f"{least:g}", *(column.short for column in ascending)])
+            order = " <= ".join([f"{minimum:g}", *(column.short for column in ascending)])
             for at in np.flatnonzero(~np.logical_and.reduce(rises))[:1].tolist():
                 found = " and ".join(str(row[at]) for row in rows)
                 self._refuse(change, at, f"needs {order}, got {found} {unit}")
         for column in self._columns(change):
-            values, most = change.values[column.name], self._most(column, change.targets)
+            values, maximum = change.values[column.name], self._maximum(column, change.targets)
             if column not in ascending:
-                wrong = ~((values >= column.least) & (values <= most))
+                wrong = ~((values >= column.minimum) & (values <= maximum))
                 for at in np.flatnonzero(wrong)[:1].tolist():
                     what = f"{column.short} {values[at]} is not in {column.range}"
                     self._refuse(change, at, what)
@@ -198,10 +202,10 @@ class Bounds:
         """Return the columns that a change sets."""
         return [column for column in self.knob.columns if column.name in change.values]
 
-    def _most(self, column: Column, targets: Ints) -> Any:
-        if column.most is not None:
-            return column.most
-        return np.inf if self.most is None else self.most[targets]
+    def _maximum(self, column: Column, targets: Ints) -> Any:
+        if column.maximum is not None:
+            return column.maximum
+        return np.inf if self.maximum is None else self.maximum[targets]
 
     def _refuse(self, change: Change, at: int, what: str) -> None:
         raise ImpossibleSetting(what, self.knob.scope, int(change.targets[at]))
@@ -238,7 +242,7 @@ ECN = Knob(
     (
         Column("kmin_bytes", "B", "queue length from which packets are marked"),
         Column("kmax_bytes", "B", "queue length from which every packet is marked"),
-        Column("pmax", "1", "share of packets that is marked at kmax", "float64", most=1),
+        Column("pmax", "1", "share of packets that is marked at kmax", "float64", maximum=1),
     ),
     "RED's thresholds and marking probability",
     capacity=_buffers,
@@ -251,7 +255,9 @@ DCQCN = Knob(
     "dcqcn",
     "host",
     tuple(
-        Column(name, one.unit, one.help, least=one.least, most=one.most, preset=one.default)
+        Column(
+            name, one.unit, one.help, minimum=one.minimum, maximum=one.maximum, preset=one.default
+        )
         for name, one in DCQCN_PARAMETERS.items()
     ),
     "parameters of DCQCN in a host's RoCE NICs, under mlx5's names",
@@ -267,8 +273,8 @@ FLOWLET_TIMEOUT = Knob(
             "timeout_ns",
             "ns",
             "a longer gap between two packets of a flow begins a new flowlet",
-            least=LEAST_TIMEOUT_NS,
-            most=MOST_TIMEOUT_NS,
+            minimum=MIN_TIMEOUT_NS,
+            maximum=MAX_TIMEOUT_NS,
             preset=LoadBalancingSpec.edge_timeout_ns,
         ),
     ),

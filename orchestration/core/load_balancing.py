@@ -16,13 +16,13 @@ RouteBy = Literal["random", "round-robin", "drill", "conga"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROUTES: tuple[RouteBy, ...] = get_args(RouteBy)
 
-LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS = 1_000, 1_000_000_000
-LEAST_ENTRIES, MOST_ENTRIES = 4, 1 << 20
-LEAST_DRE_TIME_NS, MOST_DRE_TIME_NS = 8_000, 10_000_000
+MIN_TIMEOUT_NS, MAX_TIMEOUT_NS = 1_000, 1_000_000_000
+MIN_ENTRIES, MAX_ENTRIES = 4, 1 << 20
+MIN_DRE_TIME_NS, MAX_DRE_TIME_NS = 8_000, 10_000_000
 # DRE's register loses an eighth each eighth of its time (CONGA, section 3.2).
 DRE_SHIFT = 3
 # Of CONGA's tags: four bits, of which one value says that there is no feedback.
-MOST_CONGA_PORTS = 15
+MAX_CONGA_PORTS = 15
 
 _MASK = 2**64 - 1
 
@@ -78,10 +78,10 @@ def balancing_facts(flowlets: int, reroutes: int, overflows: Mapping[str, int]) 
     facts = {"flowlets": flowlets, "reroutes": reroutes, "overflows": lost}
     findings = []
     if lost:
-        most = max(lost, key=lambda name: lost[name])
+        maximum = max(lost, key=lambda name: lost[name])
         text = (
             f"{sum(lost.values())} packets found the flowlet table full and took their ECMP path, "
-            f"{lost[most]} of them at {most}: give it more 'entries'"
+            f"{lost[maximum]} of them at {maximum}: give it more 'entries'"
         )
         findings.append({"code": "flowlet-overflows", "severity": "warning", "text": text})
     return {"load_balancing": facts, "findings": findings}

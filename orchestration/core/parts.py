@@ -127,9 +127,9 @@ class LinkSpec:
 WatchdogAction = Literal["alert", "drop", "forward"]
 WATCHDOG_ACTIONS: tuple[WatchdogAction, ...] = ("alert", "drop", "forward")
 # SAI's SHARED_DYNAMIC_TH, which is SONiC's dynamic_th: alpha is 2^n, n from -7 to 3.
-LEAST_ALPHA, MOST_ALPHA = 1 / 128, 8.0
+MIN_ALPHA, MAX_ALPHA = 1 / 128, 8.0
 PRIORITIES = 8
-MOST_QUANTA = 65_535
+MAX_QUANTA = 65_535
 QUANTUM_BITS = 512
 PAUSE_FRAME_BYTES = 64
 # How long a peer may take to obey, in quanta, by its rate in Gbit/s: IEEE 802.3-2018, 31B.3.7, in
@@ -156,7 +156,7 @@ class SwitchSpec:
     headroom_bytes: int = 0
     xoff_bytes: int = 0
     xon_offset_bytes: int = 0
-    quanta: int = MOST_QUANTA
+    quanta: int = MAX_QUANTA
     detect_ns: int = DEFAULT_WATCHDOG_NS
     restore_ns: int = DEFAULT_WATCHDOG_NS
     action: WatchdogAction = "alert"

@@ -242,15 +242,15 @@ class PatternSpec(ABC):
 def _wrong(name: str, role: Role, value: Any, testbed: Testbed) -> str:
     """Return what is wrong with a field's value on a testbed."""
     hosts = testbed.hosts
-    most = len(hosts) - 1
+    maximum = len(hosts) - 1
     if role == "share" and not 0 <= value <= 1:
         return f"load {value:g} is not a share of line rate: use 0 to 1"
     if role == "positive" and name.endswith("_bytes") and value < 1:
         return "a flow has at least 1 byte: name a larger size"
     if role == "positive" and name.endswith("_ns") and value < 1:
         return f"a period of {value} ns never ends: use 1 ns or more"
-    if role == "senders" and not 1 <= value <= most:
-        fits = f"does not fit testbed {testbed.name} of {most + 1} hosts: use 1 to {most}"
+    if role == "senders" and not 1 <= value <= maximum:
+        fits = f"does not fit testbed {testbed.name} of {maximum + 1} hosts: use 1 to {maximum}"
         return f"fan-in {value} {fits}"
     if role == "host" and value not in hosts:
         known = f"its hosts are {hosts[0]} to {hosts[-1]}"

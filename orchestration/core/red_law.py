@@ -116,8 +116,8 @@ class RedLaw:
             return packets, packets
         mean, variance = self.gap_moments(qlen_bytes)
         draws = 2000
-        most = int(packets / mean + 12 * np.sqrt(packets * variance / mean**3 + 1)) + 4
-        gaps = self.draw_gaps(qlen_bytes, (draws, most + 200), rng)
+        maximum = int(packets / mean + 12 * np.sqrt(packets * variance / mean**3 + 1)) + 4
+        gaps = self.draw_gaps(qlen_bytes, (draws, maximum + 200), rng)
         places = np.cumsum(gaps, axis=1)
         begin = rng.integers(0, np.maximum(1, places[:, 150:151]))
         counts = ((places > begin) & (places <= begin + packets)).sum(axis=1)

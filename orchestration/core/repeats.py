@@ -22,25 +22,25 @@ Done = Literal["", "width", "most"]
 class RepeatRule:
     """Repeats until the intervals of the metrics `of` are narrow enough: +- `until` at most.
 
-    `until` is a share of the first tuner's mean. There are at least `least` and at most `most`
+    `until` is a share of the first tuner's mean. There are at least `minimum` and at most `maximum`
     repeats of each condition.
     """
 
     until: float
     of: tuple[str, ...]
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of repeats at which the results are looked at, the last one `most`.
+        """The numbers of repeats at which the results are looked at, the last one `maximum`.
 
         They are planned: neither results nor the order in which trials end change them.
         """
-        sizes = [self.least]
-        while sizes[-1] < self.most:
+        sizes = [self.minimum]
+        while sizes[-1] < self.maximum:
             size = max(sizes[-1] + 1, math.ceil(sizes[-1] * _GROWTH))
-            sizes.append(size if size * _CLOSE < self.most else self.most)
+            sizes.append(size if size * _CLOSE < self.maximum else self.maximum)
         return tuple(sizes)
 
     def after(self, repeats: int) -> int:

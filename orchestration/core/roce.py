@@ -25,8 +25,8 @@ class DcqcnParameter:
 
     default: int
     unit: str
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     help: str
 
 
@@ -90,7 +90,7 @@ def is_former_hpcc(values: Mapping[str, int]) -> bool:
 
 DCQCN = "dcqcn"
 # The largest path MTU of InfiniBand.
-MOST_PAYLOAD_BYTES = 4096
+MAX_PAYLOAD_BYTES = 4096
 
 
 # Ethernet, IPv4 and UDP headers, InfiniBand's transport header and CRC.

@@ -154,7 +154,7 @@ def _others(decision: Decision, bounds: Bounds, table: Mapping[str, NDArray[Any]
 
 # Rewards that are discounted below this share count no more.
 _NEGLIGIBLE = 1e-3
-_MOST_STEPS = 50
+_MAX_STEPS = 50
 # Flows that were under way within so many decisions are those that a decision is most about.
 _NEAR_STEPS = 5
 
@@ -274,7 +274,7 @@ class _Rewards:
         self._period_ns = plan.decisions.period_ns
         discount = plan.tuner.discount
         steps = 1 if discount <= 0 else 1 + math.ceil(math.log(_NEGLIGIBLE) / math.log(discount))
-        self._steps = min(steps, _MOST_STEPS)
+        self._steps = min(steps, _MAX_STEPS)
 
     def after(self, at_ns: int) -> Floats:
         """Return the rewards (steps, queues) of the intervals that follow a decision."""

@@ -134,7 +134,7 @@ class QueueFigures:
     dropped_packets: int
     sent_bytes: int
     mean_bytes: float
-    most_bytes: float
+    max_bytes: float
 
 
 def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueFigures:

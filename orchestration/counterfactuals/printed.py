@@ -22,8 +22,8 @@ from orchestration.render.page import Block, Items, Page, Paragraph, Picture, Pi
 from orchestration.render.table import Table, Value, table
 
 
-def answer_blocks(answer: Answer, most: int) -> list[Block]:
-    """Return what the change did: in all, at the queue, and the `most` changed flows."""
+def answer_blocks(answer: Answer, maximum: int) -> list[Block]:
+    """Return what the change did: in all, at the queue, and the `maximum` changed flows."""
     asked = answer.asked
     decision = asked.variant.decision
     lasting = f"{format_duration(decision.at_ns, 6)} to {format_duration(asked.until_ns, 6)}"
@@ -34,8 +34,8 @@ def answer_blocks(answer: Answer, most: int) -> list[Block]:
     ]
     if answer.before and answer.after:
         parts.append(_queue(answer))
-    if len(answer.flows.most_changed(most)):
-        parts.append(_flows(answer, most))
+    if len(answer.flows.most_changed(maximum)):
+        parts.append(_flows(answer, maximum))
     if answer.verified:
         differing = ", ".join(answer.verified)
         text = f"NOT THE SAME: with the decision unchanged, these differ: {differing}"
@@ -48,7 +48,7 @@ def answer_blocks(answer: Answer, most: int) -> list[Block]:
     return parts
 
 
-def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
+def answer_to_json(answer: Answer, maximum: int) -> dict[str, Any]:
     """Return the answer as JSON-ready data; what is not known is null."""
     asked, flows = answer.asked, answer.flows
     decision = asked.variant.decision
@@ -82,7 +82,7 @@ def answer_to_json(answer: Answer, most: int) -> dict[str, Any]:
                 "slowdown_after": float(flows.slowdown_after[row]),
                 "passes": _passes(answer, paths, int(row)),
             }
-            for row in flows.most_changed(most)
+            for row in flows.most_changed(maximum)
         ],
         "queue": None
         if answer.before is None or answer.after is None
@@ -132,7 +132,7 @@ def _queue(answer: Answer) -> Table:
             *(f"{n:,}" if n >= 0 else NOTHING for n in (one.marked_packets, one.dropped_packets)),
             format_size(one.sent_bytes) if one.sent_bytes >= 0 else NOTHING,
             quantity(one.mean_bytes, "bytes"),
-            quantity(one.most_bytes, "bytes"),
+            quantity(one.max_bytes, "bytes"),
         ]
         for name, one in (("was", answer.before), ("is", answer.after))
         if one is not None
@@ -141,7 +141,7 @@ def _queue(answer: Answer) -> Table:
     return table(("",), ("marked", "dropped", "sent", "mean queue", "longest"), rows, title)
 
 
-def _flows(answer: Answer, most: int) -> Table:
+def _flows(answer: Answer, maximum: int) -> Table:
     flows, paths = answer.flows, Paths(answer.asked.decisions.trial.testbed)
     rows = [
         [
@@ -155,7 +155,7 @@ def _flows(answer: Answer, most: int) -> Table:
             format_duration(flows.after_ns[row]),
             f"{flows.slowdown_before[row]:.2f} -> {flows.slowdown_after[row]:.2f}",
         ]
-        for row in flows.most_changed(most)
+        for row in flows.most_changed(maximum)
     ]
     caption = "through: whether the flow's packets pass the queue, by its shortest paths"
     words = ("flow", "from", "to", "through")
@@ -188,15 +188,20 @@ _HEADINGS = {
 _SYMBOLS = {True: "triangle-up", False: "triangle-down"}
 
 
-def credit_blocks(credit: Credit, most: int) -> list[Block]:
-    """Return the rankings, and the `most` misleading cases."""
-    return [Items(_lines(credit)), _rankings(credit), _changes(credit), _misleading(credit, most)]
+def credit_blocks(credit: Credit, maximum: int) -> list[Block]:
+    """Return the rankings, and the `maximum` misleading cases."""
+    return [
+        Items(_lines(credit)),
+        _rankings(credit),
+        _changes(credit),
+        _misleading(credit, maximum),
+    ]
 
 
-def credit_page(credit: Credit, most: int) -> str:
+def credit_page(credit: Credit, maximum: int) -> str:
     """Return the same as a page, with each reward's change against that of mean slowdown."""
     tuner = credit.plan.decisions.trial.spec.tuner.name
-    lines, *tables = credit_blocks(credit, most)
+    lines, *tables = credit_blocks(credit, maximum)
     drawn = Pictures([_picture(credit, name) for name in ("returned", "fabric")])
     title = f"Does {tuner}'s reward rank decisions as flows' completion does?"
     return page_html(Page(title, "closloop credit", [lines], [drawn, *tables]))
@@ -267,7 +272,7 @@ def _estimate(name: str, found: Estimate) -> str:
     return f"{scale * found.mean:+.{digits}f}{unit}{half}"
 
 
-def _misleading(credit: Credit, most: int) -> Table:
+def _misleading(credit: Credit, maximum: int) -> Table:
     found = credit.misleading
     harm = sum(one.slowdown > 0 for one in found)
     rows = [
@@ -282,7 +287,7 @@ def _misleading(credit: Credit, most: int) -> Table:
             signed(one.fct_small_ns, "ns", 1),
             signed(one.fct_rest_ns, "ns", 1),
         ]
-        for one in found[:most]
+        for one in found[:maximum]
     ]
     title = f"Where the return misleads: {len(found)} cases, {harm} in which it rises with slowdown"
     figures = ("at", "held", "return", "slowdown", "FCT small", "rest")

@@ -37,7 +37,9 @@ class Question:
     then: _Then = "recorded"
     verify: Annotated[bool, "Also run it unchanged, and check that the parent comes out."] = False
     trial: _TrialName = ""
-    most: Annotated[int, "How many of the most changed flows are listed."] = 10
+    max_shown: Annotated[
+        int, "--max-shown", "--most", "How many of the most changed flows are listed."
+    ] = 10
     name: _Name = ""
 
 
@@ -56,5 +58,5 @@ class CreditRequest:
     ] = 2
     then: _Then = "recorded"
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws decisions and settings.")] = 1
-    most: Annotated[int, "How many misleading cases are listed."] = 10
+    max_shown: Annotated[int, "--max-shown", "--most", "How many misleading cases are listed."] = 10
     name: _Name = ""

@@ -25,7 +25,7 @@ from orchestration.counterfactuals.decisions import Decision, Setting
 
 # A bootstrap over fewer decisions that changed anything draws the same few again and again, and
 # its interval would be too narrow.
-_LEAST_MOVED = 8
+_MIN_MOVED = 8
 _RESAMPLES = 2_000
 _LEVEL = 0.95
 
@@ -67,8 +67,8 @@ class Case:
 
 def half_marked_bytes(setting: Setting) -> float:
     """Return the queue length at which RED marks half of the packets: one measure of its depth."""
-    low, high, most = (float(setting[name]) for name in ("kmin_bytes", "kmax_bytes", "pmax"))
-    return high if most <= 0.5 else low + (high - low) * 0.5 / most
+    low, high, maximum = (float(setting[name]) for name in ("kmin_bytes", "kmax_bytes", "pmax"))
+    return high if maximum <= 0.5 else low + (high - low) * 0.5 / maximum
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _ranking(
     earned, gain = columns[reward][mask], -columns[outcome][mask]
     correlation = kendall(earned, gain, cluster[mask], seed)
     moved = (earned != 0) | (gain != 0)
-    if len(np.unique(cluster[mask][moved])) < _LEAST_MOVED:
+    if len(np.unique(cluster[mask][moved])) < _MIN_MOVED:
         correlation = dataclasses.replace(correlation, low=math.nan, high=math.nan)
     return Ranking(group, reward, outcome, correlation, *agreement(earned, gain))
 

@@ -44,9 +44,9 @@ def whatif(*, question: Question, running: Running) -> None:
         raise typer.Exit(summary.exit_code)
     found = answer(asked, summary.folder)
     if running.as_json:
-        print_json(answer_to_json(found, question.most))
+        print_json(answer_to_json(found, question.max_shown))
     else:
-        show(*answer_blocks(found, question.most))
+        show(*answer_blocks(found, question.max_shown))
         typer.echo(
             f"more: closloop compare {asked.decisions.trial.folder} {found.trial.folder}", err=True
         )
@@ -91,7 +91,7 @@ def credit(*, request: CreditRequest, running: Running) -> None:
         found = measure(plan, summary.folder)
     data = credit_to_json(found)
     texts = {
-        PAGE_FILE: credit_page(found, request.most),
+        PAGE_FILE: credit_page(found, request.max_shown),
         CSV_FILE: credit_csv(found),
         JSON_FILE: json_text(data) + "\n",
     }
@@ -100,6 +100,6 @@ def credit(*, request: CreditRequest, running: Running) -> None:
     if running.as_json:
         print_json(data)
     else:
-        show(*credit_blocks(found, request.most))
+        show(*credit_blocks(found, request.max_shown))
     typer.echo(f"page: {summary.folder / PAGE_FILE}, {CSV_FILE} and {JSON_FILE}", err=True)
     raise typer.Exit(_NOT_THE_SAME if found.differing else summary.exit_code)

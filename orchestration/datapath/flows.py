@@ -30,7 +30,7 @@ _NOT_ECT, ECT0 = 0xFC, 2
 POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # Those of policy_dcqcn.c, in its order.
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
-MOST_PARAMETERS = 24
+MAX_PARAMETERS = 24
 # Signals of scope flow by the fields of the results, in the order of their declarations.
 SIGNALS = {
     "acked_bytes": "acked_bytes",
@@ -40,7 +40,7 @@ SIGNALS = {
     "rate_bps": "rate_bps",
 }
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MAX_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -109,7 +109,7 @@ class RoceFlows:
             DECISIONS.index(spec.decisions),
             0,
             *numbers,
-            *[0] * (MOST_PARAMETERS - len(numbers)),
+            *[0] * (MAX_PARAMETERS - len(numbers)),
         )
         self._tos = np.full(len(schedule), ROCE_TOS, dtype=np.uint8)
         if len(tos):

@@ -16,7 +16,7 @@ import numpy as np
 from orchestration.core.records import MISSING, Ints
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
-from orchestration.datapath.flows import MOST_PARAMETERS, PARAMETER_ORDER
+from orchestration.datapath.flows import MAX_PARAMETERS, PARAMETER_ORDER
 from orchestration.datapath.ports import read_states
 
 HOSTS = "/proc/closloop/hosts"
@@ -116,7 +116,7 @@ _NIC_PARAMETERS = np.dtype(
         ("cnp_interval_ns", np.uint64),
         ("address", "V4"),
         ("unused", np.uint32),
-        ("parameters", np.uint32, (MOST_PARAMETERS,)),
+        ("parameters", np.uint32, (MAX_PARAMETERS,)),
     ]
 )
 

@@ -22,7 +22,7 @@ from orchestration.core.roce import (
 DCQCN = CongestionControl(
     Path(__file__).with_suffix(".c"),
     {
-        name: Parameter("count", one.default, one.least, one.most, f"{one.help} ({one.unit})")
+        name: Parameter("count", one.default, one.minimum, one.maximum, f"{one.help} ({one.unit})")
         for name, one in DCQCN_PARAMETERS.items()
         if name != CNP_INTERVAL
     },

@@ -23,7 +23,7 @@ from orchestration.core.topology import Testbed
 
 QUEUES = "/proc/closloop/queues"
 KIND, HOST_KIND = "closloop", "closloop_host"
-MOST_CLASSES = 8
+MAX_CLASSES = 8
 _OPTIONS = 1
 _PORT = struct.Struct("=QQQIIIHH")
 _HOST = struct.Struct("=QII")
@@ -52,7 +52,7 @@ class BufferOptions(NamedTuple):
 
     def packed(self) -> bytes:
         """Return it as the kernel reads it."""
-        spec, room = self.switch, MOST_CLASSES - len(self.switch.alpha)
+        spec, room = self.switch, MAX_CLASSES - len(self.switch.alpha)
         return _BUFFER.pack(
             spec.detect_ns if spec.lossless else 0,
             spec.restore_ns,
@@ -105,7 +105,7 @@ def port(
     `first_queue` is the number of its first queue in `QueueFile`, `seed` of 64 bits begins the
     stream that marking draws from. With `buffer`, the queues' own limits do not count.
     """
-    room = [*queues, *[QueueOptions(0, 0)] * (MOST_CLASSES - len(queues))]
+    room = [*queues, *[QueueOptions(0, 0)] * (MAX_CLASSES - len(queues))]
     options = _PORT.pack(
         rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
     ) + b"".join(_QUEUE.pack(*item) for item in room)
@@ -176,12 +176,12 @@ PAUSE_STATE = np.dtype(
 BUFFER_STATE = np.dtype(
     [("lossless_drops", np.uint64), ("buffer_bytes", np.uint32), ("headroom_bytes", np.uint32)]
 )
-_MOST_STEPS = 24
+_MAX_STEPS = 24
 _INCIDENT = np.dtype(
     [
         ("at_ns", np.uint64),
         *((name, np.uint32) for name in ("kind", "count", "begin")),
-        ("queue", np.uint32, (_MOST_STEPS,)),
+        ("queue", np.uint32, (_MAX_STEPS,)),
         ("unused", np.uint32),
     ]
 )

@@ -31,7 +31,7 @@ SAMPLES = "/proc/closloop/samples"
 # struct plan
 _PLAN = struct.Struct("=QQ10I")
 # The kernel keeps no more of readings until they are fetched.
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 class Senders(IntFlag):
@@ -96,7 +96,7 @@ class SampleFile:
             fields += [("pairs", np.uint64, (pairs.count,))]
         self._sample = np.dtype(fields)
         # how many readings can be asked for at once
-        self.most_ahead = _MOST_BYTES // self._sample.itemsize
+        self.max_ahead = _MAX_BYTES // self._sample.itemsize
         self._asked = 0
         self._with_hosts = range(0)
 

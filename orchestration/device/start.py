@@ -29,7 +29,7 @@ START_TIMEOUT_S = 60.0
 # A prompt has no end of line. PAM waits some seconds after a wrong password, but says nothing then.
 QUIET_S = 5.0
 _READ_BYTES = 1 << 16
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 # Linux-PAM's PAM_MAX_RESP_SIZE. Of a longer one, sudo leaves the end to the command.
 _PASSWORD_BYTES = 512
 
@@ -165,7 +165,7 @@ class _Start:
         problem: Exception | None = None
         if piece is None:
             problem = self._silent(deadline)
-        elif not piece or len(self._said) > _MOST_BYTES:
+        elif not piece or len(self._said) > _MAX_BYTES:
             problem = self._ended()
         else:
             self._said += piece

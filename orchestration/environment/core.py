@@ -77,14 +77,14 @@ def grid(knob: Knob, testbed: Testbed, levels: int = LEVELS) -> Grid:
 
 
 def _levels(column: Column, capacity: int | None, levels: int) -> list[float]:
-    most = column.most if column.most is not None else capacity
-    if most is None:
+    maximum = column.maximum if column.maximum is not None else capacity
+    if maximum is None:
         raise InputError.single(
             column.name, "has no upper bound to make a grid of", "give settings of your own"
         )
     if column.unit == "1":
-        return list(np.linspace(column.least, most, levels))
-    values = np.geomspace(max(column.least, 1), most, levels)
+        return list(np.linspace(column.minimum, maximum, levels))
+    values = np.geomspace(max(column.minimum, 1), maximum, levels)
     return list(np.rint(values) if column.dtype == "int64" else values)
 
 

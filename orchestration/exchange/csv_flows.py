@@ -110,10 +110,10 @@ class _Table:
         self.src += block.cells["src"]
         self.dst += block.cells["dst"]
         self._klass += block.cells.get("klass", [ALL] * len(block.lines))
-        start = block.scaled("start", TIME_UNITS[found.start.unit], least=self.mapping.base)
+        start = block.scaled("start", TIME_UNITS[found.start.unit], minimum=self.mapping.base)
         values = {
             "start": start - self.mapping.base,
-            "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], least=1),
+            "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], minimum=1),
             "end": self._end(block, start),
             "ideal": self._time(block, "ideal", found.ideal),
         }
@@ -124,17 +124,17 @@ class _Table:
         for name, column in values.items():
             self._numbers.setdefault(name, []).append(column)
 
-    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int = 1) -> Ints:
+    def _time(self, block: Block, name: str, column: TimeColumn | None, minimum: int = 1) -> Ints:
         if column is None:
             return np.full(len(block.lines), MISSING, dtype=np.int64)
-        return block.scaled(name, TIME_UNITS[column.unit], least=least, empty=True)
+        return block.scaled(name, TIME_UNITS[column.unit], minimum=minimum, empty=True)
 
     def _end(self, block: Block, start: Ints) -> Ints:
         found, base = self.mapping.columns, self.mapping.base
         if found.end is None:
             fct = self._time(block, "fct", found.fct)
             return np.where(fct >= 0, start - base + fct, MISSING)
-        end = self._time(block, "end", found.end, least=0)
+        end = self._time(block, "end", found.end, minimum=0)
         early = (end >= 0) & (end <= start)
         what = "the flow ends before it starts"
         refuse_where(early, block.path, block.lines, what, "correct the row, or the units")
@@ -213,7 +213,7 @@ def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str
     records: list[FlowRecord] = []
     for block in blocks(path, wanted, DELIMITERS[mapping.delimiter]):
         start = block.scaled("start", TIME_UNITS[columns.start.unit]).tolist()
-        size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], least=1).tolist()
+        size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], minimum=1).tolist()
         klass = block.cells.get("klass", [ALL] * len(start))
         cells = zip(block.lines, block.cells["src"], block.cells["dst"], strict=True)
         records += [

@@ -301,5 +301,5 @@ def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
     samples: Counter[str] = Counter()
     for agent, seen in found:
         samples[agent] += seen.samples
-    most = max(samples, key=lambda agent: (samples[agent], agent))
-    return [seen for agent, seen in found if agent == most]
+    maximum = max(samples, key=lambda agent: (samples[agent], agent))
+    return [seen for agent, seen in found if agent == maximum]

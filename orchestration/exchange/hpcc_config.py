@@ -194,15 +194,15 @@ def rate_step_mbps(testbed: Testbed, paths: PathTable, packet_bytes: int) -> int
 
 def window_bytes(testbed: Testbed, paths: PathTable, payload_bytes: int) -> int:
     """Return a flow's window where it has one: the largest bandwidth-delay product of any path."""
-    most = 0
+    maximum = 0
     for src, dst in _ends(testbed):
         path = paths.path(src, dst)
         links = [testbed.links[link] for link in path.links]
         rtt_ns = sum(
             2 * link.delay_ns + payload_bytes * 8 * 10**9 // link.rate_bps for link in links
         )
-        most = max(most, rtt_ns * path.rate_bps // 10**9 // 8)
-    return most
+        maximum = max(maximum, rtt_ns * path.rate_bps // 10**9 // 8)
+    return maximum
 
 
 def _ends(testbed: Testbed) -> list[tuple[str, str]]:

@@ -92,7 +92,7 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
         group = block.integers(2, "the priority group")
         ported = len(block.columns) == 6
         dport = block.integers(3, "the port") if ported else np.zeros_like(src)
-        size = block.integers(4 if ported else 3, "the size", least=1)
+        size = block.integers(4 if ported else 3, "the size", minimum=1)
         start_ns = _starts(block)
         check_hosts(block, topology, src, dst)
         falls = np.diff(start_ns, prepend=before_ns) < 0

@@ -77,8 +77,8 @@ def read_fct(path: Path, topology: HpccTopology) -> HpccFct:
         src, dst = (_nodes(block, shift + column) for column in (0, 1))
         check_hosts(block, topology, src, dst)
         rest = (
-            block.integers(shift + column, name, least=least)
-            for column, (name, least) in enumerate(_FCT_COLUMNS, start=2)
+            block.integers(shift + column, name, minimum=minimum)
+            for column, (name, minimum) in enumerate(_FCT_COLUMNS, start=2)
         )
         parts.append((np.array(block.lines, dtype=np.int64), src, dst, *rest))
     if not parts:

@@ -144,7 +144,7 @@ def _of_campaign(path: Path) -> list[Exported]:
     return list(found.values())
 
 
-def quantity(flag: str, text: str, parse: Callable[[object], int], least: int = 0) -> int | None:
+def quantity(flag: str, text: str, parse: Callable[[object], int], minimum: int = 0) -> int | None:
     """Return an option's value in its base unit, None if it is not given. Raises InputError."""
     if not text:
         return None
@@ -152,7 +152,7 @@ def quantity(flag: str, text: str, parse: Callable[[object], int], least: int = 
         value = parse(text)
     except UnitError as error:
         raise InputError([error.problem.relocated(flag)]) from error
-    if value < least:
+    if value < minimum:
         raise InputError.single(flag, f"{text!r} is nothing", "use more than 0")
     return value
 

@@ -35,7 +35,7 @@ class Rows:
         """Raise InputError about a row of the block."""
         refuse(self.path, self.lines[row], what, remedy)
 
-    def integers(self, column: int, name: str, *, least: int = 0) -> Ints:
+    def integers(self, column: int, name: str, *, minimum: int = 0) -> Ints:
         """Return a column as int64. Raises InputError, with the line, for other values."""
         cells = self.columns[column]
         try:
@@ -43,9 +43,9 @@ class Rows:
         except (ValueError, OverflowError):
             row = next(n for n, cell in enumerate(cells) if not is_integer(cell))
             self.refuse(row, f"{name} is {shown(cells[row])}, not a whole number", CHECK_FORMAT)
-        if len(values) and int(values.min()) < least:
-            row = int(np.argmax(values < least))
-            self.refuse(row, f"{name} is {values[row]}, less than {least}", CHECK_FORMAT)
+        if len(values) and int(values.min()) < minimum:
+            row = int(np.argmax(values < minimum))
+            self.refuse(row, f"{name} is {values[row]}, less than {minimum}", CHECK_FORMAT)
         return values
 
 

@@ -69,11 +69,11 @@ class Section(StrictModel):
 class Claim(StrictModel):
     """A claim: `arm` is lower or higher than `against`, the same, or has a value in a range.
 
-    Shares are relative to `against`. `least` is the effect claimed under every condition, `best`
-    the largest effect reported. Values within `within` of each other are the same. `low` and `high`
-    are the range of a value. `headline` puts the claim into the first table. `notes` says what is
-    different here than in the paper, without figures of runs: those stand in the tables. How a
-    claim is judged and what a failure is put down to is in `verdicts`.
+    Shares are relative to `against`. `min_effect` is the effect claimed under every condition,
+    `best` the largest effect reported. Values within `within` of each other are the same. `low`
+    and `high` are the range of a value. `headline` puts the claim into the first table. `notes`
+    says what is different here than in the paper, without figures of runs: those stand in the
+    tables. `verdicts` says how a claim is judged and what a failure is put down to.
     """
 
     section: str
@@ -84,7 +84,7 @@ class Claim(StrictModel):
     direction: Literal["lower", "higher", "same", "value"]
     against: str = ""
     when: Annotated[When, Field(default_factory=dict)]
-    least: float = 0.0
+    min_effect: float = 0.0
     best: float | None = None
     within: float = 0.0
     low: float | None = None
@@ -97,7 +97,7 @@ class Claim(StrictModel):
         """The smallest effect that reproduces it, a share; 0 if only a direction is claimed."""
         if self.direction == "same":
             return self.within
-        return max(self.least, (self.best or 0.0) / 2)
+        return max(self.min_effect, (self.best or 0.0) / 2)
 
 
 class ClaimsFile(StrictModel):

@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestration.analysis.flow_figures import DoneFlows, values_of
 from orchestration.analysis.hierarchical import (
-    LEAST_BEYOND,
+    MIN_BEYOND,
     NO_DIFFERENCE,
     beyond,
     pooled_difference,
@@ -121,7 +121,7 @@ class Condition:
     def too_few(self, arms: tuple[str, ...], metric: str) -> bool:
         """Return whether the metric is a tail and some arm has too few flows beyond it."""
         found = [self.beyond(arm, metric) for arm in arms if self.repeats.get(arm)]
-        return any(count is not None and count < LEAST_BEYOND for count in found)
+        return any(count is not None and count < MIN_BEYOND for count in found)
 
     def samples(self, arm: str, metric: str) -> dict[int, Floats]:
         """Return the values of a tail's flows, by seed."""

@@ -77,10 +77,10 @@ def choose(
     columns = []
     for condition in conditions:
         column = np.array([_figure(condition, one, metric, wanted, settings) for one in settings])
-        least = float(column.min(initial=math.inf))
-        if not (math.isfinite(least) and least > 0):
+        minimum = float(column.min(initial=math.inf))
+        if not (math.isfinite(minimum) and minimum > 0):
             return None
-        columns.append(column / least - 1)
+        columns.append(column / minimum - 1)
     regrets = np.array(columns)
     means = regrets.mean(axis=0)
     if not np.isfinite(means).any():

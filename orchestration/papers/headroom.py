@@ -37,7 +37,7 @@ from orchestration.papers.results import (
 )
 
 # Below this there is nothing to learn.
-LEAST = 0.05
+MIN = 0.05
 
 Kind = Literal["learned", "placebo", "rule"]
 # An estimate and the ends of its interval; NaN where one is unknown.
@@ -220,8 +220,8 @@ def _together(
     }
     transport = conditions[0].transport
     factors: When = {TRANSPORT: transport} if transport else {}
-    least = max(condition.confidence for condition in conditions)
-    return [_row(paper, Condition(factors, repeats, least), metric, learned, place="")]
+    minimum = max(condition.confidence for condition in conditions)
+    return [_row(paper, Condition(factors, repeats, minimum), metric, learned, place="")]
 
 
 def _averaged(
@@ -252,8 +252,8 @@ def _tails_together(
         points.append(whole[0] / whole[1] - 1)
         draws.append(drawn_tails(static, tail, counts) / drawn_tails(oracle, tail, counts) - 1)
     point = float(np.mean(points))
-    least = max(condition.confidence for condition in conditions)
-    ends = stretched(point, np.mean(draws, axis=0), len(seeds), least)
+    minimum = max(condition.confidence for condition in conditions)
+    ends = stretched(point, np.mean(draws, axis=0), len(seeds), minimum)
     return Headroom(
         paper=paper,
         transport=conditions[0].transport,
@@ -271,7 +271,7 @@ def verdict_on(headroom: Interval) -> str:
     value, low, high = headroom
     if not math.isfinite(value):
         return "unknown"
-    if value < LEAST:
-        sure = high < LEAST
+    if value < MIN:
+        sure = high < MIN
         return "nothing to learn" if sure else "nothing to learn, as far as this sample tells"
-    return "something to learn" if low >= LEAST else "perhaps something to learn"
+    return "something to learn" if low >= MIN else "perhaps something to learn"

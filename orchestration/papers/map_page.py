@@ -21,7 +21,7 @@ from orchestration.papers.cross_fit import (
     scene_of,
     seeds_of,
 )
-from orchestration.papers.headroom import LEAST, UNKNOWN, Headroom, Interval, rows_of, verdict_on
+from orchestration.papers.headroom import MIN, UNKNOWN, Headroom, Interval, rows_of, verdict_on
 from orchestration.papers.results import measure_campaign
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.render.json import json_text
@@ -205,8 +205,8 @@ def _known(value: float) -> float | None:
 # Upper ends of headroom and their colours: Brewer's Blues, a single hue that varies in lightness.
 # The first two are the limits of "nothing to learn" and of what is worth a training.
 STEPS = (
-    (LEAST, "#F7FAFD", "nothing to learn"),
-    (WORTH, "#DCE9F5", f"{100 * LEAST:.0f} %"),
+    (MIN, "#F7FAFD", "nothing to learn"),
+    (WORTH, "#DCE9F5", f"{100 * MIN:.0f} %"),
     (0.2, "#B4D2E8", f"{100 * WORTH:.0f} %"),
     (0.4, "#6BAED6", "20 %"),
     (0.8, "#2171B5", "40 %"),
@@ -319,8 +319,8 @@ def summary(found: HeadroomMap) -> list[str]:
             worth, sure = sum(one.worth for one in known), sum(one.sure for one in known)
             text += f"above {100 * WORTH:.0f}% under {worth} of {len(known)} conditions"
             text += f" (beyond chance under {sure})" if worth else ""
-            most = max(known, key=lambda one: one.headroom[0])
-            said.append(f"{text}; most {percent_span(*most.headroom)} ({most.place})")
+            maximum = max(known, key=lambda one: one.headroom[0])
+            said.append(f"{text}; most {percent_span(*maximum.headroom)} ({maximum.place})")
     return said
 
 

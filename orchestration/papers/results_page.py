@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.hierarchical import LEAST_BEYOND
+from orchestration.analysis.hierarchical import MIN_BEYOND
 from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
@@ -23,7 +23,7 @@ from orchestration.papers.answer import (
 )
 from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
 from orchestration.papers.condition import in_order
-from orchestration.papers.headroom import LEAST, Headroom, headroom_of, verdict_on
+from orchestration.papers.headroom import MIN, Headroom, headroom_of, verdict_on
 from orchestration.papers.map_page import headroom_picture
 from orchestration.papers.page_data import Caution, PageData, read_data, renewed, to_json
 from orchestration.papers.results import (
@@ -43,7 +43,7 @@ Headroom is what any tuner can win: by how much the single best static setting (
 above the best static setting of each condition (`oracle`), paired by seed, with its 95 % interval.
 Both are searched for on other seeds than these. So headroom may come out negative: then the setting
 chosen for a condition alone is no better there than the one for all. Where it is below
-{100 * LEAST:.0f} % there is nothing to learn. A tuner's *share* of it is the part of the way from
+{100 * MIN:.0f} % there is nothing to learn. A tuner's *share* of it is the part of the way from
 `best-static` (0 %) to the oracle (100 %) that the tuner goes; below 0 % it is worse than the static
 setting. It is not told where headroom is not above 0 beyond chance. *All together* is the mean over
 conditions.
@@ -76,7 +76,7 @@ def _summary(rows: Sequence[Headroom]) -> str:
         if not known:
             sentences.append(f"- By {METRICS[metric].short_label} nothing is known: too few flows.")
             continue
-        nothing = sum(row.headroom[0] < LEAST for row in known)
+        nothing = sum(row.headroom[0] < MIN for row in known)
         negative = sum(row.headroom[2] < 0 for row in known)
         text = f"- By {METRICS[metric].short_label} there is "
         text += "**nothing to learn**" if nothing == len(known) else "nothing to learn"
@@ -85,9 +85,11 @@ def _summary(rows: Sequence[Headroom]) -> str:
             text += f", and {few} more have too few flows"
         if negative:
             text += f"; headroom is negative beyond chance under {negative}"
-        most = max(known, key=lambda row: row.headroom[0])
-        where = f"`{most.place}`" + (f", {most.transport.upper()}" if most.transport else "")
-        sentences.append(f"{text}. The most is {percent_span(*most.headroom)} ({where}).")
+        maximum = max(known, key=lambda row: row.headroom[0])
+        where = f"`{maximum.place}`" + (
+            f", {maximum.transport.upper()}" if maximum.transport else ""
+        )
+        sentences.append(f"{text}. The most is {percent_span(*maximum.headroom)} ({where}).")
     return "\n".join(sentences)
 
 
@@ -170,7 +172,7 @@ interval is a hierarchical bootstrap, which draws networks, then repeats within 
 Hinkley 1997, section 3.8;
 Saravanan et al. 2020), widened for few networks and never narrower than Student's. A tail is the
 quantile of all repeats' flows together, with a bootstrap that draws repeats; with fewer than
-{LEAST_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was
+{MIN_BEYOND} flows beyond it, it is not printed. The loads beside a condition are what was
 offered and what receivers accepted, in percent of the hosts' line rates.
 
 *best-static* is the best single static setting for all conditions and *oracle* the best one for

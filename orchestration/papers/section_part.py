@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestration.analysis.hierarchical import LEAST_BEYOND
+from orchestration.analysis.hierarchical import MIN_BEYOND
 from orchestration.analysis.metrics import METRICS
 from orchestration.core.capabilities import capabilities
 from orchestration.papers.answer import (
@@ -125,7 +125,7 @@ def _load(condition: Condition, key: str) -> float:
 def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
     unit = METRICS[key].unit
     few = condition.beyond(arm, key) if condition.repeats.get(arm) else None
-    if few is not None and few < LEAST_BEYOND:
+    if few is not None and few < MIN_BEYOND:
         parts = [f"too few flows ({few} beyond)"]
     else:
         parts = [estimate_text(condition.estimate(arm, key), unit)]

@@ -72,8 +72,8 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
         total_s += made.wall_s
         trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
         if (rule := campaign.repeats) is not None:
-            least = sum(trial.repeat <= rule.least for trial in campaign.trials)
-            trials = f"{least} to {trials}"
+            minimum = sum(trial.repeat <= rule.minimum for trial in campaign.trials)
+            trials = f"{minimum} to {trials}"
         rows.append([name, trials, str(done) if done else "", minutes])
     show(table(("campaign",), ("trials", "finished", "wall time of all"), rows))
     typer.echo(

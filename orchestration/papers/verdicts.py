@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestration.analysis.hierarchical import LEAST_BEYOND, units
+from orchestration.analysis.hierarchical import MIN_BEYOND, units
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.analysis.student_t import detectable
 from orchestration.papers.claims import Claim
@@ -40,7 +40,7 @@ VERDICTS: tuple[Verdict, ...] = (
 # The result for a claim under one condition: as the paper says, in its direction only, or not.
 Finding = Literal["as claimed", "direction only", "no"]
 # A claim's direction counts if it shows in at least this share of the conditions.
-_LEAST_SHARE = 0.5
+_MIN_SHARE = 0.5
 
 RULE = f"""\
 A claim is judged by the near end of the interval, the one nearer to no difference. Under one
@@ -56,7 +56,7 @@ margin, and in its direction if the estimate does.
 - **partly**: as claimed or in its direction under at least half of the conditions.
 - **not reproduced**: under fewer.
 - **no placebo**: as *reproduced*, but the placebo did not run.
-- **too few flows**: a tail with fewer than {LEAST_BEYOND} flows beyond it under every condition. A
+- **too few flows**: a tail with fewer than {MIN_BEYOND} flows beyond it under every condition. A
   condition with too few is left out of the others' verdict, and counted.
 
 *Detectable* is the smallest true difference that these repeats would have shown in four of five
@@ -150,7 +150,7 @@ def passes(claim: Claim, rows: Sequence[Row]) -> Verdict:
     if not rows:
         return "no data"
     shown = sum(row.finding != "no" for row in rows)
-    if shown < _LEAST_SHARE * len(rows):
+    if shown < _MIN_SHARE * len(rows):
         return "not reproduced"
     if any(row.finding != "as claimed" for row in rows):
         return "partly"
@@ -185,8 +185,8 @@ def _row(claim: Claim, condition: Condition) -> Row | None:
     difference = condition.difference(claim.arm, claim.against, claim.metric)
     if difference.n < 2:
         return None
-    least = condition.detectable(claim.arm, claim.against, difference)
-    return Row(condition, difference, None, _finding(claim, difference), least)
+    minimum = condition.detectable(claim.arm, claim.against, difference)
+    return Row(condition, difference, None, _finding(claim, difference), minimum)
 
 
 def _value_row(claim: Claim, condition: Condition) -> Row | None:
@@ -213,7 +213,7 @@ def _finding(claim: Claim, difference: PairedDifference) -> Finding:
     beyond = difference.high < 0 if claim.direction == "lower" else difference.low > 0
     if not beyond:
         return "no"
-    reaches = claim.least <= 0 or near_end(claim, difference) >= claim.least
+    reaches = claim.min_effect <= 0 or near_end(claim, difference) >= claim.min_effect
     return "as claimed" if reaches else "direction only"
 
 
@@ -262,12 +262,14 @@ def _sample(claim: Claim, judged: Judgement) -> bool:
 
 def _hidden(claim: Claim, row: Row) -> bool:
     """Return whether the claimed difference is smaller than what could have been shown."""
-    claimed, least = claim.claimed, row.detectable
+    claimed, minimum = claim.claimed, row.detectable
     if claim.direction == "value":
         claimed = ((claim.high or 0.0) - (claim.low or 0.0)) / 2
     else:
-        least = row.condition.detectable_by_repeats(claim.arm, claim.against, claim.metric)
-    return claimed > 0 and math.isfinite(least) and least > claimed and not _opposite(claim, row)
+        minimum = row.condition.detectable_by_repeats(claim.arm, claim.against, claim.metric)
+    return (
+        claimed > 0 and math.isfinite(minimum) and minimum > claimed and not _opposite(claim, row)
+    )
 
 
 def _opposite(claim: Claim, row: Row) -> bool:

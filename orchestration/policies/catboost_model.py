@@ -23,12 +23,12 @@ from typing import Any
 from orchestration.core.congestion import congestion_control
 from orchestration.core.errors import InputError, Problem, raise_any, unreadable
 from orchestration.policies.trees import (
-    LEAST_ACTION,
-    MOST_ACTION,
-    MOST_DEPTH,
-    MOST_HISTORY,
-    MOST_LEAVES,
-    MOST_TREES,
+    MAX_ACTION,
+    MAX_DEPTH,
+    MAX_HISTORY,
+    MAX_LEAVES,
+    MAX_TREES,
+    MIN_ACTION,
     ONE,
     PRESENT,
     IntegerTrees,
@@ -39,7 +39,7 @@ from orchestration.policies.trees import (
 )
 
 METADATA = "closloop"
-_MOST_THRESHOLD = 2**15
+_MAX_THRESHOLD = 2**15
 # Of which a prediction is a function of the leaves' sum: a probability, or its exponential.
 _NOT_SUMS = ("Logloss", "CrossEntropy", "Poisson", "Tweedie")
 _SETTINGS_REMEDY = (
@@ -159,28 +159,28 @@ def _settings(
                 _SETTINGS_REMEDY,
             )
     history = numbers["history"]
-    least, most = numbers["least_action"], numbers["most_action"]
-    if not 1 <= history <= MOST_HISTORY:
+    minimum, maximum = numbers["least_action"], numbers["most_action"]
+    if not 1 <= history <= MAX_HISTORY:
         raise InputError.single(
             where,
-            f"it looks at {history} observations, and a flow remembers 1 to {MOST_HISTORY}",
+            f"it looks at {history} observations, and a flow remembers 1 to {MAX_HISTORY}",
             "train it on fewer",
         )
-    if not LEAST_ACTION <= least < 1 < most <= MOST_ACTION:
+    if not MIN_ACTION <= minimum < 1 < maximum <= MAX_ACTION:
         raise InputError.single(
             where,
-            f"its actions go from {least} to {most}, and must lie on both sides of 1, "
-            f"from {LEAST_ACTION} to {MOST_ACTION:g}",
-            "correct least_action and most_action",
+            f"its actions go from {minimum} to {maximum}, and must lie on both sides of 1, "
+            f"from {MIN_ACTION} to {MAX_ACTION:g}",
+            "correct min_action and most_action",
         )
     thousandths = {key: round(numbers[key] * 1000) for key in ("target", "beta")}
     for key, value in thousandths.items():
         bounds = congestion_control("rlcc").parameters[key]
-        if not bounds.least <= value <= bounds.most:
+        if not bounds.minimum <= value <= bounds.maximum:
             raise InputError.single(
                 where,
-                f"its {key} is {numbers[key]:g}, and must be from {bounds.least / 1000:g} to "
-                f"{bounds.most / 1000:g}",
+                f"its {key} is {numbers[key]:g}, and must be from {bounds.minimum / 1000:g} to "
+                f"{bounds.maximum / 1000:g}",
                 f"correct {key} in its metadata {METADATA!r}",
             )
     trained = [item["feature_id"] or str(item["flat_feature_index"]) for item in floats]
@@ -193,8 +193,8 @@ def _settings(
         )
     settings = Settings(
         history,
-        round(least * ONE),
-        round(most * ONE),
+        round(minimum * ONE),
+        round(maximum * ONE),
         thousandths["target"],
         thousandths["beta"],
         present=not set(PRESENT).isdisjoint(map(str, names)),
@@ -238,14 +238,14 @@ def _faults_of_trees(
     trees = data["oblivious_trees"]
     leaves = sum(len(tree["leaf_values"]) for tree in trees)
     depth = max((len(tree["splits"] or ()) for tree in trees), default=0)
-    for count, most, what in (
-        (len(trees), MOST_TREES, "trees"),
-        (depth, MOST_DEPTH, "levels in a tree"),
-        (leaves, MOST_LEAVES, "leaves"),
+    for count, maximum, what in (
+        (len(trees), MAX_TREES, "trees"),
+        (depth, MAX_DEPTH, "levels in a tree"),
+        (leaves, MAX_LEAVES, "leaves"),
     ):
-        if count > most:
+        if count > maximum:
             yield (
-                f"it has {count} {what}, and a NIC decides with at most {most}",
+                f"it has {count} {what}, and a NIC decides with at most {maximum}",
                 "train it with fewer iterations, or a smaller depth",
             )
     if not trees:
@@ -273,7 +273,7 @@ def _faults_of_numbers(trees: Sequence[Any], scale_and_bias: Any) -> Iterator[tu
                     f"tree {number} splits by {split['split_type']}, and a NIC compares numbers",
                     "train it on numbers only",
                 )
-            elif not _is_number(border) or abs(border) >= _MOST_THRESHOLD:
+            elif not _is_number(border) or abs(border) >= _MAX_THRESHOLD:
                 yield (
                     f"tree {number} compares with {border}, which no delta or action reaches",
                     "train it on deltas and actions as policy_rlcc.h counts them",

@@ -34,7 +34,7 @@ def context_bytes(model: IntegerTrees) -> int:
 
 
 def _action_bytes(model: IntegerTrees) -> int:
-    return 2 if model.settings.most_action - model.settings.least_action < _WIDE else 4
+    return 2 if model.settings.max_action - model.settings.min_action < _WIDE else 4
 
 
 def render_doca(
@@ -59,17 +59,17 @@ def render_doca(
         "hash": model.hash,
         "minor": int(model.hash[:2], 16),
         "history": settings.history,
-        "least_action": settings.least_action,
-        "most_action": settings.most_action,
+        "least_action": settings.min_action,
+        "most_action": settings.max_action,
         "present": int(settings.present),
         "action_bits": 8 * _action_bytes(model),
         "past": max(1, settings.history - 1),
         "target": settings.target_thousandths,
         "beta": settings.beta_thousandths,
         "base_rtt": base_rtt_ns,
-        "most_target": ranges["target"].most,
-        "most_beta": ranges["beta"].most,
-        "most_rtt": ranges["base_rtt"].most,
+        "most_target": ranges["target"].maximum,
+        "most_beta": ranges["beta"].maximum,
+        "most_rtt": ranges["base_rtt"].maximum,
         "tables": "\n".join(
             line for number, tree in enumerate(model.trees) for line in leaf_table(tree, number)
         ),

@@ -21,9 +21,9 @@ from orchestration.core.congestion import congestion_control
 
 ONE = 65_536
 # What a flow remembers has 24 words of 64 bits; 28 bytes of them are no window, 8 the present.
-MOST_HISTORY = 19
-MOST_TREES, MOST_DEPTH, MOST_LEAVES = 64, 8, 4_096
-LEAST_ACTION, MOST_ACTION = 1 / 16, 16.0
+MAX_HISTORY = 19
+MAX_TREES, MAX_DEPTH, MAX_LEAVES = 64, 8, 4_096
+MIN_ACTION, MAX_ACTION = 1 / 16, 16.0
 # RTT / base RTT, up to 256, and the rate before the action as a share of the line.
 PRESENT = ("inflation", "rate")
 _INT32 = 2**31 - 1
@@ -51,8 +51,8 @@ class Settings:
     """
 
     history: int
-    least_action: int
-    most_action: int
+    min_action: int
+    max_action: int
     target_thousandths: int = field(default_factory=partial(_default, "target"))
     beta_thousandths: int = field(default_factory=partial(_default, "beta"))
     present: bool = False
@@ -61,6 +61,12 @@ class Settings:
     def features(self) -> tuple[str, ...]:
         """The names of the window's words."""
         return (*feature_names(self.history), *(PRESENT if self.present else ()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as stored beside renderings, by the names of format closloop-trees-1."""
+        data = asdict(self)
+        stored = {"min_action": "least_action", "max_action": "most_action"}
+        return {stored.get(name, name): value for name, value in data.items()}
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class IntegerTrees:
 
     def act(self, windows: np.ndarray) -> np.ndarray:
         """Return the actions for windows (N, features) int32, int32 in 2^-16, bounded."""
-        return self.infer(windows).clip(self.settings.least_action, self.settings.most_action)
+        return self.infer(windows).clip(self.settings.min_action, self.settings.max_action)
 
     @property
     def error_bound(self) -> float:
@@ -101,7 +107,8 @@ class IntegerTrees:
     @property
     def hash(self) -> str:
         """The model's name in renderings: 12 hexadecimal digits of its content's SHA-256."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        data = {"settings": self.settings.to_json(), "trees": [asdict(tree) for tree in self.trees]}
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +118,7 @@ class IntegerTrees:
             "hash": self.hash,
             "error_bound": self.error_bound,
             "one": ONE,
-            **asdict(self.settings),
+            **self.settings.to_json(),
             "features": list(self.settings.features),
             "trees": [asdict(tree) for tree in self.trees],
         }

@@ -29,7 +29,7 @@ _LABEL_CHARACTERS = 12
 _TITLE_CHARACTERS = 30
 TITLE_LINE_PIXELS = 18
 # The width of a bold letter in a line's label, the gap before the label, and its least width.
-_LETTER_PIXELS, _LABEL_GAP_PIXELS, _LEAST_LABEL_PIXELS = 8, 14, 76
+_LETTER_PIXELS, _LABEL_GAP_PIXELS, _MIN_LABEL_PIXELS = 8, 14, 76
 # How many labels such as +100% fit side by side on a phone.
 _RATIO_TICKS = 5.5
 # The least contrast of text, WCAG 2.2, 1.4.3.
@@ -76,7 +76,7 @@ def wrapped(title: str) -> str:
 def label_room(names: Iterable[str]) -> int:
     """Return the right margin, in pixels, that names at the ends of lines need."""
     longest = max((len(short(name)) for name in names), default=0)
-    return max(_LEAST_LABEL_PIXELS, _LABEL_GAP_PIXELS + _LETTER_PIXELS * longest)
+    return max(_MIN_LABEL_PIXELS, _LABEL_GAP_PIXELS + _LETTER_PIXELS * longest)
 
 
 _AXIS: dict[str, Any] = {

@@ -247,10 +247,10 @@ def _is_left_alone(knob: Knob, name: str, table: Columns) -> bool:
     A table has all columns of a target, as read back after a change of some.
     """
     (column,) = (one for one in knob.columns if one.name == name)
-    if not knob.preset or column.most is None:
+    if not knob.preset or column.maximum is None:
         return False
     values = table[name]
-    return bool(((values < column.least) | (values > column.most)).all())
+    return bool(((values < column.minimum) | (values > column.maximum)).all())
 
 
 def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:

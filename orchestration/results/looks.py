@@ -5,7 +5,6 @@ Whoever reads the trials needs them: an interval after several looks is wider th
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,7 +32,12 @@ def write_looks(folder: Path, rule: RepeatRule, standings: Iterable[Standing]) -
     """Write a campaign's looks into its run folder, whole or not at all."""
     data = {
         "format": LOOKS_FORMAT,
-        "rule": dataclasses.asdict(rule),
+        "rule": {
+            "until": rule.until,
+            "of": rule.of,
+            "least": rule.minimum,
+            "most": rule.maximum,
+        },
         "looks": rule.sizes,
         "conditions": [standing.to_json() for standing in standings],
     }
@@ -65,7 +69,7 @@ def _read(path: Path, changed_ns: int, inode: int) -> FoundLooks:
             )
         rule = dict(data["rule"])
         return FoundLooks(
-            RepeatRule(**{**rule, "of": tuple(rule["of"])}),
+            RepeatRule(rule["until"], tuple(rule["of"]), rule["least"], rule["most"]),
             tuple(int(size) for size in data["looks"]),
             tuple(Standing(**item) for item in data["conditions"]),
         )

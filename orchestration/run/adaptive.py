@@ -41,8 +41,8 @@ def refuse_other_looks(folder: Path, rule: RepeatRule) -> None:
         raise InputError.single(
             str(folder),
             f"its results are looked at after {before} repeats, and no longer would be",
-            f"keep least: {found.rule.least} and most: {found.rule.most}; or put the results aside "
-            "with --fresh, or keep both with --out",
+            f"keep min: {found.rule.minimum} and max: {found.rule.maximum}; or put the results "
+            "aside with --fresh, or keep both with --out",
         )
 
 
@@ -124,7 +124,7 @@ class Rounds:
         assert self.rule is not None
         standing = self.standings.get(key)
         if standing is None:
-            return self.rule.least
+            return self.rule.minimum
         return standing.repeats if standing.done else self.rule.after(standing.repeats)
 
     def likely(

@@ -137,7 +137,7 @@ def best_of(regrets: dict[Setting, float], count: int) -> list[Setting]:
 
 
 ETA = 3
-MOST_SEEDS = 9
+MAX_SEEDS = 9
 # Steps around a winner, in octaves: halved when none of them is better, as in Hooke and Jeeves,
 # "Direct search solution of numerical and statistical problems", JACM 8, 1961.
 FIRST_STEP, LAST_STEP = 1.0, 0.25
@@ -160,8 +160,8 @@ class Effort:
     def rungs(self) -> list[tuple[int, int]]:
         """Return (settings, seeds) of each rung: 27 settings at 1 seed, 9 at 3, 3 at 9."""
         rungs, count, seeds = [(self.settings, 1)], self.settings, 1
-        while count > ETA and seeds < MOST_SEEDS:
-            count, seeds = -(-count // ETA), min(seeds * ETA, MOST_SEEDS)
+        while count > ETA and seeds < MAX_SEEDS:
+            count, seeds = -(-count // ETA), min(seeds * ETA, MAX_SEEDS)
             rungs.append((count, seeds))
         return rungs
 
@@ -308,13 +308,13 @@ class Halving:
             if not dimension.ends(side)
         }
         for (name, side), dimension in wider.items():
-            edge = dimension.least if side < 0 else dimension.most
+            edge = dimension.minimum if side < 0 else dimension.maximum
             self.space = self.space.widened(name, side)
             now = next(one for one in self.space.dimensions if one.name == name)
             self.notes.append(
                 f"a winner lies at the edge of the range of {short_name(name)}, "
                 f"{value_text(name, edge)}: the search went on to "
-                f"{value_text(name, now.least if side < 0 else now.most)}"
+                f"{value_text(name, now.minimum if side < 0 else now.maximum)}"
             )
         return bool(wider)
 
@@ -326,7 +326,7 @@ class Halving:
                     continue
                 which = "the best single setting" if len(conditions) > 1 else ""
                 which = which or f"the best setting of condition {conditions[0] + 1}"
-                edge = dimension.least if side < 0 else dimension.most
+                edge = dimension.minimum if side < 0 else dimension.maximum
                 reason = dimension.reason[0 if side < 0 else 1]
                 self.notes.append(
                     f"{which} has {short_name(dimension.name)} {value_text(dimension.name, edge)}, "
@@ -354,8 +354,8 @@ def budget(effort: Effort, conditions: int, neighbours: int) -> list[tuple[str, 
     rungs = effort.rungs()
     for number, (count, seeds) in enumerate(rungs, start=1):
         kinds = 1 if number == 1 or conditions == 1 else 2
-        most = kinds * count * (seeds - before) * conditions
-        stages.append((f"rung {number}: {count} settings, {seeds} seeds", most))
+        maximum = kinds * count * (seeds - before) * conditions
+        stages.append((f"rung {number}: {count} settings, {seeds} seeds", maximum))
         before = seeds
     seeds, few = rungs[-1][1], max(1, rungs[-1][1] // ETA)
     around = min(neighbours, NEIGHBOURS)

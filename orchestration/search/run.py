@@ -84,9 +84,9 @@ def plan_search(request: SearchRequest) -> SearchPlan:
         around = max(len(group.space.neighbours(one, 1.0)) for one in settings)
         parts = budget(effort, conditions, around)
         own = FINALISTS_OF_A_CONDITION if conditions > 1 else 0
-        most = (FINALISTS + own) * conditions * effort.verify
+        maximum = (FINALISTS + own) * conditions * effort.verify
         stages += [(prefix + name, count) for name, count in parts]
-        stages.append((f"{prefix}verification: {effort.verify} seeds", most))
+        stages.append((f"{prefix}verification: {effort.verify} seeds", maximum))
     trials = [request.scene.trial(ask) for ask in asks]
     return SearchPlan(tuple(stages), request.scene.campaign(trials))
 

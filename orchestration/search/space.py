@@ -14,7 +14,7 @@ import numpy as np
 
 from orchestration.campaign.fields import read_param
 from orchestration.core.errors import InputError, check_known
-from orchestration.core.load_balancing import LEAST_TIMEOUT_NS, MOST_TIMEOUT_NS
+from orchestration.core.load_balancing import MAX_TIMEOUT_NS, MIN_TIMEOUT_NS
 from orchestration.core.roce import DCQCN_PARAMETERS, RoceSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar
@@ -41,8 +41,8 @@ class Dimension:
     """
 
     name: str
-    least: float = 1.0
-    most: float = 1.0
+    minimum: float = 1.0
+    maximum: float = 1.0
     lowest: float = 1.0
     highest: float = 1.0
     reason: tuple[str, str] = ("", "")
@@ -53,7 +53,7 @@ class Dimension:
         """Return the value at a share (0..1) of the range, by its logarithm."""
         if self.choices:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
-        low, high = log([self.least, self.most])
+        low, high = log([self.minimum, self.maximum])
         return self._rounded(float(exp(low + share * (high - low))))
 
     def moved(self, value: Scalar, octaves: float) -> Scalar:
@@ -63,22 +63,22 @@ class Dimension:
 
     def at_edge(self, value: Scalar) -> int:
         """Return -1 at the lower edge of the range, 1 at the upper one, and 0 elsewhere."""
-        if self.choices or self.least >= self.most:
+        if self.choices or self.minimum >= self.maximum:
             return 0
-        return (float(value) >= self.most) - (float(value) <= self.least)
+        return (float(value) >= self.maximum) - (float(value) <= self.minimum)
 
     def ends(self, side: int) -> bool:
         """Return whether the range ends at the physical limit on a side (-1 or 1)."""
-        return self.least <= self.lowest if side < 0 else self.most >= self.highest
+        return self.minimum <= self.lowest if side < 0 else self.maximum >= self.highest
 
     def widened(self, side: int) -> Dimension:
         """Return it with a range that goes on beyond an edge, at most to the limit there."""
         if side < 0:
-            return replace(self, least=max(self.lowest, self.least / WIDENED_BY))
-        return replace(self, most=min(self.highest, self.most * WIDENED_BY))
+            return replace(self, minimum=max(self.lowest, self.minimum / WIDENED_BY))
+        return replace(self, maximum=min(self.highest, self.maximum * WIDENED_BY))
 
     def _rounded(self, value: float) -> Scalar:
-        inside = min(max(float(f"{value:.3g}"), self.least), self.most)
+        inside = min(max(float(f"{value:.3g}"), self.minimum), self.maximum)
         return round(inside) if self.whole else inside
 
 
@@ -204,8 +204,8 @@ def _radical_inverse(index: int, base: int) -> float:
 
 # SECN1 and SECN2 of the ACC paper: what its authors found in use.
 _KNOWN = ((5_000, 200_000, 0.01, False), (100_000, 400_000, 0.2, True))
-_LEAST_THRESHOLD_BYTES = 1_000
-_LEAST_PMAX, _LOWEST_PMAX = 0.01, 0.0001
+_MIN_THRESHOLD_BYTES = 1_000
+_MIN_PMAX, _LOWEST_PMAX = 0.01, 0.0001
 # The parameters of DCQCN that decide how fast rates fall and rise, with ranges around what mlx5
 # NICs, the DCQCN paper and HPCC's simulator have.
 _DCQCN_RANGES: Mapping[str, tuple[int, int]] = {
@@ -230,9 +230,9 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
     sizes = [
         Dimension(
             name,
-            least=_LEAST_THRESHOLD_BYTES,
-            most=buffer,
-            lowest=_LEAST_THRESHOLD_BYTES,
+            minimum=_MIN_THRESHOLD_BYTES,
+            maximum=buffer,
+            lowest=_MIN_THRESHOLD_BYTES,
             highest=buffer,
             reason=("less than one packet", "the largest buffer of a port"),
         )
@@ -240,8 +240,8 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
     ]
     pmax = Dimension(
         "pmax",
-        least=_LEAST_PMAX,
-        most=1.0,
+        minimum=_MIN_PMAX,
+        maximum=1.0,
         lowest=_LOWEST_PMAX,
         highest=1.0,
         reason=("a packet in 10,000 at kmax", "every packet at kmax"),
@@ -288,10 +288,10 @@ def timeout_space() -> Space:
     """Return the space of `timeout`: flowlet timeouts, DRLet's figure 3's at first."""
     timeout = Dimension(
         "timeout_ns",
-        least=SHORTEST_NS,
-        most=LONGEST_NS,
-        lowest=LEAST_TIMEOUT_NS,
-        highest=MOST_TIMEOUT_NS,
+        minimum=SHORTEST_NS,
+        maximum=LONGEST_NS,
+        lowest=MIN_TIMEOUT_NS,
+        highest=MAX_TIMEOUT_NS,
         reason=("every packet may change its path", "no gap is longer"),
     )
     return Space((timeout,), ((("timeout_ns", 200_000),),))
@@ -331,7 +331,7 @@ def ranges_of(space: Space) -> dict[str, tuple[Scalar, ...]]:
     """Return the ranges of a space by parameter: the two ends, or the choices."""
     return {
         one.name: one.choices
-        or ((round(one.least), round(one.most)) if one.whole else (one.least, one.most))
+        or ((round(one.minimum), round(one.maximum)) if one.whole else (one.minimum, one.maximum))
         for one in space.dimensions
     }
 
@@ -345,8 +345,8 @@ def _dcqcn_dimension(name: str, bounds: tuple[float, float]) -> Dimension:
     parameter = DCQCN_PARAMETERS[name]
     reason = "the least that mlx5 NICs take", "the most that mlx5 NICs take"
     # logarithms have no 0, which mostly means off
-    lowest = max(1, parameter.least)
-    return Dimension(name, bounds[0], bounds[1], lowest, parameter.most, reason)
+    lowest = max(1, parameter.minimum)
+    return Dimension(name, bounds[0], bounds[1], lowest, parameter.maximum, reason)
 
 
 def _dcqcn_presets(roce: RoceSpec | None) -> list[dict[str, Scalar]]:

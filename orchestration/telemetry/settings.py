@@ -25,7 +25,7 @@ _VARIABLES = {
 }
 _NEEDED = ("url", "org", "bucket", "token")
 _DEFAULT_SPOOL = "256MB"
-_LEAST_SPOOL_BYTES = 1_000_000
+_MIN_SPOOL_BYTES = 1_000_000
 _FOLDER = ".telemetry"
 
 
@@ -120,10 +120,10 @@ def _spool(text: str) -> int:
         size = parse_size_bytes(text)
     except UnitError as error:
         raise InputError([error.problem.relocated(_VARIABLES["spool"])]) from error
-    if size < _LEAST_SPOOL_BYTES:
+    if size < _MIN_SPOOL_BYTES:
         raise InputError.single(
             _VARIABLES["spool"],
             f"a spool of {format_size(size)} is too small for readings of a fabric",
-            f"give it at least {format_size(_LEAST_SPOOL_BYTES)}",
+            f"give it at least {format_size(_MIN_SPOOL_BYTES)}",
         )
     return size

@@ -103,30 +103,31 @@ class Verdict:
     seeds: int
     above: int
     wanted: int
-    least_seeds: int
+    min_seeds: int
     over_placebo: Gain
     over_static: Gain
 
     @property
     def holds(self) -> bool:
         """Whether there are enough seeds, and enough of them above the placebo."""
-        return self.seeds >= self.least_seeds and self.above >= self.wanted
+        return self.seeds >= self.min_seeds and self.above >= self.wanted
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON-ready data; a number that there is not is null."""
         data: dict[str, Any] = _plain(dataclasses.asdict(self))
+        data["least_seeds"] = data.pop("min_seeds")
         return {**data, "holds": self.holds}
 
     def in_words(self) -> str:
         """Return the verdict as a sentence."""
-        few = f"; the protocol wants {self.least_seeds} seeds" * (self.seeds < self.least_seeds)
+        few = f"; the protocol wants {self.min_seeds} seeds" * (self.seeds < self.min_seeds)
         return (
             f"{self.above} of {self.seeds} training seeds end above the placebo, "
             f"{self.wanted} are wanted: {'holds' if self.holds else 'does not hold'}{few}"
         )
 
 
-def verdict(results: Sequence[Result], share_above: float, least_seeds: int) -> Verdict:
+def verdict(results: Sequence[Result], share_above: float, min_seeds: int) -> Verdict:
     """Judge the training seeds of a network; `share_above` of them must beat the placebo.
 
     Of five, nine tenths are all five.
@@ -139,7 +140,7 @@ def verdict(results: Sequence[Result], share_above: float, least_seeds: int) -> 
         len(results),
         sum(one.above for one in results),
         math.ceil(round(share_above * len(results), 9)),
-        least_seeds,
+        min_seeds,
         over("over_placebo"),
         over("over_static"),
     )
@@ -162,7 +163,7 @@ def _numbers(data: dict[str, Any]) -> dict[str, Any]:
 _BEST = "best."
 _ROWS = "evaluations"
 # A figure must be this much lower to be better: the log of a slowdown that differs by 0.01 %.
-_LEAST = 1e-4
+_MIN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class Selection:
     def _place(self) -> int:
         best, place = math.inf, -1
         for number, one in enumerate(self.evaluations):
-            if one.log_slowdown < best - _LEAST:
+            if one.log_slowdown < best - _MIN:
                 best, place = one.log_slowdown, number
         return place
 

@@ -33,7 +33,7 @@ class Protocol(StrictModel):
     patience: int
     choosing_seeds: int
     judging_seeds: int
-    least_seeds: int
+    min_seeds: int
     share_above: float
     trainings: tuple[Training, ...]
     placebos: dict[str, dict[str, Scalar]]

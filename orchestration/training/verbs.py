@@ -213,7 +213,7 @@ def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> 
         )
     held_out = find_scenario(by.held_out or planned.held_out)
     rule = protocol.rule(asked.name, held_out, by.decisions)
-    numbers = _numbers(by.seeds) if by.seeds else list(range(1, protocol.least_seeds + 1))
+    numbers = _numbers(by.seeds) if by.seeds else list(range(1, protocol.min_seeds + 1))
     name = f"{asked.name}-{planned.transport}"
     scenario = asked.scenario or planned.scenario
     requests = {
@@ -226,7 +226,7 @@ def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> 
         results = train_seeds(requests, folder, cores, listener, fresh=asked.fresh, place=place)
     for one in requests:
         write_curve(folder / one / "curve.csv", one)
-    found = verdict(list(results.values()), protocol.share_above, protocol.least_seeds)
+    found = verdict(list(results.values()), protocol.share_above, protocol.min_seeds)
     if as_json:
         print_json(
             {

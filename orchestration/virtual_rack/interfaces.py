@@ -156,10 +156,10 @@ def require_free(name: str, mtu_bytes: int, machine: Machine) -> None:
         )
     for what, remedy in _uses(name, found, machine):
         raise NotReadyError(f"{name} is in use: {what}", remedy)
-    most = link.get("max_mtu") or mtu_bytes
-    if mtu_bytes > most:
+    maximum = link.get("max_mtu") or mtu_bytes
+    if mtu_bytes > maximum:
         raise NotReadyError(
-            f"{name} takes an MTU of at most {most}, and the testbed's is {mtu_bytes}",
+            f"{name} takes an MTU of at most {maximum}, and the testbed's is {mtu_bytes}",
             "lend another interface, or lower the testbed's mtu",
         )
 

@@ -36,7 +36,7 @@ from orchestration.virtual_rack.sonic_model import (
 )
 
 COLOURS = ("green", "yellow", "red")
-_MOST = 2**31 - 1
+_MAX = 2**31 - 1
 _ECN = {
     f"ecn_{name}": f"SAI_ECN_MARK_MODE_{name.upper()}"
     for name in (*COLOURS, "none", "green_yellow", "green_red", "yellow_red", "all")
@@ -167,7 +167,7 @@ class Orchagent:
                     raise Refused(f"ecn {value!r}")
                 first.append(("ECN_MARK_MODE", _ECN[value]))
             elif colour in COLOURS and rest in ("min_threshold", "max_threshold"):
-                bound = after[attribute] = _whole(item, value, _MOST)
+                bound = after[attribute] = _whole(item, value, _MAX)
                 low = rest.startswith("min")
                 other = stored.get(f"{colour.upper()}_{'MAX' if low else 'MIN'}_THRESHOLD", 0)
                 crosses = other < bound if low else other > bound
@@ -181,11 +181,11 @@ class Orchagent:
             else:
                 raise Refused(f"unknown field {item!r}")
         for colour in COLOURS:
-            least, most = (
+            minimum, maximum = (
                 after.get(f"{colour.upper()}_{end}_THRESHOLD", 0) for end in ("MIN", "MAX")
             )
-            if least > most:
-                raise Refused(f"{colour} minimum {least} above maximum {most}")
+            if minimum > maximum:
+                raise Refused(f"{colour} minimum {minimum} above maximum {maximum}")
         self._stored[name] = after
         return first + deferred
 
@@ -244,8 +244,8 @@ class Orchagent:
         return Marking(rounded(low), rounded(high), profile.number("GREEN_DROP_PROBABILITY", 100))
 
 
-def _whole(name: str, value: str, most: int) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= most):
+def _whole(name: str, value: str, maximum: int) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= maximum):
         raise Refused(f"{name} {value!r}")
     return int(value)
 

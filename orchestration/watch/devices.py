@@ -277,8 +277,8 @@ def _hosts_line(testbed: Testbed, figures: HostFigures) -> Text:
     if not np.isnan(told).all():
         total = float(np.nansum(told))
         worst = int(np.nanargmax(told))
-        most = f" ({names[worst]} {_count(told[worst])})" if total else ""
-        parts.append(f"CNPs {_count(total)}/s{most}")
+        maximum = f" ({names[worst]} {_count(told[worst])})" if total else ""
+        parts.append(f"CNPs {_count(total)}/s{maximum}")
     if not np.isnan(rate).all():
         worst = int(np.nanargmin(rate))
         mean = format_rate(float(np.nanmean(rate)), 1)

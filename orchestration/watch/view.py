@@ -25,7 +25,7 @@ _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")
 # Okabe and Ito's colours: distinct for colour-blind readers, on dark and light backgrounds.
 _STYLES = ("dim", *["#0072b2"] * 2, *["#56b4e9"] * 3, *["#e69f00"] * 2, "bold #d55e00")
 _MARKS = {"invalid": "bold #d55e00", "failed": "bold #d55e00", "warning": "#e69f00"}
-_MOST_TRIALS, _MOST_PORTS, _MOST_CHANGES, _MOST_REMARKS, _MOST_DEVICES = 4, 6, 3, 3, 5
+_MAX_TRIALS, _MAX_PORTS, _MAX_CHANGES, _MAX_REMARKS, _MAX_DEVICES = 4, 6, 3, 3, 5
 # Lines for the fabric from which pauses, buffers and hosts have tables besides their lines.
 _ROOM_FOR_TABLES = 34
 _FULL_LINK = 0.99
@@ -87,8 +87,8 @@ class _Drawn:
         running = list(state.trials)
         if shown is not None and all(trial.id != shown.id for trial in running):
             running.append(shown)
-        if len(running) > _MOST_TRIALS:
-            last = running[-_MOST_TRIALS:]
+        if len(running) > _MAX_TRIALS:
+            last = running[-_MAX_TRIALS:]
             if shown is not None and all(trial.id != shown.id for trial in last):
                 last[0] = shown
             running = last
@@ -100,13 +100,13 @@ class _Drawn:
         """The heat map, the fullest ports and the tuner, in at most `room` lines."""
         assert trial.snapshot is not None
         figures = port_figures(trial.testbed, trial.snapshot)
-        changes = self._tuner(trial, _MOST_CHANGES if room >= 22 else 1)
+        changes = self._tuner(trial, _MAX_CHANGES if room >= 22 else 1)
         of_devices = (trial.testbed, trial.snapshot, self._width)
         devices = device_lines(*of_devices, self._to)
         if room >= _ROOM_FOR_TABLES:
-            devices += device_tables(*of_devices, _MOST_DEVICES, self._to)
+            devices += device_tables(*of_devices, _MAX_DEVICES, self._to)
         changes = [*devices, self._marks(trial, figures), *changes]
-        ports = min(_MOST_PORTS, max(0, (room - len(changes)) // 4 - 1))
+        ports = min(_MAX_PORTS, max(0, (room - len(changes)) // 4 - 1))
         table = self._ports(trial, figures, ports) if ports else []
         # Three lines: two of legend, and an empty one below the map.
         left = room - len(changes) - len(table) - 3
@@ -124,7 +124,7 @@ class _Drawn:
             if snapshot.late_samples:
                 what = f"{shown.id}: {snapshot.late_samples} of {snapshot.samples} readings late"
                 lines.append(self._remark("warning", what))
-        last = state.remarks[-_MOST_REMARKS:]
+        last = state.remarks[-_MAX_REMARKS:]
         lines += [self._remark(word, f"{trial}: {text}") for trial, word, text in last]
         if len(state.remarks) > len(last):
             lines.append(Text(f"and {len(state.remarks) - len(last)} earlier ones", style="dim"))

@@ -57,7 +57,7 @@ SIDE = frozenset(
 # The public API offers the learning environment under its own name.
 MAY_NAME_SIDE = {("closloop", "orchestration.environment")}
 
-MOST_IMPORTS = 20
+MAX_IMPORTS = 20
 # Modules that import more of ours: each number may only get smaller, and the list only shorter.
 KNOWN_IMPORTS: dict[str, int] = {}
 
@@ -66,7 +66,7 @@ LONGEST_CHAIN = 8
 
 # A campaign on its way through `closloop run`, as calls.py counts.
 WALK = ("orchestration.cli.run", "Running.run", "campaign")
-MOST_MODULES, MOST_UPWARD = 15, 3
+MAX_MODULES, MAX_UPWARD = 15, 3
 
 
 def misplaced(of, floors=FLOORS):
@@ -83,18 +83,18 @@ def misplaced(of, floors=FLOORS):
     return wrong
 
 
-def importing_too_many(of, most=MOST_IMPORTS, known=KNOWN_IMPORTS):
+def importing_too_many(of, maximum=MAX_IMPORTS, known=KNOWN_IMPORTS):
     """Return the modules that import too many of ours, and the known ones that no longer do."""
     wrong = [
-        f"{module} imports {count} of ours, of at most {known.get(module, most)}: "
+        f"{module} imports {count} of ours, of at most {known.get(module, maximum)}: "
         + ", ".join(sorted(of.modules[module]))
         for module, count in of.counts.items()
-        if count > known.get(module, most)
+        if count > known.get(module, maximum)
     ]
     return wrong + [
         f"{module} imports {of.counts.get(module, 0)} of ours: take it off the list of known ones"
         for module in known
-        if of.counts.get(module, 0) <= most
+        if of.counts.get(module, 0) <= maximum
     ]
 
 
@@ -164,8 +164,8 @@ def test_no_chain_of_packages_is_longer_than_eight():
 def test_a_campaign_enters_few_modules_on_its_way_and_is_seldom_taken_up_again():
     of = sources()
     way, floor = walk(of, *WALK), floor_of(of)
-    assert len(way.modules) <= MOST_MODULES, way.in_words(floor)
-    assert len(way.upward(floor)) <= MOST_UPWARD, way.in_words(floor)
+    assert len(way.modules) <= MAX_MODULES, way.in_words(floor)
+    assert len(way.upward(floor)) <= MAX_UPWARD, way.in_words(floor)
 
 
 # The rules, and how they count, on made-up trees.

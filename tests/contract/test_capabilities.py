@@ -108,7 +108,7 @@ class Everything(BaseTuner):
             knob.change(
                 np.arange(len(targets(self.bed, knob.scope))),
                 *(
-                    np.array((column.least + (column.most or 10_000)) / 2).astype(column.dtype)
+                    np.array((column.minimum + (column.maximum or 10_000)) / 2).astype(column.dtype)
                     for column in knob.columns
                 ),
             )

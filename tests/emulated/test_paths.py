@@ -175,12 +175,14 @@ ALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "host", "spec", "duration_ns", "load", "least"), ALL)
-def test_every_packet_takes_the_port_that_the_rules_say(name, host, spec, duration_ns, load, least):
+@pytest.mark.parametrize(("name", "host", "spec", "duration_ns", "load", "minimum"), ALL)
+def test_every_packet_takes_the_port_that_the_rules_say(
+    name, host, spec, duration_ns, load, minimum
+):
     testbed, seen = captured(name, host, spec, duration_ns, load)
     choices, wrong, network = play(testbed, seen, spec)
     assert wrong == []
-    assert choices >= least
+    assert choices >= minimum
     counted = network.switches.values()
     if spec.entries == 4:
         assert sum(one.overflows for one in counted) > 100

@@ -309,5 +309,5 @@ def test_the_emulated_fabric_pauses_as_often_under_dynamic_thresholds(run):
     assert here.pauses_sent[-1].sum() == pytest.approx(there.pauses_sent[-1].sum(), rel=0.1)
     assert here.pausing_ns[-1].sum() == pytest.approx(there.pausing_ns[-1].sum(), rel=0.02)
     assert ours.flows.end_ns.mean() == pytest.approx(theirs.flows.end_ns.mean(), rel=0.02)
-    most = [one.samples["switch"].buffer_bytes.max() for one in (ours, theirs)]
-    assert most[0] == pytest.approx(most[1], rel=0.01)
+    maximum = [one.samples["switch"].buffer_bytes.max() for one in (ours, theirs)]
+    assert maximum[0] == pytest.approx(maximum[1], rel=0.01)

@@ -8,7 +8,7 @@ from orchestration import datapath as data_path
 
 HEADERS = Path(data_path.__file__).parent
 START, TX, ACK, NACK, CNP, TIMEOUT, RTT, SETTLE, CHANGED = range(9)
-OWN_WORDS, MOST_PARAMETERS, MOST_HOPS = 24, 24, 8
+OWN_WORDS, MAX_PARAMETERS, MAX_HOPS = 24, 24, 8
 US = 1_000
 
 
@@ -71,13 +71,13 @@ class Flow:
     def __init__(self, policy, numbers, line_bps=100_000_000_000, payload_bytes=1_000):
         assert policy.parameters == len(numbers)
         self._policy = policy
-        self._numbers = (ctypes.c_uint32 * MOST_PARAMETERS)(*numbers)
+        self._numbers = (ctypes.c_uint32 * MAX_PARAMETERS)(*numbers)
         self.state = State(rate_bps=line_bps, line_bps=line_bps, payload_bytes=payload_bytes)
 
     def change(self, numbers, now_ns):
         """Give it other parameters at a time; return the rate that it answers."""
         self.tell(SETTLE, now_ns)
-        self._numbers = (ctypes.c_uint32 * MOST_PARAMETERS)(*numbers)
+        self._numbers = (ctypes.c_uint32 * MAX_PARAMETERS)(*numbers)
         return self.tell(CHANGED, now_ns)
 
     def tell(self, event, now_ns, size_bytes=0, hops=(), **seen):
@@ -86,6 +86,6 @@ class Flow:
         state.now_ns, state.event, state.bytes, state.hops = now_ns, event, size_bytes, len(hops)
         for name, value in seen.items():
             setattr(state, name, value)
-        records = (Hop * MOST_HOPS)(*hops)
+        records = (Hop * MAX_HOPS)(*hops)
         self._policy.happen(ctypes.byref(state), self._numbers, records)
         return state.rate_bps

@@ -77,8 +77,8 @@ def connected(schedule: Schedule, ends: Endpoints, services: Sequence[Service] =
         port = next_port.get(sender, ends.first_source_port)
         next_port[sender] = port + 1
         if port > _SOURCE_PORT_LIMIT:
-            most = _SOURCE_PORT_LIMIT + 1 - ends.first_source_port
-            raise OSError(f"host {sender} starts more than {most} flows: shorten the trial")
+            maximum = _SOURCE_PORT_LIMIT + 1 - ends.first_source_port
+            raise OSError(f"host {sender} starts more than {maximum} flows: shorten the trial")
         own, other = ends.addresses[sender], ends.addresses[receiver]
         near.append((own[flow % len(own)], port))
         far.append((other[flow % len(other)], ends.listen_port + service[flow].number))

@@ -45,7 +45,7 @@ _NAME = "perftest"
 _MIN_ITERATIONS = 5
 
 # Rates are given in Gbit/s with six places.
-_LEAST_RATE_BPS = 1000
+_MIN_RATE_BPS = 1000
 _MTUS = (256, 512, 1024, 2048, 4096)
 # A packet's headers, at least (RXE_MAX_HDR_LENGTH of Linux' Soft-RoCE; other NICs reserve more).
 _HEADER_BYTES = 80
@@ -181,11 +181,11 @@ class Perftest(ProgramDriver):
         if mtu and mtu not in _MTUS:
             yield "mtu", f"mtu is {mtu}: give 256, 512, 1024, 2048 or 4096"
         elif mtu and testbed is not None and mtu + _HEADER_BYTES > testbed.mtu_bytes:
-            most = max((n for n in _MTUS if n + _HEADER_BYTES <= testbed.mtu_bytes), default=0)
+            maximum = max((n for n in _MTUS if n + _HEADER_BYTES <= testbed.mtu_bytes), default=0)
             yield (
                 "mtu",
                 f"mtu {mtu} and RDMA's headers do not fit testbed {testbed.name}'s MTU of "
-                f"{testbed.mtu_bytes}: give at most {most}, or leave it out",
+                f"{testbed.mtu_bytes}: give at most {maximum}, or leave it out",
             )
         if values["events"] and values["verb"] == "write":
             yield "events", "perftest's write tests only poll: events go with send and read"
@@ -197,8 +197,8 @@ class Perftest(ProgramDriver):
                 yield "qps" if values["qps"] > 1 else "rate_limit", said
             if "size" not in given:
                 yield "test", "latency tests want a size: give the bytes of a message, like 64"
-        if 0 < rate < _LEAST_RATE_BPS:
-            yield "rate_limit", f"rate_limit is {rate} bits/s: give at least {_LEAST_RATE_BPS}"
+        if 0 < rate < _MIN_RATE_BPS:
+            yield "rate_limit", f"rate_limit is {rate} bits/s: give at least {_MIN_RATE_BPS}"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the commands of the server and the client."""

@@ -38,7 +38,7 @@ SERVICES = ("programs", "incast")
 # The next ones are below the ephemeral ports of Linux, and above well-known ports.
 FIRST_PORT = 20_000
 # Each flow is a process at either end, and all exist from the start of the trial.
-MOST_FLOWS_OF_HOST = 500
+MAX_FLOWS_OF_HOST = 500
 _LISTEN_PATIENCE_S = 15.0
 _STOP_PATIENCE_S = 10.0
 _LOOK_EVERY_S = 0.02
@@ -139,9 +139,9 @@ def jobs_of(
         src, dst = (testbed.hosts[int(ends[number])] for ends in (schedule.src, schedule.dst))
         for host in (src, dst):
             count[host] += 1
-            if count[host] > MOST_FLOWS_OF_HOST:
+            if count[host] > MAX_FLOWS_OF_HOST:
                 raise TrialError(
-                    f"{host} has more than {MOST_FLOWS_OF_HOST} flows of programs",
+                    f"{host} has more than {MAX_FLOWS_OF_HOST} flows of programs",
                     "shorten the trial, lower the load, or leave these flows to sockets",
                 )
         port = next_port[dst]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 _NAME = "scapy"
-_LEAST_PAYLOAD = 8
+_MIN_PAYLOAD = 8
 _ETHERNET_BYTES, _IPV4_BYTES, _UDP_BYTES, _BTH_BYTES, _ICRC_BYTES = 14, 20, 8, 12, 4
 _ECN = {"none": 0, "ect1": 1, "ect0": 2}
 _FIRST_SOURCE_PORT, _SOURCE_PORTS = 0xC000, 0x4000
@@ -65,7 +65,7 @@ def build(flow: Flow, options: Options) -> Frames:
     rest = flow.size_bytes - (packets - 1) * payload
     distinct = max(1, min(values["distinct"], packets - 1))
     cycle = tuple(_frame(flow, values, psn, payload, False) for psn in range(distinct))
-    last = _frame(flow, values, packets - 1, max(rest, _LEAST_PAYLOAD), True)
+    last = _frame(flow, values, packets - 1, max(rest, _MIN_PAYLOAD), True)
     return Frames(cycle, last, packets)
 
 
@@ -108,7 +108,7 @@ class ScapyIncast(ProgramDriver):
     name = _NAME
     options = (
         Option("shape", "udp", "what a frame looks like", choices=("udp", "roce")),
-        Option("payload", 1024, "bytes of a frame's payload", _LEAST_PAYLOAD, 9000, unit="bytes"),
+        Option("payload", 1024, "bytes of a frame's payload", _MIN_PAYLOAD, 9000, unit="bytes"),
         Option("rate", 0, "bits/s, Ethernet headers included; 0 is back to back", 0, unit="bps"),
         Option("ecn", "ect0", "the ECN bits of frames", choices=tuple(_ECN)),
         Option("distinct", 32, "distinct frames that a flow sends in turn", 1, 1024),

@@ -17,7 +17,7 @@ Where it departs from the paper, and why:
 - The port's rate is among the inputs: `tuners.ecn.features`.
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.features`.
 - A queue is idle (section 4.2) below 20 KB, the lowest kmin of all, and not below its own, which
-  a high kmin would make idle for ever: `LEAST_BYTES`. Idle queues are not learned from. A
+  a high kmin would make idle for ever: `MIN_BYTES`. Idle queues are not learned from. A
   network that is to act without the idle rule decides below 20 KB too, and must learn there:
   `--set idle_rule=false` learns from every queue but those of idle ports (`at_work`).
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
@@ -57,7 +57,7 @@ PARTS = acc_templates().parts()
 # KB to 10 MB most queues were. There the rule saved a tenth of the CPU's work, so it cannot have
 # been so. Its other condition, a reward that has not changed for three slots, is cancelled above
 # kmin at once, and plays no part.
-LEAST_BYTES = int(acc_templates().kmin_bytes.min())
+MIN_BYTES = int(acc_templates().kmin_bytes.min())
 # Wider, it fits the noise (docs/decisions/0095-what-is-explored-lasts.md).
 HIDDEN = (32, 32)
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
@@ -87,7 +87,7 @@ class Acc(TemplateTuner):
     """
 
     NAME = "acc"
-    ACTIONS = TemplateActions(acc_templates(), START_BYTES, LEAST_BYTES)
+    ACTIONS = TemplateActions(acc_templates(), START_BYTES, MIN_BYTES)
     TEMPLATES = ACTIONS.templates
     WEIGHTS = ("omega_1", "omega_2")
 

@@ -42,8 +42,8 @@ class AmtEcn(BaseTuner):
     observes = ("tx_bytes", "tx_packets")
 
     start_bytes: int = 100_000
-    least_bytes: int = 5_000
-    most_bytes: int = 100_000
+    min_bytes: int = 5_000
+    max_bytes: int = 100_000
     target: float = 0.95
     step_bytes: int = 5_000
     cut: float = 0.1
@@ -52,12 +52,12 @@ class AmtEcn(BaseTuner):
         """Yield what is wrong with the parameters."""
         yield from not_a_share(target=self.target, cut=self.cut)
         yield from negative(start_bytes=self.start_bytes)
-        yield from wrong_limits(self.least_bytes, self.most_bytes)
+        yield from wrong_limits(self.min_bytes, self.max_bytes)
         yield from negative(step_bytes=self.step_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold to start from."""
-        self._bounds = Bounds(testbed, self.least_bytes, self.most_bytes)
+        self._bounds = Bounds(testbed, self.min_bytes, self.max_bytes)
         self._step: Floats = self.step_bytes * self._bounds.scale
         self._framing_bytes = testbed.framing_bytes
         self._rates_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)

@@ -73,9 +73,9 @@ def graph(testbed: Testbed) -> Graph:
         place = (testbed.peer_device(queue).name, getattr(queue, "klass", 0))
         into.setdefault(place, []).append(index)
     lists = [into.get((queue.device, getattr(queue, "klass", 0)), []) for queue in queues]
-    most = max(1, *(len(found) for found in lists)) if lists else 1
-    neighbours = np.zeros((len(queues), most), dtype=np.int64)
-    present = np.zeros((len(queues), most), dtype=np.float32)
+    maximum = max(1, *(len(found) for found in lists)) if lists else 1
+    neighbours = np.zeros((len(queues), maximum), dtype=np.int64)
+    present = np.zeros((len(queues), maximum), dtype=np.float32)
     for index, found in enumerate(lists):
         neighbours[index, : len(found)] = found
         present[index, : len(found)] = 1.0

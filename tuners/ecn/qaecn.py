@@ -41,20 +41,20 @@ class QueueAwareEcn(BaseTuner):
 
     observes = ("qlen_bytes",)
 
-    least_bytes: int = 5_000
-    most_bytes: int = 400_000
+    min_bytes: int = 5_000
+    max_bytes: int = 400_000
     share: float = 0.5
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
         yield from not_a_share(share=self.share)
-        yield from wrong_limits(self.least_bytes, self.most_bytes)
+        yield from wrong_limits(self.min_bytes, self.max_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold of an empty queue."""
-        self._bounds = Bounds(testbed, self.least_bytes, self.most_bytes)
+        self._bounds = Bounds(testbed, self.min_bytes, self.max_bytes)
         self._packet_bytes = testbed.mtu_bytes
-        self._set: Ints = np.rint(self._bounds.least).astype(np.int64)
+        self._set: Ints = np.rint(self._bounds.minimum).astype(np.int64)
         return Setup((marking_at(np.arange(len(self._set)), self._set.copy()),))
 
     def act(self, observation: Observation) -> Action:

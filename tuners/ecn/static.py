@@ -50,9 +50,9 @@ class WithDcqcn(_Parameters):  # type: ignore[misc] # its fields are not known b
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters."""
         for name, value in self.dcqcn.items():
-            least, most = DCQCN_PARAMETERS[name].least, DCQCN_PARAMETERS[name].most
-            if not least <= value <= most:
-                yield f"{name} {value} is outside {least}..{most}: use a value that a NIC takes"
+            low, high = DCQCN_PARAMETERS[name].minimum, DCQCN_PARAMETERS[name].maximum
+            if not low <= value <= high:
+                yield f"{name} {value} is outside {low}..{high}: use a value that a NIC takes"
 
     def dcqcn_change(self, testbed: Testbed) -> tuple[Change, ...]:
         """Return the change that gives every host the parameters; none if there are none."""
@@ -155,25 +155,25 @@ class Bounds:
     No bound is below two full packets, where DCTCP would stop sending, or above the buffer.
     """
 
-    def __init__(self, testbed: Testbed, least_bytes: int, most_bytes: int) -> None:
+    def __init__(self, testbed: Testbed, min_bytes: int, max_bytes: int) -> None:
         rates = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
         buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
         self.scale: Floats = rates / REFERENCE_RATE_BPS
         floor = np.minimum(2.0 * testbed.mtu_bytes, buffers)
-        self.least: Floats = np.clip(least_bytes * self.scale, floor, buffers)
-        self.most: Floats = np.clip(most_bytes * self.scale, floor, buffers)
+        self.minimum: Floats = np.clip(min_bytes * self.scale, floor, buffers)
+        self.maximum: Floats = np.clip(max_bytes * self.scale, floor, buffers)
 
     def clip(self, threshold_bytes: Floats) -> Floats:
         """Bring a threshold of every queue within its bounds."""
-        clipped: Floats = np.clip(threshold_bytes, self.least, self.most)
+        clipped: Floats = np.clip(threshold_bytes, self.minimum, self.maximum)
         return clipped
 
 
-def wrong_limits(least_bytes: int, most_bytes: int) -> Iterator[str]:
+def wrong_limits(min_bytes: int, max_bytes: int) -> Iterator[str]:
     """Yield what is wrong with the lowest and highest threshold, each as `what: remedy`."""
-    yield from negative(least_bytes=least_bytes, most_bytes=most_bytes)
-    if least_bytes > most_bytes:
-        yield (f"least_bytes {least_bytes} is above most_bytes {most_bytes}: swap or correct them")
+    yield from negative(min_bytes=min_bytes, max_bytes=max_bytes)
+    if min_bytes > max_bytes:
+        yield (f"least_bytes {min_bytes} is above max_bytes {max_bytes}: swap or correct them")
 
 
 def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:

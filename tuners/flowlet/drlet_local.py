@@ -107,8 +107,8 @@ class DrletLocal(LearnedTimeouts):
 
     def _down_mean(self, values: Floats) -> Floats:
         switch, ports = self._down
-        most = int(self._links.switch.max(initial=-1)) + 1
-        sums = np.bincount(switch, values[ports], most)
-        counts = np.maximum(np.bincount(switch, minlength=most), 1)
+        maximum = int(self._links.switch.max(initial=-1)) + 1
+        sums = np.bincount(switch, values[ports], maximum)
+        counts = np.maximum(np.bincount(switch, minlength=maximum), 1)
         mean: Floats = (sums / counts)[self._links.switches]
         return mean

@@ -76,14 +76,14 @@ def load_aware(
 
 
 # An idle fabric has no variance, and a silent one no ratio; neither logarithm may be infinite.
-LEAST_VARIANCE = 1e-6
-LEAST_BYTES = 1_500.0
-MOST_RATIO = 10.0
+MIN_VARIANCE = 1e-6
+MIN_BYTES = 1_500.0
+MAX_RATIO = 10.0
 
 
 def balance_reward(variance: ArrayLike) -> Floats:
     """Return -log of the variance of links' utilisation (equation 3, negated), any shape."""
-    return -log(np.maximum(np.asarray(variance, dtype=np.float64), LEAST_VARIANCE))
+    return -log(np.maximum(np.asarray(variance, dtype=np.float64), MIN_VARIANCE))
 
 
 def reordering_reward(traffic_bytes: ArrayLike, before_bytes: ArrayLike) -> Floats:
@@ -91,9 +91,9 @@ def reordering_reward(traffic_bytes: ArrayLike, before_bytes: ArrayLike) -> Floa
 
     The ratio counts from 1/10 to 10: beyond, flows have begun or ended.
     """
-    now = np.maximum(np.asarray(traffic_bytes, dtype=np.float64), LEAST_BYTES)
-    before = np.maximum(np.asarray(before_bytes, dtype=np.float64), LEAST_BYTES)
-    return log(np.clip(now / before, 1.0 / MOST_RATIO, MOST_RATIO))
+    now = np.maximum(np.asarray(traffic_bytes, dtype=np.float64), MIN_BYTES)
+    before = np.maximum(np.asarray(before_bytes, dtype=np.float64), MIN_BYTES)
+    return log(np.clip(now / before, 1.0 / MAX_RATIO, MAX_RATIO))
 
 
 def reward(

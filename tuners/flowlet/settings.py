@@ -83,7 +83,7 @@ def outside(**values_ns: int) -> Iterator[str]:
     """Yield a fault for each timeout that the knob cannot have."""
     (column,) = FLOWLET_TIMEOUT.columns
     for name, value in values_ns.items():
-        if not column.least <= value <= (column.most or value):
+        if not column.minimum <= value <= (column.maximum or value):
             yield f"{name} {value} ns is not in {column.range} ns: use 1us to 1s"
 
 
@@ -167,6 +167,8 @@ class Uplinks:
 
     def sums(self, values: Floats) -> Floats:
         """Return the sums of values (ports,) over the upward ports of every switch."""
-        most = int(self.switch.max(initial=-1)) + 1
-        result: Floats = np.bincount(self.switch[self.up], values[self.up], most).astype(np.float64)
+        maximum = int(self.switch.max(initial=-1)) + 1
+        result: Floats = np.bincount(self.switch[self.up], values[self.up], maximum).astype(
+            np.float64
+        )
         return result

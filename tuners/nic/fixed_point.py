@@ -17,7 +17,7 @@ from tuners.nic.networks import ONE, SPAN, STATE, Architecture
 Ints = NDArray[np.int64]
 WEIGHT_BITS = 12
 TANH_STEPS = 256
-_MOST_INPUT, _MOST_MEMORY, _MOST_OUTPUT = 16 * ONE, 64 * ONE, 1 << 30
+_MAX_INPUT, _MAX_MEMORY, _MAX_OUTPUT = 16 * ONE, 64 * ONE, 1 << 30
 TANH_TABLE: Ints = np.array([round(ONE * math.tanh(i / 32)) for i in range(TANH_STEPS + 1)])
 SPAN_Q16 = round(SPAN * ONE)
 
@@ -39,7 +39,7 @@ def inputs(window: Ints) -> Ints:
     result = np.empty_like(window)
     result[..., 0::2] = window[..., 0::2] * 16
     result[..., 1::2] = (window[..., 1::2] - ONE) * 4
-    return result.clip(-_MOST_INPUT, _MOST_INPUT)
+    return result.clip(-_MAX_INPUT, _MAX_INPUT)
 
 
 def tanh(x: Ints) -> Ints:
@@ -70,7 +70,7 @@ def lstm(weights: Mapping[str, Ints], window: Ints, memory: Ints) -> Ints:
     gates = _layer(weights, "lstm", np.concatenate([x, state], axis=-1))
     take, keep, cell, give = np.split(gates, 4, axis=-1)
     new = (sigmoid(keep) * kept >> 16) + (sigmoid(take) * tanh(cell) >> 16)
-    kept[:] = new.clip(-_MOST_MEMORY, _MOST_MEMORY)
+    kept[:] = new.clip(-_MAX_MEMORY, _MAX_MEMORY)
     state[:] = sigmoid(give) * tanh(kept) >> 16
     return _action(_layer(weights, "out", state)[..., 0])
 
@@ -79,7 +79,7 @@ def _layer(weights: Mapping[str, Ints], name: str, x: Ints) -> Ints:
     total = x @ weights[f"{name}.weight"]
     if f"{name}.bias" in weights:
         total = total + (weights[f"{name}.bias"] << 16)
-    return (total >> WEIGHT_BITS).clip(-_MOST_OUTPUT, _MOST_OUTPUT)
+    return (total >> WEIGHT_BITS).clip(-_MAX_OUTPUT, _MAX_OUTPUT)
 
 
 def _action(output: Ints) -> Ints:

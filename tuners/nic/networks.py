@@ -24,7 +24,7 @@ from tuners.learning.networks import Arrays, concatenate
 
 TARGET, BETA = 0.064, 1.5
 ONE = 1 << 16
-LEAST_DELTA = -32.0
+MIN_DELTA = -32.0
 _SHARE_BITS = 30
 
 
@@ -33,7 +33,7 @@ def delta(
 ) -> NDArray[np.float64]:
     """Return target - max(inflation - beta, 0) * sqrt(rate), equation 4; at least -32."""
     above = np.maximum(np.asarray(inflation, dtype=np.float64) - beta, 0.0)
-    result: NDArray[np.float64] = np.maximum(target - above * np.sqrt(share), LEAST_DELTA)
+    result: NDArray[np.float64] = np.maximum(target - above * np.sqrt(share), MIN_DELTA)
     return result
 
 
@@ -51,7 +51,7 @@ def expected_inflation(flows: float, target: float = TARGET, beta: float = BETA)
 SPAN = 0.2
 # By what a delta and an action - 1 are multiplied, and where they end. Powers of two, so that the
 # integers in the NIC shift. A target of 0.064 is about 1.
-DELTA_SCALE, ACTION_SCALE, MOST = 16.0, 4.0, 16.0
+DELTA_SCALE, ACTION_SCALE, MAX = 16.0, 4.0, 16.0
 FIRST, SECOND, STATE = 32, 16, 16
 _FIRST_OUTPUT = 0.1
 
@@ -112,7 +112,7 @@ def first_weights(architecture: Architecture, seed: int) -> Arrays:
 def scaled(deltas: Any, actions: Any) -> Any:
     """Return inputs (…, 2) from deltas and the actions before them."""
     inputs = np.stack([deltas * DELTA_SCALE, (actions - 1.0) * ACTION_SCALE], axis=-1)
-    return inputs.clip(-MOST, MOST)
+    return inputs.clip(-MAX, MAX)
 
 
 def windows(inputs: Any, history: int) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.ecn.acc import FEATURES, HIDDEN, LEAST_BYTES, PARTS, architecture, fresh
+from tuners.ecn.acc import FEATURES, HIDDEN, MIN_BYTES, PARTS, architecture, fresh
 from tuners.ecn.features import size_feature
 from tuners.ecn.learned import switch_of
 from tuners.learning.experience import Replay
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
     from tuners.ecn.acc import Acc
 
-_LEAST_KMIN = size_feature(np.array(float(LEAST_BYTES)))
+_MIN_KMIN = size_feature(np.array(float(MIN_BYTES)))
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AccSettings(QSettings):
     centred: bool = True  # values are of what is earned beyond the mean
     horizon: int = 24  # decisions that an action is followed while it is held
     batch: int = 48  # per switch
-    least_batch: int = 256  # over all switches that share a network
+    min_batch: int = 256  # over all switches that share a network
     target_every: int = 200
     local_capacity: int = 60_000  # per switch: about fifty episodes of 15 ms
     global_capacity: int = 200_000
@@ -48,7 +48,7 @@ def busy(x: NDArray[Any]) -> NDArray[Any]:
 
     Below it no action would have changed anything.
     """
-    exceeds: NDArray[Any] = x[..., FEATURES.index("queue")] > _LEAST_KMIN
+    exceeds: NDArray[Any] = x[..., FEATURES.index("queue")] > _MIN_KMIN
     return exceeds
 
 
@@ -137,7 +137,7 @@ class AccLearner(QLearner):
         if not held:
             return 0.0
         if self._copies == 1:
-            size = max(settings.batch, settings.least_batch // len(held))
+            size = max(settings.batch, settings.min_batch // len(held))
             batches, weight = [memory.sample(rng, size) for memory in held], np.ones(1)
         else:  # a switch whose queues were all idle so far learns nothing
             weight = np.array([float(len(memory) > 0) for memory in self._local])

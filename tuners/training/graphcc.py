@@ -27,7 +27,7 @@ class GraphccSettings(QSettings):
     horizon: int = 4  # decisions whose rewards a target sums
     weight_decay: float = 0.3
     batch: int = 16
-    least_agents: int = 192  # in a batch: a small fabric contributes more samples
+    min_agents: int = 192  # in a batch: a small fabric contributes more samples
     target_every: int = 100
     capacity: int = 10_000
 
@@ -76,7 +76,7 @@ class GraphccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        size = max(settings.batch, settings.least_agents // len(self._graph.neighbours))
+        size = max(settings.batch, settings.min_agents // len(self._graph.neighbours))
         batch = self._memory.sample(rng, size)
         rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         error, busy = self._errors(rows, settings.discount**settings.horizon), rows["busy"]

@@ -210,8 +210,8 @@ class PetLearner(NetworkLearner):
         for switch in range(self._copies):
             mine = np.broadcast_to(self._switch == switch, busy.shape)
             own.append(values[mine & busy] if (mine & busy).any() else values[mine])
-        most = max(len(rows) for rows in own)
-        return np.stack([rows[np.arange(most) % len(rows)] for rows in own])
+        maximum = max(len(rows) for rows in own)
+        return np.stack([rows[np.arange(maximum) % len(rows)] for rows in own])
 
     def _minibatch(self, rows: Mapping[str, Any], explore: float) -> tuple[float, float]:
         actor, critic = self._nets["actor"], self._nets["critic"]

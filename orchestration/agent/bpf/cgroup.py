@@ -19,7 +19,7 @@ _DETACH = 9
 _PROGRAM_BY_ID, _MAP_BY_ID, _INFO, _QUERY = 13, 14, 15, 16
 _SOCK_OPS = 3  # of enum bpf_attach_type
 _MULTI, _REPLACE = 2, 4
-_MOST_PROGRAMS = 64
+_MAX_PROGRAMS = 64
 # struct bpf_prog_info: up to `map_ids`, and `name` behind it; struct bpf_map_info likewise.
 _PROGRAM_INFO = struct.Struct("=II8sIIQQQIIQ16s")
 _MAP_INFO = struct.Struct("=6I16s")
@@ -54,10 +54,10 @@ def detach(path: str, program: int) -> None:
 
 def attached(path: str) -> list[tuple[int, str]]:
     """Return the programs at a cgroup: descriptors, which the caller closes, and names."""
-    ids = (ctypes.c_uint32 * _MOST_PROGRAMS)()
+    ids = (ctypes.c_uint32 * _MAX_PROGRAMS)()
     with cgroup(path) as folder:
         request = bytearray(
-            struct.pack("=4IQI", folder, _SOCK_OPS, 0, 0, ctypes.addressof(ids), _MOST_PROGRAMS)
+            struct.pack("=4IQI", folder, _SOCK_OPS, 0, 0, ctypes.addressof(ids), _MAX_PROGRAMS)
         )
         bpf(_QUERY, request, f"query {path}")
     (count,) = struct.unpack_from("=I", request, 24)

@@ -16,7 +16,7 @@ OLDEST = (6, 6)
 _LINK_CREATE, _QUERY = 28, 16
 _TCX_EGRESS = 47  # of enum bpf_attach_type
 _BEFORE = 1 << 3  # what it comes before is not named: all
-_MOST_PROGRAMS = 64
+_MAX_PROGRAMS = 64
 
 
 def link(ifindex: int, program: int, *, first: bool = False) -> int:
@@ -32,8 +32,8 @@ def link(ifindex: int, program: int, *, first: bool = False) -> int:
 
 def linked(ifindex: int) -> list[int]:
     """Return the ids of the programs at an interface's egress. Raises LoadError."""
-    ids = (ctypes.c_uint32 * _MOST_PROGRAMS)()
-    head = (ifindex, _TCX_EGRESS, 0, 0, ctypes.addressof(ids), _MOST_PROGRAMS)
+    ids = (ctypes.c_uint32 * _MAX_PROGRAMS)()
+    head = (ifindex, _TCX_EGRESS, 0, 0, ctypes.addressof(ids), _MAX_PROGRAMS)
     request = bytearray(struct.pack("=4IQI", *head))
     bpf(_QUERY, request, f"query interface {ifindex}")
     (count,) = struct.unpack_from("=I", request, 24)

@@ -17,7 +17,7 @@ from ..linux.netlink import RouteSocket
 from ..main import OperationError
 
 # struct route and its struct way
-ROUTE_BYTES, MOST_WAYS, MOST_ROUTES = 1544, 64, 256
+ROUTE_BYTES, MAX_WAYS, MAX_ROUTES = 1544, 64, 256
 _COUNTS, _WAY = struct.Struct("=II"), struct.Struct("=II16s")
 # the map's keys and values
 KEY, PLACE = struct.Struct("=I4s"), struct.Struct("=I")
@@ -78,13 +78,13 @@ class Copy:
     def _free(self) -> int:
         """Return the place that was free for longest: no packet looks at its former route now."""
         taken = set(self._places.values())
-        for step in range(1, MOST_ROUTES):
-            place = (self._last + step) % MOST_ROUTES
+        for step in range(1, MAX_ROUTES):
+            place = (self._last + step) % MAX_ROUTES
             if place not in taken:
                 self._last = place
                 return place
         raise OperationError(
-            f"its routes have more than {MOST_ROUTES - 1} different sets of ports",
+            f"its routes have more than {MAX_ROUTES - 1} different sets of ports",
             "choose paths on a switch with fewer",
         )
 
@@ -98,8 +98,8 @@ def _choice(route: Route, names: Mapping[int, str]) -> tuple[Hop, ...]:
         )
     if len(route.hops) < 2 or any(hop.ifindex not in names for hop in route.hops):
         return ()
-    if len(route.hops) > MOST_WAYS:
-        raise OperationError(f"{len(route.hops)} ports are more than {MOST_WAYS}", "use fewer")
+    if len(route.hops) > MAX_WAYS:
+        raise OperationError(f"{len(route.hops)} ports are more than {MAX_WAYS}", "use fewer")
     if len({hop.weight for hop in route.hops}) > 1:
         raise OperationError(
             "its ports have different weights, and paths are chosen among equal ones",

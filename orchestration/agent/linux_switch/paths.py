@@ -30,16 +30,16 @@ from ..linux.fib import LINK_GROUP, ROUTE_GROUP
 from ..linux.netlink import route_socket
 from ..main import Agent, Operation, OperationError
 from .at_ports import AtPorts
-from .path_routes import KEY, MOST_ROUTES, PLACE, ROUTE_BYTES, Copy, look
+from .path_routes import KEY, MAX_ROUTES, PLACE, ROUTE_BYTES, Copy, look
 from .red import NET
 
 PREFIXES = "prefixes"
 # struct paths, before its tables
 HEAD = struct.Struct("=QQQIIQQQII")
-TABLES_AT = HEAD.size + MOST_ROUTES * ROUTE_BYTES
+TABLES_AT = HEAD.size + MAX_ROUTES * ROUTE_BYTES
 ROUTE_BY = ("random", "round-robin")
 _TIMEOUT, _WORD = 1, 8  # where `timeout_ns` is, in words
-_MOST_PREFIXES = 65_536
+_MAX_PREFIXES = 65_536
 _FOLLOW = "keep routes as they are during a trial"
 
 
@@ -125,7 +125,7 @@ class Paths(AtPorts):
         memory[: len(head)] = head
         self._entries = (program.data_bytes - TABLES_AT) // (3 * _WORD)
         prefixes = create_map(
-            LPM_TRIE, KEY.size, PLACE.size, _MOST_PREFIXES, NO_PREALLOC, PREFIXES.encode()
+            LPM_TRIE, KEY.size, PLACE.size, _MAX_PREFIXES, NO_PREALLOC, PREFIXES.encode()
         )
         self._fds.append(prefixes)
         self._copy = Copy(memory, HEAD.size, prefixes)

@@ -46,7 +46,7 @@ from ..main import OperationError
 PREFIX = "cl_"
 DATA, FLOWS = b"cl_pacing", b"flows"
 OLDEST = (5, 6)
-_MOST_FLOWS = 65_536
+_MAX_FLOWS = 65_536
 # struct pacing and struct flow of pacing.bpf.c.
 COUNTS_AT, COUNTS = 120, ("flows", "decisions", "untimed", "smoothed", "refused", "lost")
 _ONE_BY_ONE_AT = 112
@@ -159,7 +159,7 @@ def _segments(interfaces: Iterable[str]) -> bool:
 
 
 def _flow_map() -> int:
-    return create_map(LRU_HASH, _COOKIE_BYTES, FLOW_BYTES, _MOST_FLOWS, 0, FLOWS)
+    return create_map(LRU_HASH, _COOKIE_BYTES, FLOW_BYTES, _MAX_FLOWS, 0, FLOWS)
 
 
 def _ours(path: str) -> list[tuple[int, str]]:

@@ -23,7 +23,7 @@ from .state import RESTORABLE
 
 _NAME = b"clos-deadman"
 _PR_SET_NAME = 15
-_LEAST_WANTED = b"-1000"  # to the kernel's out-of-memory killer
+_MIN_WANTED = b"-1000"  # to the kernel's out-of-memory killer
 
 # The longest sleep: select uses CLOCK_MONOTONIC, which stops while the device is suspended.
 _NAP_S = 1.0
@@ -113,7 +113,7 @@ def _detach(listener: socket.socket) -> None:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_bytes(_LEAST_WANTED)
+        Path("/proc/self/oom_score_adj").write_bytes(_MIN_WANTED)
 
 
 class _Link(NamedTuple):

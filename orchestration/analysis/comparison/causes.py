@@ -118,9 +118,9 @@ def _table(trial: TrialResult, name: str) -> Columns | None:
 def _timeouts_of(hosts: Columns) -> int:
     """Return the timeouts of all hosts together, by their last samples."""
     names, place = np.unique(hosts["host"].astype(str), return_inverse=True)
-    most = np.zeros(len(names), dtype=np.int64)
-    np.maximum.at(most, place, hosts["timeouts"])
-    return int(most.sum())
+    maximum = np.zeros(len(names), dtype=np.int64)
+    np.maximum.at(maximum, place, hosts["timeouts"])
+    return int(maximum.sum())
 
 
 def _missed(trial: TrialResult, t_ns: np.ndarray) -> float | None:

@@ -35,7 +35,7 @@ UNDECIDED: Verdict = "not enough data"
 
 SIGNIFICANCE, POWER = 0.05, 0.8
 # Asking for more repeats than this is of no practical use.
-MOST_REPEATS = 1_000
+MAX_REPEATS = 1_000
 # Relative rounding error of sums of the same numbers in another order.
 _ROUNDING = 1e-12
 # Rounding error where variances cancel, as a share of these variances.
@@ -71,8 +71,8 @@ class Means:
         (aa, ab), (_, bb) = self.covariance
         variance = float(bb - 2 * ratio * ab + ratio * ratio * aa)
         # a small rest of large variances that cancel is rounding error too
-        least = max(self._rounding**2, _CANCELLED * float(bb + ratio * ratio * aa))
-        return math.sqrt(variance) if variance > least else variance * 0.0
+        minimum = max(self._rounding**2, _CANCELLED * float(bb + ratio * ratio * aa))
+        return math.sqrt(variance) if variance > minimum else variance * 0.0
 
     @property
     def _rounding(self) -> float:
@@ -196,7 +196,7 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
             return sum(sides) - 1 >= POWER
         return student_t.cdf(n - 1, gap / error - critical) >= POWER
 
-    counts = range(2, MOST_REPEATS + 1)
+    counts = range(2, MAX_REPEATS + 1)
     place = bisect_left(counts, True, key=enough)  # power grows with repeats
     return counts[place] if place < len(counts) else None
 

@@ -45,7 +45,7 @@ DRAWS = 2_000
 # Draws for variances, which need fewer than the tail of a distance.
 _FEW = 1_000
 # With fewer non-empty blocks or fewer flows, the spread is unknown.
-LEAST_BLOCKS, LEAST_FLOWS = 4, 30
+MIN_BLOCKS, MIN_FLOWS = 4, 30
 _UNKNOWN = np.full((2, 2), math.nan)
 # The bin width of a resampled quantile, as a share of its value.
 _BIN = {"slowdown_p50": 0.005, "slowdown_p99": 0.005, "queue_p99": 0.012}
@@ -89,7 +89,7 @@ class Resampled:
     def ratio_covariance(self, ratio: float) -> Floats:
         """Return the covariance of 1 and the geometric mean of the flows' FCT ratios."""
         paired = self._pair.paired
-        if paired is None or np.count_nonzero(paired.count) < LEAST_BLOCKS:
+        if paired is None or np.count_nonzero(paired.count) < MIN_BLOCKS:
             identical = paired is not None and paired.identical
             return np.zeros((2, 2)) if identical else _UNKNOWN
         count = self._weights_a @ paired.count
@@ -106,7 +106,7 @@ class Resampled:
             return _UNKNOWN
         if self._pair.paired is not None and self._pair.paired.identical:
             return np.zeros((2, 2))
-        if np.count_nonzero(a.group_count[:, group] + b.group_count[:, group]) < LEAST_BLOCKS:
+        if np.count_nonzero(a.group_count[:, group] + b.group_count[:, group]) < MIN_BLOCKS:
             return _UNKNOWN
         with np.errstate(invalid="ignore", divide="ignore"):
             drawn = np.stack(
@@ -128,7 +128,7 @@ class Resampled:
         if self._identical(metric):
             return np.zeros_like(seen)
         timeless = len(a) < BLOCKS or len(b) < BLOCKS
-        if timeless or np.count_nonzero(a.sum(axis=1) + b.sum(axis=1)) < LEAST_BLOCKS:
+        if timeless or np.count_nonzero(a.sum(axis=1) + b.sum(axis=1)) < MIN_BLOCKS:
             return seen[:0]
         drawn = apart(cdf(self._weights_a @ a), cdf(self._weights_b @ b))
         drawn = (drawn - seen) * self._chi[:, None]
@@ -150,7 +150,7 @@ def _filled(pair: PairFigures, metric: Metric) -> tuple[int, bool]:
         at = CLASSES.index(metric.klass) if metric.klass in CLASSES else slice(None)
         counts.append(count[:, at].reshape(BLOCKS, -1).sum(axis=1))
     filled = int(np.count_nonzero(np.minimum(*counts)))
-    return filled, filled >= LEAST_BLOCKS and min(c.sum() for c in counts) >= LEAST_FLOWS
+    return filled, filled >= MIN_BLOCKS and min(c.sum() for c in counts) >= MIN_FLOWS
 
 
 def _scalars(figures: TrialFigures, weights: Floats) -> dict[str, Floats]:

@@ -309,10 +309,10 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
         ticktext=[format_size(tick) for tick in ticks],
     )
     named_rows(figure, [-0.6, len(gaps) - 0.2])
-    most = cell.places.ports[0]
+    maximum = cell.places.ports[0]
     return Picture(
-        f"{most.label} differs most: {format_size(most.queue_a_bytes)} in A, "
-        f"{format_size(most.queue_b_bytes)} in B",
+        f"{maximum.label} differs most: {format_size(maximum.queue_a_bytes)} in A, "
+        f"{format_size(maximum.queue_b_bytes)} in B",
         f"The {len(gaps)} queues whose mean length differs most, mean over repeats.",
         figure,
     )

@@ -217,8 +217,8 @@ def with_ideals_of(flows: TrialFlows, other: TrialFlows) -> tuple[TrialFlows, fl
     ideal = flows.ideal_ns.copy()
     ideal[first] = other.ideal_ns[second]
     apart = flows.ideal_ns / ideal - 1
-    most = float(apart[np.argmax(np.abs(apart))]) if len(apart) else 0.0
-    return replace(flows, ideal_ns=ideal), most
+    maximum = float(apart[np.argmax(np.abs(apart))]) if len(apart) else 0.0
+    return replace(flows, ideal_ns=ideal), maximum
 
 
 def block_of(t_ns: Ints, measured_ns: tuple[int, int]) -> Ints:

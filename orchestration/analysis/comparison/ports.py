@@ -173,7 +173,7 @@ def _after_first(values: Floats) -> Floats:
 
 # The queues differ if, for this many samples in a row, their difference exceeds both this share of
 # A's mean queue and two packets.
-_SAMPLES, _SHARE, _LEAST_BYTES = 3, 0.1, 3_000
+_SAMPLES, _SHARE, _MIN_BYTES = 3, 0.1, 3_000
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
     upto = int(np.searchsorted(a.t_ns, b.t_ns[-1], side="right"))
     ours, t_ns = a.qlen_bytes[:upto], a.t_ns[:upto]
     apart = np.abs(at_times(b.t_ns, b.qlen_bytes, t_ns) - ours) * known
-    bound = max(_LEAST_BYTES, _SHARE * float((ours * known).sum(axis=1).mean()) if upto else 0)
+    bound = max(_MIN_BYTES, _SHARE * float((ours * known).sum(axis=1).mean()) if upto else 0)
     beyond = apart.sum(axis=1) > bound
     run = np.convolve(beyond, np.ones(_SAMPLES), "valid") if len(beyond) >= _SAMPLES else beyond
     found = np.flatnonzero(run >= min(_SAMPLES, len(beyond)))

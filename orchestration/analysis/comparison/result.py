@@ -152,10 +152,10 @@ def _eighth(timelines: Sequence[AlignedTimeline]) -> tuple[tuple[float, float] |
         return None, math.nan
     parts = np.array_split(np.arange(len(queued.t_ns)), _EIGHTHS)
     gaps = [float(queued.difference[part].mean()) for part in parts]
-    most = int(np.argmax(np.abs(gaps)))
+    maximum = int(np.argmax(np.abs(gaps)))
     half = float(queued.t_ns[1] - queued.t_ns[0]) / 2
-    span = (queued.t_ns[parts[most][0]] - half, queued.t_ns[parts[most][-1]] + half)
-    return (float(span[0]), float(span[1])), gaps[most]
+    span = (queued.t_ns[parts[maximum][0]] - half, queued.t_ns[parts[maximum][-1]] + half)
+    return (float(span[0]), float(span[1])), gaps[maximum]
 
 
 Progress = Callable[[int, int], None]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from orchestration.analysis.comparison.equivalence import (
     DIFFERENT,
     EQUIVALENT,
-    MOST_REPEATS,
+    MAX_REPEATS,
     UNDECIDED,
 )
 from orchestration.analysis.comparison.judge import Judged
@@ -59,12 +59,12 @@ def _repeats(judged: Sequence[Judged]) -> str:
     if not known:
         if any(math.isnan(item.interval.low) for item in open_):
             return " (one pair does not tell how many repeats)"
-        return f" (over {MOST_REPEATS:,} repeats)"
-    most, middle = known[-1], (len(open_) - 1) // 2
+        return f" (over {MAX_REPEATS:,} repeats)"
+    maximum, middle = known[-1], (len(open_) - 1) // 2
     settled = "all of them" if len(known) == len(open_) else f"{len(known)} of {len(open_)}"
-    if middle < len(known) and known[middle] < most:
-        return f" ({known[middle]} repeats would settle half of them, {most} repeats {settled})"
-    return f" ({most} repeats would settle {'it' if len(open_) == 1 else settled})"
+    if middle < len(known) and known[middle] < maximum:
+        return f" ({known[middle]} repeats would settle half of them, {maximum} repeats {settled})"
+    return f" ({maximum} repeats would settle {'it' if len(open_) == 1 else settled})"
 
 
 def difference(item: Judged) -> str:
@@ -106,7 +106,7 @@ def needs(item: Judged) -> str:
         return ""
     if not math.isfinite(item.interval.low):
         return "needs repeats"
-    return f"needs {item.repeats} repeats" if item.repeats else f"needs >{MOST_REPEATS:,}"
+    return f"needs {item.repeats} repeats" if item.repeats else f"needs >{MAX_REPEATS:,}"
 
 
 def pairs(cell: ComparedCell) -> str:
@@ -124,24 +124,24 @@ def _by_size(places: Places) -> str:
     known = [group for group in places.sizes if math.isfinite(group.interval.relative)]
     if not known:
         return ""
-    most = max(known, key=lambda group: (group.surely_differs, abs(group.interval.relative)))
-    if most.interval.relative == 0:
+    maximum = max(known, key=lambda group: (group.surely_differs, abs(group.interval.relative)))
+    if maximum.interval.relative == 0:
         return "By size: no group of flow sizes differs."
-    before = [group.upto_bytes for group in places.sizes if group.upto_bytes < most.upto_bytes]
+    before = [group.upto_bytes for group in places.sizes if group.upto_bytes < maximum.upto_bytes]
     low = f"{format_size(before[-1])} to " if before else "up to "
-    got = most.interval
+    got = maximum.interval
     gap = percents(got.relative, got.relative_low, got.relative_high, digits=1)
     return (
-        f"By size: flows of {low}{format_size(most.upto_bytes)} differ most, mean slowdown "
-        f"{most.a:.2f} and {most.b:.2f}, {gap}."
+        f"By size: flows of {low}{format_size(maximum.upto_bytes)} differ most, mean slowdown "
+        f"{maximum.a:.2f} and {maximum.b:.2f}, {gap}."
     )
 
 
 def _by_port(places: Places) -> str:
     if not places.ports:
         return ""
-    most = places.ports[0]
-    if most.gap_bytes == 0:
+    maximum = places.ports[0]
+    if maximum.gap_bytes == 0:
         return "By port: every queue has the same mean length."
     kinds: dict[str, float] = {}
     for gap in places.ports:
@@ -149,8 +149,9 @@ def _by_port(places: Places) -> str:
     kind = max(kinds, key=lambda name: kinds[name])
     share = kinds[kind] / sum(kinds.values())
     return (
-        f"By port: {most.label} differs most, mean queue {format_size(most.queue_a_bytes)} and "
-        f"{format_size(most.queue_b_bytes)}; {share:.0%} of what differs lies at {kind}."
+        f"By port: {maximum.label} differs most, mean queue "
+        f"{format_size(maximum.queue_a_bytes)} and "
+        f"{format_size(maximum.queue_b_bytes)}; {share:.0%} of what differs lies at {kind}."
     )
 
 

@@ -16,7 +16,7 @@ from orchestration.render.page import Picture
 from orchestration.results.reader import TrialResult
 
 # The most changes that can be told apart in a picture.
-_MOST_CHANGES = 250
+_MAX_CHANGES = 250
 
 
 def actions_over_queues(shown: ShownRepeat, points: int, colours: Colours) -> list[Picture]:
@@ -54,8 +54,8 @@ def _actions_over_queue(
     queue = max(often, key=lambda number: float(lengths[number]))
     rows = np.flatnonzero(mine[queue] & soon)
     # the initial setting comes first
-    rows = rows[np.argsort(actions["applied_ns"][rows], kind="stable")][: _MOST_CHANGES + 1]
-    if counts[queue] > _MOST_CHANGES:
+    rows = rows[np.argsort(actions["applied_ns"][rows], kind="stable")][: _MAX_CHANGES + 1]
+    if counts[queue] > _MAX_CHANGES:
         end_ns = min(end_ns, int(actions["applied_ns"][rows[-1]]))
     length = ports.qlen_bytes[:, queue]
     known = (length != MISSING) & (ports.t_ns <= end_ns)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from orchestration.analysis.figure_parts import corner_name, size_axis, time_axis
-from orchestration.analysis.report.heat_maps import MOST_ROWS, Spans, grid_data, over_time, spans_of
+from orchestration.analysis.report.heat_maps import MAX_ROWS, Spans, grid_data, over_time, spans_of
 from orchestration.analysis.report.queue_figures import downsample
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import arrivals
@@ -31,7 +31,7 @@ from orchestration.results.reader import TrialResult
 # Brewer's Greens, as lightness only; dark means full.
 _SCALE = [(0, "#F1F7EF"), (0.25, "#BAE4B3"), (0.5, "#74C476"), (0.75, "#238B45"), (1, "#00441B")]
 # With less than this share in use, the axis does not go up to the buffer's size.
-_LEAST_SHARE = 0.1
+_MIN_SHARE = 0.1
 
 
 def buffer_pictures(shown: ShownRepeat, points: int, spans: int, colours: Colours) -> list[Picture]:
@@ -80,7 +80,7 @@ def _fullest_buffer(
     peaks = {tuner: float(np.nanmax(values)) for tuner, values in held.items()}
     peak = float(np.nan_to_num(list(peaks.values())).max())
     # with room for names above the lines
-    top = 1.3 * (size if peak >= _LEAST_SHARE * size else peak)
+    top = 1.3 * (size if peak >= _MIN_SHARE * size else peak)
     figure = Figure(len(windows), gap=0.05, same_y=True)
     base_figure(height=90 + 130 * len(windows), right=16, figure=figure)
     for row, (tuner, window) in enumerate(windows.items(), start=1):
@@ -97,7 +97,7 @@ def _fullest_buffer(
     _draw_limits(figure, pool, size, top)
     size_axis(figure, top)
     time_axis(figure, len(windows))
-    used = extremes({tuner: most / size for tuner, most in peaks.items()}, "share")
+    used = extremes({tuner: maximum / size for tuner, maximum in peaks.items()}, "share")
     return Picture(
         f"{name}'s buffer of {quantity(size, 'bytes')} holds up to {extremes(peaks, 'bytes')}",
         f"At most in use: {used}. {_lines(pool, size, top)}{_headroom(shown)} The switch that held "
@@ -168,9 +168,9 @@ def _fullest_port(result: TrialResult) -> tuple[str, int, int]:
         testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
         for port in ports
     ]
-    most = pauses.headroom_bytes.max(axis=0)
-    place = int(np.argmax(most / np.array(has)))
-    return ports[place].label, int(most[place]), has[place]
+    maximum = pauses.headroom_bytes.max(axis=0)
+    place = int(np.argmax(maximum / np.array(has)))
+    return ports[place].label, int(maximum[place]), has[place]
 
 
 def _buffer_map(
@@ -185,7 +185,7 @@ def _buffer_map(
     assert testbed.switch is not None
     size = testbed.switch.buffer_bytes
     by_peak = np.argsort(-peak, kind="stable")
-    rows, rest = np.sort(by_peak[:MOST_ROWS]), by_peak[MOST_ROWS:]
+    rows, rest = np.sort(by_peak[:MAX_ROWS]), by_peak[MAX_ROWS:]
     of_time = spans_of([window.t_ns for window in windows.values()], spans)
     grids = {
         tuner: of_time.binned(window.t_ns, _known(window.buffer_bytes[:, rows]))
@@ -229,6 +229,6 @@ def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Spans, size
         at = quantity(1e6 * float(of_time.middle_ms[span]), "ns")
         clauses[tuner] = (share, f"{names[row]}, {quantity(share, 'share')} around {at}")
     if len(clauses) > 2:
-        most = max(clauses, key=lambda name: clauses[name][0])
-        clauses = {most: clauses[most]}
+        maximum = max(clauses, key=lambda name: clauses[name][0])
+        clauses = {maximum: clauses[maximum]}
     return "; ".join(f"{text}, with {tuner}" for tuner, (_, text) in clauses.items())

@@ -92,8 +92,8 @@ def _largest(comparisons: Sequence[Comparison]) -> str:
     """Return the largest real difference or, without one, the size that could have been missed."""
     real = [item for item in comparisons if item.real]
     if real:
-        most = max(real, key=lambda item: abs(_log(item.difference.relative)))
-        return f"The largest: {METRICS[most.metric].label}, {most.verdict}."
+        maximum = max(real, key=lambda item: abs(_log(item.difference.relative)))
+        return f"The largest: {METRICS[maximum.metric].label}, {maximum.verdict}."
     apart = [item for item in comparisons if not item.identical]
     if not apart:
         return f"All are {IDENTICAL}."
@@ -278,15 +278,15 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     spread = float(np.ptp(known_bounds)) if len(known_bounds) else 0.0
     names = {path.tuner: (len(path.mean), float(path.mean[-1])) for path in paths}
     end_labels(figure, names, colours, spread)
-    most = max(len(path.mean) for path in paths)
+    maximum = max(len(path.mean) for path in paths)
     figure.add_hline(y=0, line={"color": INK, "width": 1})
     # the interval after two repeats is so wide that it would hide the others
-    settled = 2 if most > 3 else 1
+    settled = 2 if maximum > 3 else 1
     ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
     title = f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean"
     figure.update_yaxes(title=title, range=padded([0.0, *ends]))
-    step = max(1, -(-most // 10))
-    figure.update_xaxes(title="repeats", range=[0.8, most + 0.2], dtick=step, tick0=step)
+    step = max(1, -(-maximum // 10))
+    figure.update_xaxes(title="repeats", range=[0.8, maximum + 0.2], dtick=step, tick0=step)
     widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
     what = f"the difference in {label}" if paired else label
     known = f"is known to ±{short_percent(widest.half_width, sign='')}"
@@ -295,7 +295,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     elif not math.isfinite(widest.half_width):
         known = "cannot be told from chance"
     return Picture(
-        f"After {most} repeats {what} {known}",
+        f"After {maximum} repeats {what} {known}",
         f"{' '.join(_said(path) for path in paths)} "
         f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
         "that many repeats, in their order.",

@@ -11,7 +11,7 @@ import numpy as np
 from orchestration.analysis.counters import per_port
 from orchestration.analysis.device_figures import packets_by_uplink, shares
 from orchestration.analysis.report.heat_maps import (
-    MOST_ROWS,
+    MAX_ROWS,
     cell_panels,
     grid_data,
     over_time,
@@ -54,7 +54,7 @@ def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
     worst = np.fmax.reduce([np.fmax.reduce(values, axis=0) for _, values in held])
     sampled = np.flatnonzero(~np.isnan(worst))
     by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
-    rows, rest = np.sort(by_peak[:MOST_ROWS]), worst[by_peak[MOST_ROWS:]]
+    rows, rest = np.sort(by_peak[:MAX_ROWS]), worst[by_peak[MAX_ROWS:]]
     of_time = spans_of([t_ns for t_ns, _ in held], spans)
     grids = {
         tuner: of_time.binned(t_ns, values[:, rows])
@@ -137,9 +137,9 @@ def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
     if not names:
         return None
     total = {name: sum(int(rows[name].sum()) for rows in found.values()) for name in names}
-    most = set(sorted(names, key=lambda name: -total[name])[:MOST_ROWS])
+    maximum = set(sorted(names, key=lambda name: -total[name])[:MAX_ROWS])
     drawn = {
-        tuner: {name: row for name, row in rows.items() if name in most}
+        tuner: {name: row for name, row in rows.items() if name in maximum}
         for tuner, rows in found.items()
     }
     every = [(tuner, name, row) for tuner, rows in drawn.items() for name, row in rows.items()]
@@ -155,7 +155,7 @@ def uplink_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
         scale_title="of the switch's packets, %",
     )
     figure.update_xaxes(type="category", showgrid=False, dtick=1)
-    left = len(names) - len(most)
+    left = len(names) - len(maximum)
     title = "No switch sent anything upwards"
     if busy := [(tuner, name, shares(row)) for tuner, name, row in every if row.sum()]:
         tuner, name, parts = max(busy, key=lambda one: float(np.nanmax(one[2])) / (1 / len(one[2])))
@@ -206,7 +206,7 @@ def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
     stopping, stopped = (_longest(total, side, order) for side in (0, 1))
     left = sum(a not in stopping or b not in stopped for a, b in total)
     every = [(ns, pair, tuner) for tuner, pairs in paused_ns.items() for pair, ns in pairs.items()]
-    most_ns, longest, with_tuner = max(every, key=lambda one: one[0])
+    max_ns, longest, with_tuner = max(every, key=lambda one: one[0])
     panels = {}
     for tuner, pairs in paused_ns.items():
         grid = [[pairs.get((a, b)) for b in stopped] for a in stopping]
@@ -222,7 +222,7 @@ def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
         says=": %{y} stopped %{x} for %{text}",
         row_pixels=18,
         x_title="is stopped by the row",
-        scale={"colorscale": _PAUSES, "cmin": 0, "cmax": most_ns / 1e6},
+        scale={"colorscale": _PAUSES, "cmin": 0, "cmax": max_ns / 1e6},
         scale_title="time stopped, ms",
         below_pixels=_NAMES_PIXELS,
     )
@@ -233,7 +233,7 @@ def pause_picture(shown: ShownRepeat, colours: Colours) -> Picture | None:
         for tuner, pairs in paused_ns.items()
     )
     return Picture(
-        f"{longest[0]} stopped {longest[1]} the longest: {quantity(most_ns, 'ns')}, with "
+        f"{longest[0]} stopped {longest[1]} the longest: {quantity(max_ns, 'ns')}, with "
         f"{with_tuner}",
         f"{counts} Each cell is how long the device of the row had stopped that of the column, all "
         f"their cables and lossless classes added, in repeat {shown.repeat}."
@@ -268,5 +268,5 @@ def _longest(total: _Pairs, side: int, order: Mapping[str, int]) -> list[str]:
     sums: Counter[str] = Counter()
     for pair, ns in total.items():
         sums[pair[side]] += ns
-    most = sorted(sums, key=lambda name: (-sums[name], order[name]))[:MOST_ROWS]
-    return sorted(most, key=order.__getitem__)
+    maximum = sorted(sums, key=lambda name: (-sums[name], order[name]))[:MAX_ROWS]
+    return sorted(maximum, key=order.__getitem__)

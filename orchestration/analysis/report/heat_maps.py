@@ -17,7 +17,7 @@ from orchestration.render.numbers import Unit, quantity
 from orchestration.render.page import lines_of
 
 # The most rows and columns whose names are readable on a phone.
-MOST_ROWS = 24
+MAX_ROWS = 24
 # Above and below the panels of a grid: the scale with its title, the x axis with its title.
 # A panel's name is written above it.
 _SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
@@ -58,18 +58,18 @@ class Spans:
         return found
 
 
-def spans_of(times_ns: Sequence[Ints], most: int) -> Spans:
-    """Return at most `most` spans for samples taken at each of `times_ns`, shapes (samples,)."""
+def spans_of(times_ns: Sequence[Ints], maximum: int) -> Spans:
+    """Return at most `maximum` spans for samples taken at each of `times_ns`, shapes (samples,)."""
     first, last = times_ns[0][0], min(float(t_ns[-1]) for t_ns in times_ns)
     samples = min(len(t_ns) for t_ns in times_ns)
-    count, half_ns = min(most, samples), (last - first) / max(1, samples - 1) / 2
+    count, half_ns = min(maximum, samples), (last - first) / max(1, samples - 1) / 2
     return Spans(np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1))
 
 
-def spans_between(times_ns: Sequence[Ints], most: int) -> Spans:
-    """Return at most `most` spans that each end with a sample, the first of which begins one."""
+def spans_between(times_ns: Sequence[Ints], maximum: int) -> Spans:
+    """Return at most `maximum` spans that each end with a sample, the first of which begins one."""
     first, last = float(times_ns[0][0]), min(float(t_ns[-1]) for t_ns in times_ns)
-    count = min(most, min(len(t_ns) for t_ns in times_ns) - 1)
+    count = min(maximum, min(len(t_ns) for t_ns in times_ns) - 1)
     return Spans(np.linspace(first, last + 1, count + 1))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from orchestration.analysis.device_figures import allowed_bps, round_trips_ns
 from orchestration.analysis.figure_parts import corner_name, time_axis
 from orchestration.analysis.report.heat_maps import (
-    MOST_ROWS,
+    MAX_ROWS,
     Spans,
     grid_data,
     over_time,
@@ -61,7 +61,7 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
     counted = all((window.cnps != MISSING).all() for window in windows.values())
     if not counted or not any(got.any() for got in cnps.values()):
         cnps, notified = {}, held
-    rows = np.sort(np.lexsort((-held, -notified))[:MOST_ROWS])
+    rows = np.sort(np.lexsort((-held, -notified))[:MAX_ROWS])
     hosts, lines = [testbed.hosts[row] for row in rows], line_bps[rows]
     of_time = spans_between([window.t_ns for window in windows.values()], spans)
     # by tuner, shapes (hosts, spans): NaN without unfinished flows
@@ -109,18 +109,18 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
     if cnps:
         tuner = max(drawn, key=lambda name: int(drawn[name].max()))
         row = int(np.argmax(drawn[tuner]))
-        most = f"was told to slow down the most: {drawn[tuner][row]:,} CNPs"
+        maximum = f"was told to slow down the most: {drawn[tuner][row]:,} CNPs"
     else:
         tuner = min(lowest, key=lambda name: lowest[name][1])
         row, bps, at = lowest[tuner]
-        most = f"was held back the most: to {quantity(bps, 'bps')} around {at}"
+        maximum = f"was held back the most: to {quantity(bps, 'bps')} around {at}"
     behind = " Behind each name are the host's CNPs." if cnps else ""
     left = ""
     if cnps and (hidden := len(testbed.hosts) - len(rows)):
         more = max(int(np.delete(got, rows).max()) for got in cnps.values())
         left = f" {hidden} more hosts are not drawn: none of them got more than {more:,} CNPs."
     return Picture(
-        f"{hosts[row]} {most}, with {tuner}",
+        f"{hosts[row]} {maximum}, with {tuner}",
         f"{sentence(clauses)} Each cell is the lowest rate that congestion control allowed the "
         f"host's unfinished flows together in {quantity(of_time.span_ns, 'ns')}, as far as it was "
         f"read; blank without flows.{behind} Repeat {shown.repeat}, while flows arrived.{left}",

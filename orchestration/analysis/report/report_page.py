@@ -24,7 +24,7 @@ from orchestration.analysis.report.report_tables import (
     provenance_table,
     stamp_tables,
 )
-from orchestration.analysis.report.shown import MOST_TUNERS, ShownRepeat, shown_arms, shown_repeat
+from orchestration.analysis.report.shown import MAX_TUNERS, ShownRepeat, shown_arms, shown_repeat
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
@@ -74,8 +74,8 @@ class _Report:
         summary = self._summary
         testbeds = ", ".join(sorted({trial.spec.testbed for trial in summary.trials}))
         backends = ", ".join(sorted({trial.spec.backend for trial in summary.trials}))
-        more = len(summary.tuners) - MOST_TUNERS
-        shown = {tuner: self._colours[tuner] for tuner in summary.tuners[:MOST_TUNERS]}
+        more = len(summary.tuners) - MAX_TUNERS
+        shown = {tuner: self._colours[tuner] for tuner in summary.tuners[:MAX_TUNERS]}
         opening: list[Block] = [
             *(Paragraph(f"replays {parent}", "kicker") for parent in summary.parents),
             Items(answers(summary), "answers"),
@@ -110,9 +110,9 @@ class _Report:
     def _condition(self, condition: Condition) -> list[Block]:
         arms = [arm for arm in condition.arms if arm.valid]
         parts: list[Block] = [Paragraph(condition.look.in_words, "note")]
-        if len(arms) > MOST_TUNERS:
+        if len(arms) > MAX_TUNERS:
             few = (
-                f"Pictures show {MOST_TUNERS} of {len(arms)} tuners: the baseline and the lowest "
+                f"Pictures show {MAX_TUNERS} of {len(arms)} tuners: the baseline and the lowest "
                 "mean FCTs. Tables have all."
             )
             parts.append(Paragraph(few, "note"))

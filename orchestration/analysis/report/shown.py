@@ -10,15 +10,15 @@ from orchestration.analysis.summary import Arm, Condition, Trial
 from orchestration.results.reader import TrialResult, read_trial
 
 # More lines than colours and more rows than a screen are unreadable; the tables have all tuners.
-MOST_TUNERS = 6
+MAX_TUNERS = 6
 
 
 def shown_arms(condition: Condition) -> list[Arm]:
     """Return arms with valid trials; if there are many, the first and those of lowest mean FCT."""
     arms = [arm for arm in condition.arms if arm.valid]
-    if len(arms) <= MOST_TUNERS:
+    if len(arms) <= MAX_TUNERS:
         return arms
-    best = sorted(arms[1:], key=_mean_fct)[: MOST_TUNERS - 1]
+    best = sorted(arms[1:], key=_mean_fct)[: MAX_TUNERS - 1]
     return [arm for arm in arms if arm is arms[0] or arm in best]
 
 

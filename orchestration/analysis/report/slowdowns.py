@@ -210,7 +210,7 @@ def cdf(condition: Condition, column: Literal["slowdown", "fct_ns"], colours: Co
         name_line(figure, tuner, *at, colours[tuner])
     every_value = np.concatenate([values[0] for values in curves.values()])
     ends = float(every_value.min()), float(every_value.max())
-    figure.update_xaxes(**log_axis(title, *ends, unit, most=6))
+    figure.update_xaxes(**log_axis(title, *ends, unit, maximum=6))
     figure.update_yaxes(title="flows, %", range=[-2, 102])
     names = (column, f"{column}_repeats_low", f"{column}_repeats_high")
     columns = {tuner: dict(zip(names, c.tolist(), strict=True)) for tuner, c in curves.items()}

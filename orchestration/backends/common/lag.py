@@ -33,7 +33,7 @@ from typing import Any
 
 _END_S = 5.0
 # Of fewer moments a 99th percentile says nothing.
-LEAST_COUNT = 100
+MIN_COUNT = 100
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Lag:
 
     def exceeds(self, bound_ns: int) -> bool:
         """Return whether it was later than a bound, more often than once in a hundred times."""
-        return self.count >= LEAST_COUNT and self.p99_ns > bound_ns
+        return self.count >= MIN_COUNT and self.p99_ns > bound_ns
 
     def facts(self) -> dict[str, Any]:
         """Return the numbers for a trial's record, in us."""
@@ -98,7 +98,7 @@ _FRAME = b"\xff" * 6 + bytes(6) + struct.pack("!H", _ETHERTYPE) + bytes(_FRAME_B
 _PERIOD_NS, _HELD, _REFILL = 5_000_000, 120, 60
 _MEMORY_BYTES = 1 << 20
 # More CPUs than that are sampled.
-_MOST_CPUS = 8
+_MAX_CPUS = 8
 _PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
@@ -168,7 +168,7 @@ class _Shaper:
 def watch_shapers(late_ns: list[int]) -> None:
     """Have packets shaped, and note how late they leave."""
     cpus = sorted(os.sched_getaffinity(0))
-    chosen = cpus[:: -(-len(cpus) // _MOST_CPUS)]
+    chosen = cpus[:: -(-len(cpus) // _MAX_CPUS)]
     shapers = [_Shaper(cpu, late_ns) for cpu in chosen]
     for shaper in shapers:
         shaper.fill()

@@ -28,13 +28,13 @@ RACK_CLOCK = "CLOSLOOP_RACK_CLOCK"
 PROC = Path("/proc")
 # Above it a queue for the CPU grows fast: with random arrivals a packet waits four times as long
 # as it is worked on (M/M/1 at 0.8), and ten times at 0.9.
-MOST_BUSY = 0.8
+MAX_BUSY = 0.8
 # Packets are forwarded in softirqs, each on one CPU: the busiest one is the bottleneck.
-MOST_SOFTIRQ = 0.8
+MAX_SOFTIRQ = 0.8
 # What a hypervisor takes is missing without notice, in pieces of milliseconds.
-MOST_STOLEN = 0.02
+MAX_STOLEN = 0.02
 # Of packets: a softirq that ends before its work is done leaves them to the next one, later.
-MOST_SQUEEZED = 1e-3
+MAX_SQUEEZED = 1e-3
 # A process that wakes later than by a time slice of the scheduler (3 ms) and some more has queued
 # behind several. What is below the lateness that virtual time's flows may have
 # (`analysis.stamp`) is harmless, however long it takes by the clock.
@@ -42,7 +42,7 @@ LATE_NS, HARMLESS_NS = 5_000_000, 2_000
 # A shaper that holds no more than a frame loses of its rate what its timer is late. Emulated ones
 # in real time hold that much more, or `HARMLESS_NS` of the trial's time if that is more.
 SHAPERS_LATE_NS = 200_000
-_LEAST_PERIOD_NS, _MOST_PERIOD_NS = 2_000_000, 10_000_000
+_MIN_PERIOD_NS, _MAX_PERIOD_NS = 2_000_000, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -172,24 +172,24 @@ def judge(load: Load, scale: int) -> list[dict[str, str]]:
         fits = f"about {factor:.2g} times the scale would fit, --scale {rounded_up(scale * factor)}"
         found.append((code, f"{text}; {fits}"))
 
-    if load.busy > MOST_BUSY:
-        text = f"the CPU was busy {load.busy:.0%} of {load.cpus} cores, above {MOST_BUSY:.0%}"
-        room = MOST_BUSY - load.others
+    if load.busy > MAX_BUSY:
+        text = f"the CPU was busy {load.busy:.0%} of {load.cpus} cores, above {MAX_BUSY:.0%}"
+        room = MAX_BUSY - load.others
         own = load.busy - load.others
         if load.others > own:
             text += f", {load.others:.0%} by programs that are not the rack's: end them"
         # beside programs that leave no room no scale fits: what then remains is their share
-        add("cpu-busy", text, own / room if room > 0 else load.busy / MOST_BUSY)
-    if load.softirq > MOST_SOFTIRQ:
+        add("cpu-busy", text, own / room if room > 0 else load.busy / MAX_BUSY)
+    if load.softirq > MAX_SOFTIRQ:
         text = f"one core forwarded packets {load.softirq:.0%} of the time"
-        add("softirq-busy", f"{text}, above {MOST_SOFTIRQ:.0%}", load.softirq / MOST_SOFTIRQ)
-    if load.stolen > MOST_STOLEN:
+        add("softirq-busy", f"{text}, above {MAX_SOFTIRQ:.0%}", load.softirq / MAX_SOFTIRQ)
+    if load.stolen > MAX_STOLEN:
         text = f"this machine's hypervisor took {load.stolen:.1%} of its CPU time"
-        add("cpu-stolen", f"{text}, above {MOST_STOLEN:.0%}", load.stolen / MOST_STOLEN)
-    if load.squeezed > MOST_SQUEEZED:
+        add("cpu-stolen", f"{text}, above {MAX_STOLEN:.0%}", load.stolen / MAX_STOLEN)
+    if load.squeezed > MAX_SQUEEZED:
         text = f"{load.squeezed:.2%} of packets were left for later by a busy CPU"
-        factor = load.squeezed / MOST_SQUEEZED
-        add("packets-squeezed", f"{text}, above {MOST_SQUEEZED:.1%}", factor)
+        factor = load.squeezed / MAX_SQUEEZED
+        add("packets-squeezed", f"{text}, above {MAX_SQUEEZED:.1%}", factor)
     if load.dropped:
         text = f"{load.dropped} packets were dropped before a CPU took them, which no port counts"
         add("packets-lost", text, 2.0)
@@ -209,7 +209,7 @@ class MachineWatch:
     def __init__(self, trial: TrialSpec) -> None:
         self._scale = trial.scale
         period_ns = trial.sample_period_ns * trial.scale
-        self._period_ns = min(max(period_ns, _LEAST_PERIOD_NS), _MOST_PERIOD_NS)
+        self._period_ns = min(max(period_ns, _MIN_PERIOD_NS), _MAX_PERIOD_NS)
 
     def __enter__(self) -> MachineWatch:
         self._lags = LagProgram("timers", str(self._period_ns)), LagProgram("shapers")
@@ -261,9 +261,9 @@ def watch_for(trial: TrialSpec) -> MachineWatch | NoWatch:
 
 def rounded_up(factor: float) -> int:
     """Return the least scale of two digits, and zeros, that is not below a factor."""
-    least = max(1, math.ceil(factor))
-    step: int = 10 ** max(0, len(str(least)) - 2)
-    return -(-least // step) * step
+    minimum = max(1, math.ceil(factor))
+    step: int = 10 ** max(0, len(str(minimum)) - 2)
+    return -(-minimum // step) * step
 
 
 def _own_ticks(proc: Path) -> int:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collectors.bpf.compile import RED_LAW, compiled
-from inventory.rack import MOST_SCALE, scaled
+from inventory.rack import MAX_SCALE, scaled
 from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
@@ -129,9 +129,9 @@ def chosen_scale(text: str, testbed: Testbed) -> int:
     """
     if text == "auto":
         return fitting(testbed, known_or_measured())
-    if not (text.isdecimal() and 1 <= int(text) <= MOST_SCALE):
+    if not (text.isdecimal() and 1 <= int(text) <= MAX_SCALE):
         raise InputError.single(
-            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MOST_SCALE}, or auto"
+            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MAX_SCALE}, or auto"
         )
     return int(text)
 

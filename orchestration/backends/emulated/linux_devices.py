@@ -112,7 +112,7 @@ class LinuxQueues:
         return read_back_pmax(max_p)
 
 
-_MOST = 2**32 - 1
+_MAX = 2**32 - 1
 
 
 class MarkedQueues:
@@ -170,7 +170,7 @@ class MarkedQueues:
     @staticmethod
     def in_kernel(pmax: Floats) -> Ints:
         """Return the shares of 2^32 that the program marks at kmax."""
-        return np.clip(line_max_ps(pmax), 1, _MOST)
+        return np.clip(line_max_ps(pmax), 1, _MAX)
 
     @staticmethod
     def from_kernel(max_p: Floats) -> Floats:
@@ -179,7 +179,7 @@ class MarkedQueues:
 
 
 _SIGNALS = ("retransmits", "timeouts", "out_of_order", "tx_bytes")
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 class NamespaceHosts:
@@ -194,7 +194,7 @@ class NamespaceHosts:
     def read(self) -> dict[str, Ints]:
         """Return the signals by name, arrays (hosts,), now; those of RoCE NICs are missing."""
         rows = [
-            counted({path: os.pread(fd, _MOST_BYTES, 0).decode() for path, fd in files.items()})
+            counted({path: os.pread(fd, _MAX_BYTES, 0).decode() for path, fd in files.items()})
             for files in self._files
         ]
         missing = np.full(len(rows), MISSING, dtype=np.int64)

@@ -193,7 +193,7 @@ _ETH_P_ALL, _ETH_P_PAUSE = 3, 0x8808
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 33, 35
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 _BUFFER_BYTES = 1 << 29
-_MOST_FRAME_BYTES = 65_536
+_MAX_FRAME_BYTES = 65_536
 _TIMESPEC = struct.Struct("=qq")
 HEAD_BYTES = 72
 # One packet: when it came (ns since time 0), to which interface, and its first bytes.
@@ -319,7 +319,7 @@ def _received(made: socket.socket) -> list[str]:
     found: list[str] = []
     while True:
         try:
-            data, (_, _, kind, *_) = made.recvfrom(_MOST_FRAME_BYTES)
+            data, (_, _, kind, *_) = made.recvfrom(_MAX_FRAME_BYTES)
         except BlockingIOError:
             return found
         if kind != socket.PACKET_OUTGOING:

@@ -193,15 +193,15 @@ class EmulatedRig(BaseRig):
     def _ahead(self, times_ns: range, samples: SampleFile) -> int:
         """Return how many readings to ask for: none behind a fault, which this process makes, a
         reading of flows, or the end of those that last."""
-        most = min(samples.most_ahead, max(HOST_EVERY, samples_a_snapshot(self._job.trial)))
+        maximum = min(samples.max_ahead, max(HOST_EVERY, samples_a_snapshot(self._job.trial)))
         if self._steps:
             before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
-            most = min(most, max(1, len(before)))
-        most = min(most, self._read_flows.ahead(self._ticks))
+            maximum = min(maximum, max(1, len(before)))
+        maximum = min(maximum, self._read_flows.ahead(self._ticks))
         if self._lasting:
             before = range(times_ns.start, self._job.trial.duration_ns + 1, times_ns.step)
-            most = min(most, len(before) or most)
-        return min(most, len(times_ns))
+            maximum = min(maximum, len(before) or maximum)
+        return min(maximum, len(times_ns))
 
     def _ask(self, samples: SampleFile, first_ns: int, period_ns: int, readings: int) -> None:
         due = HOST_EVERY - 1 - self._ticks % HOST_EVERY

@@ -79,7 +79,7 @@ class Windows:
 
 
 # A fluid can trickle: fewer bytes than this in a reading count as no packet.
-_LEAST_BYTES = 1.0
+_MIN_BYTES = 1.0
 
 
 class FlowWindow:
@@ -112,7 +112,7 @@ class FlowWindow:
         self._noted = passed.copy()
         new = np.where(passed < noted, passed, passed - noted)
         queue = self._queue_of[path]
-        stage, place = np.nonzero((new >= _LEAST_BYTES) & (queue >= 0) & (flow >= 0))
+        stage, place = np.nonzero((new >= _MIN_BYTES) & (queue >= 0) & (flow >= 0))
         keys = flow[place] * self._queues + queue[stage, place]
         self._slots[-1].append((keys, passed[stage, place]))
 

@@ -34,7 +34,7 @@ from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
 # With fewer hosts no port gets more than it can send.
-LEAST_HOSTS = 3
+MIN_HOSTS = 3
 _DURATION_NS = 1_000_000_000
 _QUEUE_PAIRS = 4
 # perftest's options that decide how packets are marked and where they go.
@@ -131,7 +131,7 @@ def try_marking(
     nics = NicWatch(rack, fleet)
     nics.start()
     nics.finish()
-    if len(hosts) < LEAST_HOSTS or not nics.counted(_SENT):
+    if len(hosts) < MIN_HOSTS or not nics.counted(_SENT):
         return
     tried = overloads(trials, rack, hosts)
     check_programs(fleet, hosts, tried[0])

@@ -25,7 +25,7 @@ from orchestration.core.errors import TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import (
     ECMP,
-    MOST_TIMEOUT_NS,
+    MAX_TIMEOUT_NS,
     LoadBalancingSpec,
     balancing_facts,
     stream_of,
@@ -89,9 +89,9 @@ def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     if not asked:
         return
     problems = []
-    most = max(asked, key=lambda spec: spec.entries)
+    maximum = max(asked, key=lambda spec: spec.entries)
     requests = {
-        name: (fleet.agents[name], ("paths.try", _path_program(rack, name, most)))
+        name: (fleet.agents[name], ("paths.try", _path_program(rack, name, maximum)))
         for name in choosers(rack)
     }
     for name, answer in gather(requests).items():
@@ -130,7 +130,7 @@ class Balancing:
                     **_path_program(self._rack, name, self._spec),
                     "stream": stream_of(self._seed, self._places[name]),
                     # under spray, how long a flow's last port is remembered to count reroutes
-                    "timeout_ns": int(timeouts[self._places[name]]) or MOST_TIMEOUT_NS,
+                    "timeout_ns": int(timeouts[self._places[name]]) or MAX_TIMEOUT_NS,
                     "route_by": self._spec.route_by,
                     "spray": self._spec.kind == "spray",
                 }

@@ -115,7 +115,7 @@ def make_switch(rack: Rack, device: str) -> Switch:
 
 # SONiC's pmax is whole percent, and 1 B stands for a threshold of 0.
 _HALF_A_PERCENT = 0.005
-_LEAST_BYTES = 1
+_MIN_BYTES = 1
 # A kernel's max_P has 32 bits.
 _PMAX_TOLERANCE = 1e-6
 _SHOWN = 5
@@ -139,9 +139,9 @@ class ReadBack:
     def compare(self, asked: Change, found: Floats) -> None:
         """Compare a change of thresholds with what was reported (rows kmin, kmax, pmax)."""
         reads = self._reads_back[asked.targets]
-        least = np.where(reads, 0, _LEAST_BYTES)
-        same = found[0] == np.maximum(asked.kmin_bytes, least)
-        same &= found[1] == np.maximum(asked.kmax_bytes, least)
+        minimum = np.where(reads, 0, _MIN_BYTES)
+        same = found[0] == np.maximum(asked.kmin_bytes, minimum)
+        same &= found[1] == np.maximum(asked.kmax_bytes, minimum)
         same &= np.abs(found[2] - asked.pmax) <= _PMAX_TOLERANCE + _HALF_A_PERCENT * ~reads
         wrong = np.flatnonzero(~same)
         self._counts["equal"] += int((same & reads).sum())

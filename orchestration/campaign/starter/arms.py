@@ -223,18 +223,18 @@ def _entry(tuner: str, networks: tuple[str, ...]) -> str:
 
 
 MS = 1_000_000
-_MOST_LOAD = 0.9
+_MAX_LOAD = 0.9
 # Of the links upwards, by random pairs of hosts: what is left is for bursts.
-_MOST_UPLINKS = 0.8
+_MAX_UPLINKS = 0.8
 _USUAL_LOAD = 0.6
 # 10 ms at 25 Gbit/s, which has some 300 flows of WebSearch on 24 hosts at 60 %.
 _WINDOW_BITS = 250_000_000
-_LEAST_WINDOW_NS, _MOST_WINDOW_NS = 5 * MS, 25 * MS
-_INCAST_BYTES, _LEAST_INCAST_BYTES = 128_000, 8_000
-_MOST_FAN_IN = 16
+_MIN_WINDOW_NS, _MAX_WINDOW_NS = 5 * MS, 25 * MS
+_INCAST_BYTES, _MIN_INCAST_BYTES = 128_000, 8_000
+_MAX_FAN_IN = 16
 # The largest flow of a workload may take this many times its time alone before a trial ends.
 _DRAIN_IDEALS = 10
-_LEAST_DRAIN_NS = 200 * MS
+_MIN_DRAIN_NS = 200 * MS
 
 
 @dataclass(frozen=True)
@@ -266,23 +266,23 @@ def uplink_ratio(testbed: Testbed) -> float:
 def usual_load(testbed: Testbed) -> float:
     """Return 0.6, or less where links between switches could not carry it, in steps of 0.05."""
     ratio = uplink_ratio(testbed)
-    most = _MOST_UPLINKS / ratio if ratio else 1.0
-    return _USUAL_LOAD if most >= _USUAL_LOAD else max(0.05, math.floor(most * 20) / 20)
+    maximum = _MAX_UPLINKS / ratio if ratio else 1.0
+    return _USUAL_LOAD if maximum >= _USUAL_LOAD else max(0.05, math.floor(maximum * 20) / 20)
 
 
 def checked_load(load: float, testbed: Testbed) -> float:
     """Return the load. Raises InputError where hosts or links between switches cannot carry it."""
     ratio = uplink_ratio(testbed)
-    most = min(_MOST_LOAD, 1 / ratio if ratio else 1.0)
-    if not 0 < load <= most:
-        why = "its links between switches carry" if most < _MOST_LOAD else "hosts can send"
+    maximum = min(_MAX_LOAD, 1 / ratio if ratio else 1.0)
+    if not 0 < load <= maximum:
+        why = "its links between switches carry" if maximum < _MAX_LOAD else "hosts can send"
         raise InputError.single(
             "--load",
-            f"{load:g} is more than {testbed.name} takes: {why} a load of {most:.2g}"
+            f"{load:g} is more than {testbed.name} takes: {why} a load of {maximum:.2g}"
             if load > 0
             else f"{load:g} is no load",
-            f"use a share of the hosts' line rate, above 0 and up to {math.floor(most * 100) / 100}"
-            f" (usual: {usual_load(testbed):g})",
+            "use a share of the hosts' line rate, above 0 and up to "
+            f"{math.floor(maximum * 100) / 100} (usual: {usual_load(testbed):g})",
         )
     return load
 
@@ -290,7 +290,7 @@ def checked_load(load: float, testbed: Testbed) -> float:
 def window_ns(testbed: Testbed) -> int:
     """Return how long to measure: as many bits a NIC everywhere, within bounds."""
     exact = _WINDOW_BITS * 10**9 // _nic_bps(testbed)
-    return max(_LEAST_WINDOW_NS, min(_MOST_WINDOW_NS, _up(exact, MS)))
+    return max(_MIN_WINDOW_NS, min(_MAX_WINDOW_NS, _up(exact, MS)))
 
 
 def drain_ns(testbed: Testbed, workload: str) -> int:
@@ -300,15 +300,15 @@ def drain_ns(testbed: Testbed, workload: str) -> int:
     """
     largest_bytes = load_workload(workload).points[-1][0]
     alone_ns = largest_bytes * 8 * 10**9 // _nic_bps(testbed)
-    return max(_LEAST_DRAIN_NS, _up(_DRAIN_IDEALS * alone_ns, 100 * MS))
+    return max(_MIN_DRAIN_NS, _up(_DRAIN_IDEALS * alone_ns, 100 * MS))
 
 
 def incast(testbed: Testbed) -> Incast:
     """Return incasts that fill at most half of a port's buffer and take a third of the time."""
-    fan_in = max(2, min(_MOST_FAN_IN, 2 * len(testbed.hosts) // 3))
+    fan_in = max(2, min(_MAX_FAN_IN, 2 * len(testbed.hosts) // 3))
     room_bytes = min(port.buffer_bytes for port in testbed.switch_ports) // 2
     size_bytes = _INCAST_BYTES
-    while size_bytes * fan_in > room_bytes and size_bytes > _LEAST_INCAST_BYTES:
+    while size_bytes * fan_in > room_bytes and size_bytes > _MIN_INCAST_BYTES:
         size_bytes //= 2
     lasts_ns = fan_in * size_bytes * 8 * 10**9 // _nic_bps(testbed)
     return Incast(fan_in, size_bytes, max(MS, _up(3 * lasts_ns, MS)))

@@ -25,7 +25,7 @@ from traffic.workloads import load_workload
 FILE = "campaign.yml"
 _ENDS = (".yml", ".yaml")
 # Longer warm-ups would cost more than the share of large flows that they settle is worth.
-_MOST_WARM_UPS = 4
+_MAX_WARM_UPS = 4
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _settled_ns(draft: Draft, answers: Answers, file: Path, window_ns: int) -> i
 
     The campaign is loaded for it, so what its checks refuse comes out here.
     """
-    for warm_ups in range(1, _MOST_WARM_UPS + 1):
+    for warm_ups in range(1, _MAX_WARM_UPS + 1):
         warm_up_ns = warm_ups * window_ns
         tried = replace(draft, warm_up_ns=warm_up_ns, duration_ns=warm_up_ns + window_ns)
         if _arrives(tried, answers, file):

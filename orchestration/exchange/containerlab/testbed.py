@@ -36,7 +36,7 @@ from orchestration.exchange.source import quantity
 
 # What containerlab gives a link that says no MTU (constants/containerlab.go, DefaultLinkMTU).
 _DEFAULT_MTU_BYTES = 9500
-_MOST_CHARS = 31
+_MAX_CHARS = 31
 # Enough digits for any whole number of the base unit.
 _DIGITS = 12
 _HOSTS = "--hosts"
@@ -209,8 +209,8 @@ def _names(lab: LabFile, linked: Sequence[str]) -> tuple[dict[str, str], list[Pr
         name = re.sub(r"[^a-z0-9_]", "_", node.lower())
         name = name if name[0].isalpha() else f"n{name}"
         loc = lab.nodes[node].loc
-        if len(name) > _MOST_CHARS:
-            what = f"node {node!r} has more than the {_MOST_CHARS} characters of a device's name"
+        if len(name) > _MAX_CHARS:
+            what = f"node {node!r} has more than the {_MAX_CHARS} characters of a device's name"
             problems.append(lab.document.problem(loc, what, "give it a shorter name"))
         elif name in taken:
             what = f"nodes {taken[name]!r} and {node!r} would both be device {name!r}"
@@ -274,10 +274,10 @@ def _figure_problems(lab: LabFile, tier: Mapping[str, int], figures: Figures) ->
     if mtu_bytes is not None and not MIN_MTU_BYTES <= mtu_bytes <= MAX_MTU_BYTES:
         what = f"an MTU of {mtu_bytes}B is out of range"
         yield Problem("--mtu", what, f"use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B")
-    least = 2 * ((mtu_bytes or MAX_MTU_BYTES) + ETHERNET_HEADER_BYTES)
-    if figures.buffer_bytes < least:
+    minimum = 2 * ((mtu_bytes or MAX_MTU_BYTES) + ETHERNET_HEADER_BYTES)
+    if figures.buffer_bytes < minimum:
         what = f"a buffer of {format_size(figures.buffer_bytes)} may hold less than two packets"
-        yield Problem("--buffer", what, f"use {least}B or more")
+        yield Problem("--buffer", what, f"use {minimum}B or more")
 
 
 def _mtu(lab: LabFile, figures: Figures) -> tuple[int, list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.bpf.compile import cache_folder, compiled
-from collectors.bpf.policy import HEADERS, MOST_PARAMETERS
+from collectors.bpf.policy import HEADERS, MAX_PARAMETERS
 from orchestration.agent.bpf.elf import read_program
 from orchestration.core.errors import NotReadyError
 from orchestration.core.files import write_whole
@@ -19,7 +19,7 @@ from orchestration.core.files import write_whole
 SOURCE = Path(__file__).with_name("pacing.bpf.c")
 _MAPS = ("flows",)
 # struct pacing's `config`.
-_CONFIG = struct.Struct(f"=QII{MOST_PARAMETERS}III")
+_CONFIG = struct.Struct(f"=QII{MAX_PARAMETERS}III")
 # Without it GCC makes a call of memmove out of a loop, and a program calls helpers only.
 _FLAGS = ("-fno-tree-loop-distribute-patterns", "-Wno-unused-parameter")
 
@@ -57,7 +57,7 @@ def pacing_version(
     program = read_program(pacing_object(policy).read_bytes(), "sockops", _MAPS)
     network = ip_network(prefix)
     words = (_in_network_order(network.network_address), _in_network_order(network.netmask))
-    values = [*parameters, *[0] * (MOST_PARAMETERS - len(parameters))]
+    values = [*parameters, *[0] * (MAX_PARAMETERS - len(parameters))]
     return {
         "kind": "pacing",
         "name": name,

@@ -32,10 +32,10 @@ from orchestration.training.rlcc.rollout import Rollout, Steady, library, play, 
 from orchestration.training.rlcc.scenarios import DISTILLING, testbed
 from tuners.learning import checkpoint as files
 from tuners.nic import fixed_point
-from tuners.nic.networks import BETA, LEAST_DELTA, ONE, SPAN, TARGET, Architecture, windows
+from tuners.nic.networks import BETA, MIN_DELTA, ONE, SPAN, TARGET, Architecture, windows
 from tuners.nic.sources import network_source
 
-MOST_OPERATIONS = 150
+MAX_OPERATIONS = 150
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Budget:
 
     trees: int = 10
     depth: int = 4
-    operations: int = MOST_OPERATIONS
+    operations: int = MAX_OPERATIONS
 
     def check(self) -> None:
         """Raise InputError for trees that take more operations."""
@@ -217,7 +217,7 @@ def lasting_congestion(teacher: Teacher, seed: int) -> NDArray[np.int32]:
         rng.random((_LASTING_FLOWS, _LEVELS)) < 0.5,
         TARGET * rng.uniform(-1, 1, (_LASTING_FLOWS, _LEVELS)),
         -TARGET * 2.0 ** rng.uniform(0, 9, (_LASTING_FLOWS, _LEVELS)),
-    ).clip(min=LEAST_DELTA)
+    ).clip(min=MIN_DELTA)
     deltas = np.rint(np.repeat(levels, _STEPS_OF_A_LEVEL, axis=1) * ONE).astype(np.int32)
     window = np.tile(np.array([0, ONE], dtype=np.int32), (_LASTING_FLOWS, history))
     action, seen = np.full(_LASTING_FLOWS, ONE, dtype=np.int32), []

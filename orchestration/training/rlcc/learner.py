@@ -32,12 +32,12 @@ from tuners.nic.networks import (
 # actions the larger the swings are. After 48 deltas 9 % of the mean's weight are left.
 DISCOUNT, HORIZON = 0.95, 48
 # A decision with fewer later deltas than these teaches nothing.
-LEAST_LATER = 16
+MIN_LATER = 16
 # What counts for at most so much, in targets, however congested a flow was: one drawn-out
 # congestion would outvote everything else.
-_LEAST_WEIGHT = -16.0
+_MIN_WEIGHT = -16.0
 # What 16 bits hold of a weight in 2^-12 is ±8.
-_MOST_WEIGHT = 7.9
+_MAX_WEIGHT = 7.9
 _FLOWS_AT_ONCE = 128
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
@@ -93,7 +93,7 @@ class NetworkLearner:
         self._optimiser.step()
         with torch.no_grad():
             for values in self._weights.values():
-                values.clamp_(-_MOST_WEIGHT, _MOST_WEIGHT)
+                values.clamp_(-_MAX_WEIGHT, _MAX_WEIGHT)
         return _figures(rollouts)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -162,7 +162,7 @@ def weights_of(
 ) -> NDArray[np.float64]:
     """Return each decision's weight, shape (flows, steps): the discounted mean of later deltas.
 
-    0 for decisions that have fewer than `LEAST_LATER` after them.
+    0 for decisions that have fewer than `MIN_LATER` after them.
     """
     steps = rollout.delta.shape[1]
     sums, parts = np.zeros_like(rollout.delta), np.zeros_like(rollout.delta)
@@ -172,7 +172,7 @@ def weights_of(
         sums[:, : steps - back] += part * deltas[:, back:]
         parts[:, : steps - back] += part * rollout.valid[:, back:]
     later = rollout.valid.sum(axis=1)[:, None] - 1 - np.arange(steps)
-    return np.where(later >= LEAST_LATER, sums / np.maximum(parts, 1e-9), 0.0)
+    return np.where(later >= MIN_LATER, sums / np.maximum(parts, 1e-9), 0.0)
 
 
 def evened(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -180,7 +180,7 @@ def evened(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Deltas of many flows are large and those of few small: each scenario is to teach as much.
     """
-    counted = (weights / TARGET).clip(min=_LEAST_WEIGHT)
+    counted = (weights / TARGET).clip(min=_MIN_WEIGHT)
     size = float(np.sqrt((counted**2).sum() / max(1, np.count_nonzero(counted))))
     return counted / size if size else counted
 

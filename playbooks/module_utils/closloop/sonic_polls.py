@@ -14,17 +14,17 @@ from ansible.module_utils.agent.sonic.resp import CONFIG_DB, Redis
 
 GROUPS = ("PORT", "QUEUE", "WRED_ECN_QUEUE")
 # Switches with more ports than this begin at FIRST_MS.
-MOST_PORTS = 64
+MAX_PORTS = 64
 FIRST_MS = 500
 # The most that syncd may take, in cores: at FIRST_MS, to try the wanted interval at all (which is
 # five times as often), and then at that interval.
-_MOST_BEFORE, _MOST_AFTER = 0.2, 0.8
+_MAX_BEFORE, _MAX_AFTER = 0.2, 0.8
 _MEASURED_S = 5.0
 
 
 def is_large(redis: Redis) -> bool:
     """Return True if the switch has many ports."""
-    return len(redis.call(CONFIG_DB, "KEYS", "PORT|*")) > MOST_PORTS
+    return len(redis.call(CONFIG_DB, "KEYS", "PORT|*")) > MAX_PORTS
 
 
 def first(present: str, wanted: str) -> str:
@@ -42,11 +42,11 @@ def set_polls(redis: Redis, wanted: dict, load=None) -> str:
     slow = load()
     if slow is None:
         return "syncd's load cannot be measured: there is no process of that name"
-    if slow > _MOST_BEFORE:
+    if slow > _MAX_BEFORE:
         return f"syncd takes {slow:.2f} cores at {FIRST_MS} ms already"
     _write(redis, wanted)
     fast = load()
-    if fast is not None and fast <= _MOST_AFTER:
+    if fast is not None and fast <= _MAX_AFTER:
         return ""
     _write(redis, dict.fromkeys(wanted, str(FIRST_MS)))
     taken = "an unknown number of" if fast is None else f"{fast:.2f}"

@@ -17,7 +17,7 @@ from orchestration.agent.linux.sysctls import RUN_SYSCTLS
 from orchestration.agent.linux_switch import at_ports, path_routes
 from orchestration.agent.linux_switch.path_routes import (
     KEY,
-    MOST_ROUTES,
+    MAX_ROUTES,
     PLACE,
     ROUTE_BYTES,
     Copy,
@@ -120,7 +120,7 @@ class Program:
     """The program's memory and its map of prefixes, and where a packet would look."""
 
     def __init__(self, monkeypatch):
-        self.memory = mmap.mmap(-1, 64 + MOST_ROUTES * ROUTE_BYTES)
+        self.memory = mmap.mmap(-1, 64 + MAX_ROUTES * ROUTE_BYTES)
         self.prefixes = {}
         self.writes = 0
         monkeypatch.setattr(path_routes, "put", self._put)
@@ -159,12 +159,12 @@ def test_a_changed_route_gets_a_place_of_its_own_before_packets_look_there(monke
     writes = program.writes
     program.copy.follow({(one, 16): lost, (other, 16): both})
     assert program.writes == writes
-    for number in range(2 * MOST_ROUTES):
+    for number in range(2 * MAX_ROUTES):
         program.copy.follow({(one, 16): (Hop(5, 2, struct.pack("=I", number), 1, True), *both)})
     assert program.ports(one, 16)[1:] == (3, [5, 5, 6])
     many = {
         (struct.pack(">I", number << 8), 24): (Hop(5, 2, struct.pack("=I", number), 1, True), *both)
-        for number in range(MOST_ROUTES)
+        for number in range(MAX_ROUTES)
     }
     with pytest.raises(OperationError, match="more than 255 different sets"):
         program.copy.follow(many)

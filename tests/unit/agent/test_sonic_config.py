@@ -9,7 +9,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.backends.hardware.sonic.config import (
-    MOST_BYTES,
+    MAX_BYTES,
     TABLES,
     desired_tables,
     queue_places,
@@ -108,7 +108,7 @@ def test_a_port_must_be_one_that_a_profile_can_be_named_by(interface):
         desired_tables(replace(rack, access={device: access}), device)
 
 
-@pytest.mark.parametrize("buffer_bytes", [1, MOST_BYTES - 1, MOST_BYTES + 1])
+@pytest.mark.parametrize("buffer_bytes", [1, MAX_BYTES - 1, MAX_BYTES + 1])
 def test_a_threshold_is_one_that_orchagent_can_read(buffer_bytes, monkeypatch):
     """It is a signed number of 32 bits, and 0 would stand for the whole buffer."""
     rack, device = rack_of("graphcc", (3,))
@@ -116,7 +116,7 @@ def test_a_threshold_is_one_that_orchagent_can_read(buffer_bytes, monkeypatch):
     ports = [replace(port, buffer_bytes=buffer_bytes) for port in mine]
     monkeypatch.setitem(vars(rack.testbed), "ports_of", {device: ports})
     rows = desired_tables(rack, device)["WRED_PROFILE"].values()
-    wanted = str(min(buffer_bytes, MOST_BYTES))
+    wanted = str(min(buffer_bytes, MAX_BYTES))
     assert {row["green_min_threshold"] for row in rows} == {wanted}
     assert {row["green_max_threshold"] for row in rows} == {wanted}
 

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.analysis.report.report_page import build_report
-from orchestration.analysis.report.shown import MOST_TUNERS
+from orchestration.analysis.report.shown import MAX_TUNERS
 from orchestration.analysis.summary import summarise
 from orchestration.cli.report import report
 from orchestration.core.errors import InputError, NotReadyError
@@ -161,8 +161,8 @@ def test_of_many_tuners_pictures_show_some_and_tables_all(written):
     many = [TunerSpec("static", {"kmin_bytes": 1_000 * n, "kmax_bytes": 50_000}) for n in range(9)]
     made = written(seeds=(1, 2), tuners=many)
     rows = list(csv.DictReader(io.StringIO(made.csv["fct-cdf.csv"])))
-    assert len({row["tuner"] for row in rows}) == MOST_TUNERS
-    assert f"Pictures show {MOST_TUNERS} of 9 tuners" in made.html
+    assert len({row["tuner"] for row in rows}) == MAX_TUNERS
+    assert f"Pictures show {MAX_TUNERS} of 9 tuners" in made.html
     assert made.html.count("<td>static(kmax_bytes=50000, kmin_bytes=8000)</td>") > 5
 
 

@@ -80,8 +80,8 @@ def test_readings_fit_with_their_table_and_the_file_it_is_written_to(name):
         settings = {"ecn": ECN.named(*columns, np.zeros(queues))}
         recorder.observed(Observation(number, np.zeros(queues, dtype=np.int64), values, settings))
 
-    least = kept_bytes(testbed, tell, lambda recorder: recorder.samples()["queue"])
-    assert least <= planned_bytes(testbed, READINGS, 0) <= 5 * least
+    minimum = kept_bytes(testbed, tell, lambda recorder: recorder.samples()["queue"])
+    assert minimum <= planned_bytes(testbed, READINGS, 0) <= 5 * minimum
 
 
 @pytest.mark.parametrize("name", ["rlcc-7", "graphcc"])
@@ -95,8 +95,8 @@ def test_decisions_that_set_every_queue_fit_with_their_table_and_its_file(name):
         change = ECN.change(targets, kmin, kmax, np.zeros(queues))
         recorder.applied(number, number, Applied(number, (change,)))
 
-    least = kept_bytes(testbed, tell, lambda recorder: recorder.changes()["ecn"])
-    assert least <= planned_bytes(testbed, 0, READINGS) <= 2 * least
+    minimum = kept_bytes(testbed, tell, lambda recorder: recorder.changes()["ecn"])
+    assert minimum <= planned_bytes(testbed, 0, READINGS) <= 2 * minimum
 
 
 def test_a_trial_beyond_the_machine_is_refused_in_one_line_before_anything_is_written(

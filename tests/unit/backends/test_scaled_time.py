@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inventory.ansible import load_rack, write_rack
 from inventory.files import load_testbed
-from inventory.rack import MOST_SCALE, Access, Rack, scaled
+from inventory.rack import MAX_SCALE, Access, Rack, scaled
 from inventory.routing import ideal_times_ns
 from orchestration.backends.common.dilation import (
     dilated,
@@ -41,7 +41,7 @@ from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
 GRAPHCC = load_testbed("graphcc")
-FACTORS = st.integers(1, MOST_SCALE)
+FACTORS = st.integers(1, MAX_SCALE)
 
 
 def trial(scale=1, **more):

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from orchestration.cluster import workers
-from orchestration.cluster.workers import MOST_LOSSES, ClusterWorkers
+from orchestration.cluster.workers import MAX_LOSSES, ClusterWorkers
 from orchestration.run.worker import Failed, Lost
 
 
@@ -74,8 +74,8 @@ def test_a_message_that_does_not_arrive_is_a_lost_trial_which_runs_again(monkeyp
     task = workers._Task(job=None, begin_s=0.0)
     hand_out(task)
     made._tasks = [task]
-    said = [message for _ in range(MOST_LOSSES) for _, message in made.messages(0.0)]
-    assert [type(one) for one in said] == [Lost] * (MOST_LOSSES - 1) + [Failed]
+    said = [message for _ in range(MAX_LOSSES) for _, message in made.messages(0.0)]
+    assert [type(one) for one in said] == [Lost] * (MAX_LOSSES - 1) + [Failed]
     assert "did not arrive in 60 s" in said[0].reason
     assert ray.cancelled == [(stream, True) for stream in handed_out]
     assert len(made) == 0

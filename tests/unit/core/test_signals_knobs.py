@@ -237,7 +237,7 @@ def test_what_is_no_number_is_not_clamped_but_refused():
 def test_a_queue_has_the_bounds_of_its_buffer():
     bounds = ECN.bounds(TESTBED)
     assert bounds.count == len(TESTBED.queues)
-    assert bounds.most.tolist() == [queue.buffer_bytes for queue in TESTBED.queues]
+    assert bounds.maximum.tolist() == [queue.buffer_bytes for queue in TESTBED.queues]
 
 
 # any change of any knob
@@ -246,15 +246,17 @@ GAP = Knob(
     "gap",
     "switch",
     (
-        Column("timeout_ns", "ns", "gap after which a flow may move", least=1_000, most=1_000_000),
-        Column("share", "1", "share of flows that may", "float64", most=1),
+        Column(
+            "timeout_ns", "ns", "gap after which a flow may move", minimum=1_000, maximum=1_000_000
+        ),
+        Column("share", "1", "share of flows that may", "float64", maximum=1),
     ),
     "flowlets of a switch",
 )
 STAIR = Knob(
     "stair",
     "host",
-    tuple(Column(f"step{n}", "B", "", least=10) for n in range(3)),
+    tuple(Column(f"step{n}", "B", "", minimum=10) for n in range(3)),
     "three steps, none lower than the one before",
     capacity=lambda testbed: np.arange(100, 100 + len(testbed.hosts)),
     ascending=("step0", "step1", "step2"),
@@ -283,10 +285,10 @@ def changes(draw, knob):
 
 def within(knob, row, target):
     """Say in plain Python whether one target's setting is within bounds."""
-    most = None if knob.capacity is None else knob.capacity(TESTBED)[target]
+    maximum = None if knob.capacity is None else knob.capacity(TESTBED)[target]
     for column, value in zip(knob.columns, row, strict=True):
-        top = column.most if column.most is not None else most
-        if not column.least <= value or (top is not None and not value <= top):
+        top = column.maximum if column.maximum is not None else maximum
+        if not column.minimum <= value or (top is not None and not value <= top):
             return False
     steps = [
         value for one, value in zip(knob.columns, row, strict=True) if one.name in knob.ascending
@@ -324,7 +326,7 @@ def test_what_is_clamped_is_within_bounds_and_only_what_was_not_is_changed(knob,
 def test_check_refuses_what_is_out_of_bounds_and_names_its_target(knob, data):
     asked = data.draw(changes(knob))
     # capacities bring settings into bounds, and are no error of their own in an ascending column
-    bounds = dataclasses.replace(knob.bounds(TESTBED), most=None)
+    bounds = dataclasses.replace(knob.bounds(TESTBED), maximum=None)
     free = dataclasses.replace(knob, capacity=None)
     wrong = [
         target

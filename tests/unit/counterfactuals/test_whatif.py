@@ -370,10 +370,10 @@ class TestForced:
     def test_overruled_with_what_it_wants_it_says_the_same(self, tmp_path):
         own = self.played(registry.create(TunerSpec("random", {})), 100, 200, 300)
         wanted = [settings[0] for settings in own[:3] if 0 in settings][-1]
-        low, high, most = wanted
+        low, high, maximum = wanted
         switch = self.TESTBED.switches[0]
         # as a device reads a probability back
-        forced = self.made(tmp_path, f"200,{switch},eth0,0,{low},{high},{most - 9e-11}")
+        forced = self.made(tmp_path, f"200,{switch},eth0,0,{low},{high},{maximum - 9e-11}")
         found = self.played(forced, 100, 200, 300)
         assert [list(settings) for settings in found] == [list(settings) for settings in own]
 

@@ -197,8 +197,8 @@ class Model:
         if self.pending and since % p["rate_reduce_monitor_period"] == 0:
             if p["clamp_tgt_rate"] or self.stage:
                 self.target = self.rate
-            least = max(self.rate / 2, p["rpg_min_rate"] / 1e5)
-            self.rate = max(self.rate * (1 - self.alpha / 2), least)
+            minimum = max(self.rate / 2, p["rpg_min_rate"] / 1e5)
+            self.rate = max(self.rate * (1 - self.alpha / 2), minimum)
             self.stage, self.pending = 0, False
             self.rise_at = now_us + p["rpg_time_reset"]
         elif self.rise_at == now_us:

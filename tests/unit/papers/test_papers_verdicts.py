@@ -100,11 +100,11 @@ NOISE = {"old": OLD, "new": [5.0, 4.0, 6.1, 5.5]}
 @pytest.mark.parametrize(
     ("made", "conditions", "verdict"),
     [
-        (claim("lower", least=0.4), [HALF], "reproduced"),
+        (claim("lower", min_effect=0.4), [HALF], "reproduced"),
         # the far end of the interval reaches a half, the near end does not
-        (claim("lower", least=0.5), [HALF], "partly"),
-        (claim("lower", least=0.4), [HALF, SLIGHT], "partly"),
-        (claim("lower", least=0.4), [SLIGHT], "partly"),
+        (claim("lower", min_effect=0.5), [HALF], "partly"),
+        (claim("lower", min_effect=0.4), [HALF, SLIGHT], "partly"),
+        (claim("lower", min_effect=0.4), [SLIGHT], "partly"),
         (claim("lower"), [SLIGHT, NOISE], "partly"),
         (claim("lower"), [SLIGHT, NOISE, NOISE], "not reproduced"),
         (claim("lower"), [NOISE], "not reproduced"),
@@ -129,7 +129,7 @@ def test_verdicts(made: Claim, conditions: list[Arms], verdict: str) -> None:
 
 def test_what_the_placebo_does_too_is_not_by_learning() -> None:
     passing, failing = {**HALF, "placebo": HALF["new"]}, {**HALF, "placebo": OLD}
-    made = claim("lower", least=0.4)
+    made = claim("lower", min_effect=0.4)
     assert judged(made, passing) == "not by learning"
     assert judged(made, passing, failing) == "reproduced"
     # partly is partly, whatever the placebo does
@@ -167,7 +167,7 @@ def tails(count: int, scale: float) -> Condition:
 
 
 def test_a_tail_needs_a_hundred_flows_beyond_it() -> None:
-    made = claim("lower", metric="mice_p99", least=0.3)
+    made = claim("lower", metric="mice_p99", min_effect=0.3)
     few, enough = tails(1_000, 0.5), tails(2_000, 0.5)
     result = evaluate_claim(made, result_of(few))
     assert result.by_transport[""].verdict == "too few flows"
@@ -187,7 +187,7 @@ def caused(made: Claim, *conditions: Condition) -> dict[str, str]:
 
 def test_what_differs_between_transports_is_the_transports() -> None:
     good, bad = {**HALF, "placebo": OLD}, {**SLIGHT, "placebo": OLD}
-    made = claim("lower", least=0.4)
+    made = claim("lower", min_effect=0.4)
     here = conditions_of(good, transport="dctcp")
     there = conditions_of(bad, transport="dcqcn")
     assert caused(made, *here, *there) == {"dctcp": "", "dcqcn": "transport"}
@@ -198,16 +198,16 @@ def test_what_differs_between_transports_is_the_transports() -> None:
 def test_a_sample_that_could_not_show_it_is_told_before_all_else() -> None:
     noise = {**NOISE, "placebo": OLD}
     good = {**SLIGHT, "placebo": OLD}
-    made = claim("lower", least=0.01)
+    made = claim("lower", min_effect=0.01)
     found = caused(
         made, *conditions_of(good, transport="dctcp"), *conditions_of(noise, transport="dcqcn")
     )
     assert found == {"dctcp": "", "dcqcn": "sample"}
     # a difference that would have been seen was not there
-    assert caused(claim("lower", least=0.99), *conditions_of(noise)) == {"": "none found"}
+    assert caused(claim("lower", min_effect=0.99), *conditions_of(noise)) == {"": "none found"}
     # nor is it the sample's where the opposite is beyond chance
     opposite = {"old": OLD, "new": [12.0, 15.0, 20.0, 14.5]}
-    assert caused(claim("lower", least=0.5), *conditions_of(opposite)) == {"": "none found"}
+    assert caused(claim("lower", min_effect=0.5), *conditions_of(opposite)) == {"": "none found"}
     # only a direction is claimed: no size can be too small
     assert caused(claim("lower"), *conditions_of(noise)) == {"": "none found"}
 
@@ -217,7 +217,7 @@ def test_one_good_network_of_several_is_the_trainings() -> None:
     networks = ["n-1"] * 3 + ["n-2"] * 3
     one_learned = {"old": old, "placebo": old, "new": [5.0, 5.1, 4.9, 10.0, 10.1, 9.9]}
     none_learned = {"old": old, "placebo": old, "new": [9.9, 10.2, 9.8, 10.0, 10.1, 9.9]}
-    made = claim("lower", least=0.4)
+    made = claim("lower", min_effect=0.4)
     assert caused(made, *conditions_of(one_learned, networks=networks)) == {"": "training"}
     # with as many repeats, of which none is told apart by its network
     assert caused(made, *conditions_of(one_learned)) != {"": "training"}
@@ -261,15 +261,15 @@ def test_what_could_have_been_shown_of_a_share_is_in_points_as_the_difference_is
         result = evaluate_claim(claim("higher", metric=metric), result_of(Condition({}, arms)))
         found[metric] = detectable_text(result, "")
     # of four pairs, three degrees of freedom
-    least = noncentrality(3, 0.05) * float(np.std(more, ddof=1)) / 2
-    assert found["lost_share"] == f"{100 * least:.2f} points"
-    assert found["slowdown_mean"] == f"{100 * least / np.mean(old):.1f}%"
+    minimum = noncentrality(3, 0.05) * float(np.std(more, ddof=1)) / 2
+    assert found["lost_share"] == f"{100 * minimum:.2f} points"
+    assert found["slowdown_mean"] == f"{100 * minimum / np.mean(old):.1f}%"
 
 
 def test_a_headline_has_a_column_for_each_transport() -> None:
     arms = {**HALF, "placebo": OLD}
     here, there = (conditions_of(arms, transport=name) for name in ("dcqcn", "dctcp"))
-    made: ClaimResult = evaluate_claim(claim("lower", least=0.4), result_of(*here, *there))
+    made: ClaimResult = evaluate_claim(claim("lower", min_effect=0.4), result_of(*here, *there))
     row = headline(made, "P")
     assert list(row.cells) == ["dctcp", "dcqcn"]
     [made_table] = headline_tables([row])

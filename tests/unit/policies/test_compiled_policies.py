@@ -230,7 +230,7 @@ def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(of, tmp_path)
     model, decided, doca = compiled(source, tmp_path), 0, Doca(tmp_path, source)
     compile_model(source, "library", tmp_path / "mine.so")
     policy = ctypes.CDLL(str(tmp_path / "mine.so"))
-    bounds = model.settings.least_action, model.settings.most_action
+    bounds = model.settings.min_action, model.settings.max_action
     for seed in range(10):
         given = flows(model, 100_000, seed)
         given["own"][:, 0] = 0  # it asks for a probe after a decision

@@ -282,9 +282,15 @@ def test_hpcc_by_hand(policies):
 class HpccModel:
     def __init__(self, rtt_ns, w_ai, eta, stages):
         self.T, self.ai, self.eta, self.stages = rtt_ns, w_ai, eta, stages
-        self.most = Fraction(rtt_ns * 100, 8)
-        self.Wc, self.U, self.stage, self.last_update, self.L = self.most, Fraction(0), 0, 0, None
-        self.window = self.most
+        self.maximum = Fraction(rtt_ns * 100, 8)
+        self.Wc, self.U, self.stage, self.last_update, self.L = (
+            self.maximum,
+            Fraction(0),
+            0,
+            0,
+            None,
+        )
+        self.window = self.maximum
 
     def ack(self, acked, sent, hops):
         update = acked > self.last_update
@@ -301,11 +307,11 @@ class HpccModel:
             tau = min(tau, self.T)
             self.U = ((self.T - tau) * self.U + tau * u) / self.T
             if self.eta <= self.U or self.stage >= self.stages:
-                scaled = self.Wc * self.eta / self.U if self.U else self.most
+                scaled = self.Wc * self.eta / self.U if self.U else self.maximum
                 wide, stage = scaled + self.ai, 0
             else:
                 wide, stage = self.Wc + self.ai, self.stage + 1
-            self.window = min(self.most, wide)
+            self.window = min(self.maximum, wide)
             if update:
                 self.Wc, self.stage = self.window, stage
         self.L = hops
@@ -356,7 +362,7 @@ def test_nothing_divides_by_zero_or_overflows_whatever_it_is_told(policies, name
     """The libraries trap on what C does not define; see `compiled`."""
     draw = random.Random(seed)
     values = {
-        key: draw.choice((item.least, item.default, item.most, 0))
+        key: draw.choice((item.minimum, item.default, item.maximum, 0))
         for key, item in congestion_control(name).parameters.items()
     }
     flow = Flow(policies[name], list(values.values()), draw.choice((10**9, 4 * 10**11)), PACKET)

@@ -36,7 +36,7 @@ def draw(spread: float, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "sizes"),
+    ("minimum", "maximum", "sizes"),
     [
         (5, 60, (5, 8, 12, 18, 27, 41, 60)),
         (5, 20, (5, 8, 12, 20)),  # 18 would be too close to 20
@@ -44,8 +44,8 @@ def draw(spread: float, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
         (3, 10, (3, 5, 8, 10)),
     ],
 )
-def test_looks_grow_and_end_at_the_most(least: int, most: int, sizes: tuple[int, ...]) -> None:
-    rule = RepeatRule(0.03, ("m",), least, most)
+def test_looks_grow_and_end_at_the_most(minimum: int, maximum: int, sizes: tuple[int, ...]) -> None:
+    rule = RepeatRule(0.03, ("m",), minimum, maximum)
     assert rule.sizes == sizes
     assert [rule.after(size) for size in sizes[:-1]] == list(sizes[1:])
 

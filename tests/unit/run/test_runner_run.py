@@ -24,14 +24,14 @@ class Listener:
     def __init__(self):
         self.events = []
         self.running = 0
-        self.most = 0
+        self.maximum = 0
 
     def planned(self, trials, finished, jobs):
         self.events.append(("planned", trials, finished, jobs))
 
     def started(self, trial):
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.maximum = max(self.maximum, self.running)
 
     def progressed(self, trial, progress):
         self.events.append(("progressed", trial.id, progress.virtual_ns))
@@ -63,11 +63,11 @@ class Faulty(FluidBackend):
 class NotReady(FluidBackend):
     """Has room for some trials at a time."""
 
-    def __init__(self, most):
-        self.most = most
+    def __init__(self, maximum):
+        self.maximum = maximum
 
     def check(self, testbed, jobs, trials=()):
-        if jobs > self.most:
+        if jobs > self.maximum:
             raise NotReadyError(f"no room for {jobs}")
 
 
@@ -131,7 +131,7 @@ def test_every_trial_leaves_a_finished_folder_and_a_journal(load, out):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_no_more_trials_run_at_once_than_asked_for(load, out, jobs):
     _, listener = run(load(), out, jobs=jobs)
-    assert listener.most == jobs
+    assert listener.maximum == jobs
 
 
 def test_trials_start_in_the_campaigns_order(load, out):

@@ -160,8 +160,8 @@ def test_it_tries_no_more_than_its_plan_says() -> None:
     for conditions, effort in itertools.product((1, 3), (Effort(27, 2, 4), Effort(10, 1, 4))):
         objective = Objective(bowl(20_000, 80_000, 0.2), 0.01)
         objective.search(SPACE, conditions, effort)
-        most = sum(count for _, count in budget(effort, conditions, 9))
-        assert len(objective.figures) <= most
+        maximum = sum(count for _, count in budget(effort, conditions, 9))
+        assert len(objective.figures) <= maximum
 
 
 def test_rungs_keep_a_third_and_give_three_times_the_seeds() -> None:

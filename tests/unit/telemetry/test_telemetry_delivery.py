@@ -12,13 +12,13 @@ LATER = Answer("later", "is in trouble (500)", "see the log")
 class Scripted:
     """Answers as it is told, then well; keeps what it confirmed."""
 
-    def __init__(self, *answers, most_lines=10**9):
-        self.answers, self.most_lines = list(answers), most_lines
+    def __init__(self, *answers, max_lines=10**9):
+        self.answers, self.max_lines = list(answers), max_lines
         self.stored, self.tried = [], 0
 
     def write(self, lines):
         self.tried += 1
-        if len(lines) > self.most_lines:
+        if len(lines) > self.max_lines:
             return Answer("too-large")
         answer = self.answers.pop(0) if self.answers else Answer("ok")
         if answer.meaning == "ok":
@@ -79,7 +79,7 @@ def test_the_servers_own_wait_is_kept(watch):
 
 
 def test_a_request_that_is_too_large_is_halved_in_order(watch):
-    connection = Scripted(most_lines=30)
+    connection = Scripted(max_lines=30)
     delivery, _ = deliver(connection, watch)
     lines = [str(n) for n in range(100)]
     delivery.send(lines)

@@ -132,8 +132,8 @@ def test_load_is_what_flows_offer_and_ports_send(ran, warm_up_ns):
         parts["incast"]["offered_bytes"], rel=0.15
     )
     if not warm_up_ns:
-        most = arriving_bytes(schedule, STAR, trial.measured_ns)
-        assert 0.5 * most < told["delivered_bytes"] < 1.01 * most
+        maximum = arriving_bytes(schedule, STAR, trial.measured_ns)
+        assert 0.5 * maximum < told["delivered_bytes"] < 1.01 * maximum
 
 
 def test_without_counters_flows_have_one_rate_from_start_to_end(ran):

@@ -67,7 +67,7 @@ def test_all_tuners_of_a_transport_have_one_scenario_and_one_budget(protocol):
             protocol.training(tuner, transport).scenario for tuner in ("acc", "pet", "graphcc")
         }
         assert len(plans) == 1
-    assert protocol.least_seeds >= 5
+    assert protocol.min_seeds >= 5
 
 
 def test_evaluations_share_the_budget_evenly(protocol):
@@ -135,7 +135,7 @@ def result(seed: int, gain: float) -> Result:
 )
 def test_nine_of_ten_seeds_end_above_the_placebo(protocol, above, of, holds):
     results = [result(seed, 0.1 if seed < above else -0.1) for seed in range(of)]
-    found = verdict(results, protocol.share_above, protocol.least_seeds)
+    found = verdict(results, protocol.share_above, protocol.min_seeds)
     assert (found.above, found.seeds, found.holds) == (above, of, holds)
     assert f"{above} of {of} training seeds" in found.in_words()
 

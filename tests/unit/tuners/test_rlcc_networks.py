@@ -137,7 +137,7 @@ def test_an_action_is_weighted_with_the_deltas_after_it_and_not_with_those_befor
     assert (weights[:4] == 0).all()
     # too few deltas after it
     deltas[0, -1] = -1.0
-    assert (gradient.weights_of(rollout, discount=0.5)[0, -gradient.LEAST_LATER :] == 0).all()
+    assert (gradient.weights_of(rollout, discount=0.5)[0, -gradient.MIN_LATER :] == 0).all()
 
 
 def test_each_rollout_teaches_as_much_as_another():

@@ -20,7 +20,7 @@ PACKAGED = Path(tuners.__file__).parent / "pretrained" / "rl-cc-trees.json"
 TREES = read_model(PACKAGED)
 # Seven words before it: struct rlcc in rlcc.h.
 WINDOW_AT, HISTORY = 7, TREES.settings.history
-LEAST_SHARE = 64 / 2**20
+MIN_SHARE = 64 / 2**20
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +63,14 @@ def test_a_new_flow_has_the_share_of_the_line_that_the_parameter_says(policy):
 def test_a_window_is_of_the_last_deltas_and_of_the_actions_before_them(policy, rtts, base_us):
     flow = begin(policy, base_rtt=base_us * US)
     # before the first: no delta, and an action of 1
-    now_ns, least = 0, math.inf
+    now_ns, minimum = 0, math.inf
     deltas, actions = [0.0] * HISTORY, [1.0] * HISTORY
     for rtt_ns in rtts:
         share = flow.state.rate_bps / LINE_BPS
         now_ns += rtt_ns
-        least = min(least, rtt_ns)
+        minimum = min(minimum, rtt_ns)
         flow.tell(RTT, now_ns, rtt_ns=rtt_ns)
-        inflation = rtt_ns / (base_us * US or least)
+        inflation = rtt_ns / (base_us * US or minimum)
         delta = max(-32, 0.064 - max(inflation - 1.5, 0) * math.sqrt(share))
         seen = window(flow)
         assert seen[0] == pytest.approx(delta, abs=2**-14 + 2**-15 * inflation)
@@ -81,9 +81,9 @@ def test_a_window_is_of_the_last_deltas_and_of_the_actions_before_them(policy, r
         rate = flow.state.rate_bps / LINE_BPS
         # the action itself shows in the rate unless that is bounded
         taken = np.frombuffer(bytes(flow.state.own), dtype=np.int32)[6] / 65536
-        if LEAST_SHARE * 1.01 < rate < 0.99:
+        if MIN_SHARE * 1.01 < rate < 0.99:
             assert action == pytest.approx(taken, rel=1e-4)
-        assert rate == pytest.approx(min(1, max(LEAST_SHARE, share * taken)), rel=1e-4)
+        assert rate == pytest.approx(min(1, max(MIN_SHARE, share * taken)), rel=1e-4)
         actions.append(taken)
 
 

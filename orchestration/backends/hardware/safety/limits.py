@@ -18,7 +18,7 @@ from orchestration.core.records import Change, Ints, Observation
 from orchestration.core.topology import Testbed
 
 # One drop among three packets proves nothing: a port's window with fewer packets is not judged.
-LEAST_PACKETS = 100
+MIN_PACKETS = 100
 
 
 class CorridorLeft(TrialError):  # noqa: N818 (names what is so)
@@ -72,7 +72,7 @@ class Breaker:
         dropped = end.dropped_packets - start.dropped_packets
         packets = end.sent_packets - start.sent_packets + dropped
         share = dropped / np.maximum(packets, 1)
-        share[packets < LEAST_PACKETS] = 0.0
+        share[packets < MIN_PACKETS] = 0.0
         self._judge(share, self._corridor.max_drop_share, "dropped", "of its packets")
         share = (end.paused_ns - start.paused_ns) / elapsed_ns
         self._judge(share, self._corridor.max_pause_share, "was paused for", "of the time")

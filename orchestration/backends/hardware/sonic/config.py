@@ -26,7 +26,7 @@ Tables = dict[str, dict[str, dict[str, str]]]
 QUEUES = 8
 LOSSLESS = (3, 4)
 # orchagent parses thresholds as signed 32-bit numbers.
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 # The YANG model's names of profiles; ours end with an interface and a queue.
 _NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_]{0,31}")
 
@@ -145,7 +145,7 @@ def _profile(buffer_bytes: int) -> dict[str, str]:
     profile sets all its fields in SAI, and on Spectrum each threshold takes the profile off its
     queues for a moment (mlnx_sai_wred.c), and each colour an entry of a finite table.
     """
-    never = str(min(buffer_bytes, MOST_BYTES))
+    never = str(min(buffer_bytes, MAX_BYTES))
     return {
         "ecn": "ecn_green",
         "wred_green_enable": "true",
