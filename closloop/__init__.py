@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from closloop.campaigns import compare, plan, run
     from inventory.rack import SwitchSystem
-    from orchestration.analysis.metric import Metric
+    from orchestration.analysis.metric_types import Metric
     from orchestration.core.congestion import CongestionControl, Parameter
     from orchestration.core.errors import ClosloopError
     from orchestration.core.knobs import ECN, KNOBS, Column, Knob
@@ -40,7 +40,7 @@ API_VERSION = "1.2"
 _MODULES = {
     "closloop.campaigns": ("compare", "plan", "run"),
     "inventory.rack": ("SwitchSystem",),
-    "orchestration.analysis.metric": ("Metric",),
+    "orchestration.analysis.metric_types": ("Metric",),
     "orchestration.core.congestion": ("CongestionControl", "Parameter"),
     "orchestration.core.errors": ("ClosloopError",),
     "orchestration.core.knobs": ("ECN", "KNOBS", "Column", "Knob"),

@@ -36,7 +36,7 @@ def plan(
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     loaded = checked(loaded, with_policies=True)
-    cores = 1 if loaded.takes_turns else len(os.sched_getaffinity(0))
+    cores = 1 if loaded.runs_one_at_a_time else len(os.sched_getaffinity(0))
     return make_plan(loaded, jobs or cores, RUNS)
 
 
@@ -64,9 +64,9 @@ def run(
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.device.ssh import Secrets
+    from orchestration.run.backend_factory import RackAccess
     from orchestration.run.checked import checked
     from orchestration.run.launcher import launch
-    from orchestration.run.wiring import RackAccess
 
     loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     rack = None if inventory is None else RackAccess(Path(inventory), Secrets())

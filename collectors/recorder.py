@@ -23,7 +23,7 @@ from orchestration.core.topology import Testbed
 _BEFORE_THE_TRIAL_NS = -1
 
 
-class Newness:
+class Staleness:
     """Compares readings with those before, by when each signal of each queue was taken."""
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class Recorder:
     def __init__(self, testbed: Testbed) -> None:
         self._t_ns: list[int] = []
         self._taken: list[tuple[Ints, Ints]] = []
-        self._newness = Newness([signal.key for signal in recorded("queue")])
+        self._newness = Staleness([signal.key for signal in recorded("queue")])
         self._blocks = {
             scope: _Blocks(scope, len(targets(testbed, scope)))
             for scope in sampled_scopes()

@@ -16,7 +16,7 @@ from inventory.rack import (
     MAX_SCALE,
     SONIC_QUEUE,
     Access,
-    Corridor,
+    Guardrails,
     Lacking,
     NicKind,
     Safety,
@@ -205,12 +205,12 @@ ACCESS = {
 
 
 class CorridorVariable(StrictModel):
-    """`corridor` of `closloop_safety`; see `rack.Corridor`."""
+    """`corridor` of `closloop_safety`; see `rack.Guardrails`."""
 
     window: Positive = 10**9
-    max_drop_share: Share = Corridor.max_drop_share
-    max_pause_share: Share = Corridor.max_pause_share
-    min_throughput_share: Share = Corridor.min_throughput_share
+    max_drop_share: Share = Guardrails.max_drop_share
+    max_pause_share: Share = Guardrails.max_pause_share
+    min_throughput_share: Share = Guardrails.min_throughput_share
 
 
 class SafetyVariable(StrictModel):
@@ -228,7 +228,7 @@ class SafetyVariable(StrictModel):
             deadman_s=self.deadman / 1e9,
             lease_s=self.lease / 1e9,
             min_change_interval_ns=self.min_change_interval,
-            corridor=Corridor(window_s=corridor.pop("window") / 1e9, **corridor),
+            corridor=Guardrails(window_s=corridor.pop("window") / 1e9, **corridor),
         )
 
 

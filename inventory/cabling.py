@@ -90,7 +90,7 @@ class InterfaceState:
 
 
 @dataclass(frozen=True)
-class Survey:
+class DeviceFacts:
     """One device's report. `neighbours` is None if LLDP cannot be read; see `lldp_problem`.
 
     `reach` is None for a switch, and empty for a host without fabric addresses. `system` is shown
@@ -137,7 +137,7 @@ class Finding:
 _Found = tuple[Severity, str, str]
 
 
-def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
+def judge(rack: Rack, surveys: Mapping[str, DeviceFacts]) -> list[Finding]:
     """Return what is wrong with the rack, or not proven, device by device.
 
     A device without a survey is not checked, but its neighbours are.
@@ -174,7 +174,7 @@ class _Seen:
 class _Heard:
     """The neighbours that devices hear over LLDP, by the rack's names."""
 
-    def __init__(self, rack: Rack, surveys: Mapping[str, Survey]) -> None:
+    def __init__(self, rack: Rack, surveys: Mapping[str, DeviceFacts]) -> None:
         self._surveys = surveys
         self._of_mac: dict[str, set[tuple[str, str]]] = {}
         self._of_name: dict[str, set[str]] = {}
@@ -219,7 +219,7 @@ class _Heard:
         return ""
 
 
-def _cabling(rack: Rack, survey: Survey, heard: _Heard) -> Iterator[_Found]:
+def _cabling(rack: Rack, survey: DeviceFacts, heard: _Heard) -> Iterator[_Found]:
     to_hear: list[Port] = []
     for port in rack.testbed.ports_of[survey.device]:
         name = rack.interface(port)
@@ -290,7 +290,7 @@ def _end(rack: Rack, port: Port) -> str:
     return f"{far.device}:{rack.interface(far)}"
 
 
-def _present(rack: Rack, survey: Survey) -> Iterator[tuple[Port, str, InterfaceState]]:
+def _present(rack: Rack, survey: DeviceFacts) -> Iterator[tuple[Port, str, InterfaceState]]:
     for port in rack.testbed.ports_of[survey.device]:
         name = rack.interface(port)
         state = survey.interfaces.get(name)
@@ -298,7 +298,7 @@ def _present(rack: Rack, survey: Survey) -> Iterator[tuple[Port, str, InterfaceS
             yield port, name, state
 
 
-def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
+def _rates(rack: Rack, access: Access, survey: DeviceFacts) -> Iterator[_Found]:
     for port, name, state in _present(rack, survey):
         if state.operstate == "down":
             continue
@@ -319,7 +319,7 @@ def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
             yield "wrong", what, remedy
 
 
-def _mtus(rack: Rack, survey: Survey) -> Iterator[_Found]:
+def _mtus(rack: Rack, survey: DeviceFacts) -> Iterator[_Found]:
     """Check MTUs: a switch must accept the testbed's packets, a host must send that size."""
     wanted = rack.testbed.mtu_bytes
     is_switch = rack.testbed.device[survey.device].kind == "switch"
@@ -330,7 +330,7 @@ def _mtus(rack: Rack, survey: Survey) -> Iterator[_Found]:
             yield "wrong", what, remedy
 
 
-def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
+def _tools(rack: Rack, access: Access, survey: DeviceFacts) -> Iterator[_Found]:
     is_switch = rack.testbed.device[survey.device].kind == "switch"
     if is_switch:
         for what, remedy in access.system.survey_faults(survey):
@@ -351,7 +351,7 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[_Found]:
             yield "wrong", f"has no {name}", f"install {_PACKAGES[name]} there"
 
 
-def _rights(access: Access, survey: Survey) -> Iterator[_Found]:
+def _rights(access: Access, survey: DeviceFacts) -> Iterator[_Found]:
     enough = survey.may_change_qdiscs if access.is_linux else survey.is_root
     if not enough:
         who = f"{access.user} with sudo" if access.become else access.user

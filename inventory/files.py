@@ -161,7 +161,7 @@ def _load(path: Path) -> Testbed:
         classes=file.traffic_classes(),
         switch=None if file.switch is None else file.switch.spec(names, framed_bytes),
     )
-    if problems := list(switch_file.room_problems(testbed, document)):
+    if problems := list(switch_file.capacity_problems(testbed, document)):
         raise InputError(problems)
     return testbed
 

@@ -116,7 +116,7 @@ def switch_system(name: str) -> SwitchSystem:
 
 
 @dataclass(frozen=True)
-class Corridor:
+class Guardrails:
     """Bounds for a trial; the circuit breaker trips outside them.
 
     Shares refer to one `window_s`: packets dropped, time for which PFC may have paused a port (each
@@ -142,7 +142,7 @@ class Safety:
     deadman_s: float = 30.0
     lease_s: float = 60.0
     min_change_interval_ns: int = 0
-    corridor: Corridor = field(default_factory=Corridor)
+    corridor: Guardrails = field(default_factory=Guardrails)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def _no_class(item: str | int, classes: Sequence[str], instead: str) -> tuple[st
     return what, f"{suggest(str(item), list(classes))}the testbed's classes are {known}"
 
 
-def room_problems(testbed: Testbed, document: Document) -> Iterator[Problem]:
+def capacity_problems(testbed: Testbed, document: Document) -> Iterator[Problem]:
     """Yield what is wrong with the buffer or the times, given the ports of the switches."""
     switch = testbed.switch
     if switch is None:

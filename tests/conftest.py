@@ -309,7 +309,7 @@ LONG = (
     "test_trials_in_real_time",
     "test_sink_on_rack",
     "test_lent_interfaces",
-    "test_started",
+    "test_cluster_launcher",
     "test_scaled_rack",
     "test_repeatable",
     "test_one_place",

@@ -43,7 +43,7 @@ def _condition(condition: Condition) -> list[str]:
             f"{arm.tuner}: {', '.join(_figure(arm.estimates[key], key) for key in HEADLINES)}."
             for arm in measured
         ]
-    found = (*condition.comparisons, *condition.yardsticks)
+    found = (*condition.comparisons, *condition.baselines)
     pairs: dict[tuple[str, str], list[Comparison]] = {}
     for one in found:
         pairs.setdefault((one.baseline, one.tuner), []).append(one)

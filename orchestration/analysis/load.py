@@ -34,7 +34,7 @@ from orchestration.analysis.counters import HEADER_BYTES
 from orchestration.core.capabilities import mode_of
 from orchestration.core.records import (
     DONE,
-    LASTING,
+    LONG_LIVED,
     MISSING,
     STATUS_NAMES,
     Floats,
@@ -186,7 +186,7 @@ def _at_one_rate(trial: TrialSpec, schedule: Schedule, ends: Ends, stop_ns: int)
     """Return what each flow delivers from the warm-up's end until a time, at one rate: (flows,)."""
     begin_ns = trial.warm_up_ns
     ends_ns = np.where(ends.status == DONE, ends.end_ns, _end_ns(trial))
-    ends_ns = np.where(ends.status == LASTING, trial.duration_ns, ends_ns)
+    ends_ns = np.where(ends.status == LONG_LIVED, trial.duration_ns, ends_ns)
     size = expected_bytes(trial, schedule) if trial.traffic else schedule.size_bytes
     within = np.minimum(ends_ns, stop_ns) - np.maximum(schedule.start_ns, begin_ns)
     lasts_ns = np.maximum(ends_ns - schedule.start_ns, 1)
@@ -377,7 +377,7 @@ def _measure(
     capacity, count = capacity_bytes(testbed, window), len(schedule.classes)
     begun = (schedule.start_ns >= window[0]) & (schedule.start_ns < window[1])
     offered = np.bincount(schedule.klass, schedule.size_bytes * begun, count).astype(np.float64)
-    offered[np.unique(schedule.klass[ends.status == LASTING])] = math.nan
+    offered[np.unique(schedule.klass[ends.status == LONG_LIVED])] = math.nan
     found = measure_delivered(trial, testbed, schedule, ends, ports)
     delivered, discarded = (
         np.bincount(schedule.klass, by_flow, count) for by_flow in (found.accepted, found.discarded)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from orchestration.analysis.metric import FlowChoice, Law, Metric, Scope
+from orchestration.analysis.metric_types import FlowChoice, Law, Metric, Scope
 from orchestration.core.errors import InputError
 from orchestration.core.plugins import PluginError, load, offered
 from orchestration.core.problems import of_value

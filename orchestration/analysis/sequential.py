@@ -131,7 +131,7 @@ def nominal_levels(sizes: tuple[int, ...], alpha: float = ALPHA) -> tuple[float,
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimAnalysis:
     """One look at the results, and how intervals and p-values are read at it.
 
     `repeats` is its planned sample size, `number` its place from 1 among `of` looks. `level` is the
@@ -187,21 +187,21 @@ class Look:
         return p if p > 0.5 or not self.curve else self.p_value(2 * p) / 2
 
 
-FIXED = Look()
+FIXED = InterimAnalysis()
 
 
-def at_confidence(confidence: float) -> Look:
+def at_confidence(confidence: float) -> InterimAnalysis:
     """Return a look whose intervals have this nominal confidence."""
-    return FIXED if confidence == FIXED.confidence else Look(level=1 - confidence)
+    return FIXED if confidence == FIXED.confidence else InterimAnalysis(level=1 - confidence)
 
 
 @dataclass(frozen=True)
-class Looks:
+class AnalysisPlan:
     """The planned looks of a campaign, by their numbers of repeats; none for a plain campaign."""
 
     sizes: tuple[int, ...] = ()
 
-    def at(self, repeats: int) -> Look:
+    def at(self, repeats: int) -> InterimAnalysis:
         """Return the look that results of so many repeats belong to: the first with as many.
 
         Between two looks that is the next one, beyond the last the last.
@@ -212,14 +212,14 @@ class Looks:
         return next((look for look in looks if look.repeats >= repeats), looks[-1])
 
 
-PLAIN = Looks()
+PLAIN = AnalysisPlan()
 
 
 @lru_cache(maxsize=64)
-def _looks(sizes: tuple[int, ...]) -> tuple[Look, ...]:
+def _looks(sizes: tuple[int, ...]) -> tuple[InterimAnalysis, ...]:
     levels = {alpha: nominal_levels(sizes, alpha) for alpha in _ALPHAS}
     return tuple(
-        Look(
+        InterimAnalysis(
             repeats=size,
             number=place + 1,
             of=len(sizes),

@@ -21,7 +21,7 @@ from orchestration.core.pattern import SOCKETS
 from orchestration.core.records import (
     DONE,
     FAILED,
-    LASTING,
+    LONG_LIVED,
     SHAPERS_LATE,
     UNFINISHED,
     UNMEASURED,
@@ -143,7 +143,7 @@ def _sampler(case: _Case) -> Iterable[Reason]:
     period, flows = case.trial.sample_period_ns, case.record.flows
     end_ns = case.trial.duration_ns + case.trial.drain_ns
     if not np.any(flows.status == UNFINISHED):  # the loop ends with the last flow
-        lasts_ns = case.trial.duration_ns if np.any(flows.status == LASTING) else 0
+        lasts_ns = case.trial.duration_ns if np.any(flows.status == LONG_LIVED) else 0
         end_ns = min(end_ns, max(lasts_ns, int(flows.end_ns.max(initial=0))))
     ticks = end_ns // period
     t_ns = case.record.ports.t_ns

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from inventory.routing import attachment, base_rtt_ns, next_hops, window_bytes
 from orchestration.analysis.load import Ends, measure_delivered
-from orchestration.core.records import DONE, LASTING, Floats, Ints, Samples, Schedule
+from orchestration.core.records import DONE, LONG_LIVED, Floats, Ints, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.topology import Port, Testbed
 from orchestration.core.trial import TrialSpec
@@ -77,7 +77,7 @@ def measure_shares(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends, ports: Samples
 ) -> Shares | None:
     """Return the shares of flows that last; None as `check_starvation`."""
-    roce, lasting = trial.host.roce, ends.status == LASTING
+    roce, lasting = trial.host.roce, ends.status == LONG_LIVED
     if roce is None or trial.faults or not lasting.any():
         return None
     begin_ns, stop_ns = trial.measured_ns
@@ -156,7 +156,7 @@ def _fair_bps(
 ) -> Floats:
     """Return the payload that flows that last can count on, (flows,) in bit/s."""
     begin_ns, stop_ns = trial.measured_ns
-    lasting = ends.status == LASTING
+    lasting = ends.status == LONG_LIVED
     over = (ends.status == DONE) & (ends.end_ns <= begin_ns)
     finite = ~lasting & (schedule.start_ns < stop_ns) & ~over
     packet = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + testbed.framing_bytes

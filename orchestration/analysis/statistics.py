@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis import student_t
-from orchestration.analysis.sequential import FIXED, Look, Looks
+from orchestration.analysis.sequential import FIXED, AnalysisPlan, InterimAnalysis
 from orchestration.core.records import Floats
-from orchestration.core.repeats import Done, RepeatRule, Standing
+from orchestration.core.repeats import ConditionStatus, Done, StoppingRule
 from orchestration.core.trial import Scalar
 
 # All sign patterns are tried up to this many pairs; with more pairs, patterns are sampled.
@@ -64,7 +64,7 @@ class PairedDifference:
         return self.n > 0 and self.mean == 0 and (self.n == 1 or self.low == self.high == 0)
 
 
-def t_interval(values: Sequence[float] | Floats, look: Look = FIXED) -> Estimate:
+def t_interval(values: Sequence[float] | Floats, look: InterimAnalysis = FIXED) -> Estimate:
     """Return the mean of one value per repeat, with Student's interval. NaN values are left out.
 
     The interval is that of the `look` at which the values are read, if there are several.
@@ -82,7 +82,7 @@ def t_interval(values: Sequence[float] | Floats, look: Look = FIXED) -> Estimate
 
 
 def paired_difference(
-    a: Sequence[float] | Floats, b: Sequence[float] | Floats, look: Look = FIXED
+    a: Sequence[float] | Floats, b: Sequence[float] | Floats, look: InterimAnalysis = FIXED
 ) -> PairedDifference:
     """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out.
 
@@ -132,7 +132,7 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     return counts[place] if place < len(counts) else 0
 
 
-def _t_quantile(n: int, look: Look = FIXED) -> float:
+def _t_quantile(n: int, look: InterimAnalysis = FIXED) -> float:
     return student_t.quantile(n - 1, 1 - look.level / 2)
 
 
@@ -195,7 +195,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pooled_quantiles(
-    groups: Sequence[Floats], quantiles: Sequence[float], seed: int = 0, look: Look = FIXED
+    groups: Sequence[Floats],
+    quantiles: Sequence[float],
+    seed: int = 0,
+    look: InterimAnalysis = FIXED,
 ) -> tuple[Floats, Floats, Floats]:
     """Return quantiles of all repeats' values together, and the bounds of their 95 % intervals.
 
@@ -242,9 +245,9 @@ _MIN_PAIRS = 3
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
-def standing_at(
-    look: Look, rule: RepeatRule, factors: Mapping[str, Scalar], values: Values
-) -> Standing:
+def status_at(
+    look: InterimAnalysis, rule: StoppingRule, factors: Mapping[str, Scalar], values: Values
+) -> ConditionStatus:
     """Return what a look at a condition shows, and whether it needs no more repeats.
 
     `values` has the campaign's tuners in its order. Only repeats up to the look's count. A pair
@@ -259,10 +262,10 @@ def standing_at(
     every = [width for tuners in widths.values() for width in tuners.values()]
     narrow = bool(every) and all(width is not None and width <= rule.until for width in every)
     done: Done = "width" if narrow else "most" if look.repeats >= rule.maximum else ""
-    return Standing(factors, look.repeats, look.number, done, widths)
+    return ConditionStatus(factors, look.repeats, look.number, done, widths)
 
 
-def likely_repeats(rule: RepeatRule, looks: Looks, values: Values) -> int | None:
+def likely_repeats(rule: StoppingRule, looks: AnalysisPlan, values: Values) -> int | None:
     """Return at which look a condition is likely to be done, if its spread stays as it is.
 
     None where a metric has fewer than three pairs to tell by.
@@ -278,7 +281,7 @@ def likely_repeats(rule: RepeatRule, looks: Looks, values: Values) -> int | None
     return rule.maximum
 
 
-def _half_widths(values: Values, metric: str, look: Look) -> dict[str, float | None]:
+def _half_widths(values: Values, metric: str, look: InterimAnalysis) -> dict[str, float | None]:
     """Return the half width of each other tuner's difference from the first, relative to its mean.
 
     Of a single tuner it is the width of the mean.
@@ -327,6 +330,6 @@ def _spread(values: Values, metric: str, tuner: str) -> Floats:
     return np.asarray(pairs[:, 1] / mean) if mean else pairs[:0, 1]
 
 
-def _likely_width(values: Floats, look: Look) -> float:
+def _likely_width(values: Floats, look: InterimAnalysis) -> float:
     t = student_t.quantile(look.repeats - 1, 1 - look.level / 2)
     return t * float(values.std(ddof=1)) / math.sqrt(look.repeats)

@@ -13,29 +13,29 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.flow_figures import in_class
+from orchestration.analysis.flow_metrics import in_class
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, SIZE_CLASSES
-from orchestration.analysis.port_figures import queue_span
-from orchestration.analysis.sequential import PLAIN, Look, Looks
+from orchestration.analysis.port_metrics import queue_span
+from orchestration.analysis.sequential import PLAIN, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
-from orchestration.analysis.trial_figures import TrialMetrics, measure
+from orchestration.analysis.trial_metrics import TrialMetrics, measure
 from orchestration.analysis.tuner_differences import Comparison, compare, compare_pairs
 from orchestration.core.capabilities import capabilities
 from orchestration.core.condition import (
     BEST_STATIC,
     SCHEDULE,
+    cell_key,
+    checkpoint_rotation,
     condition_key,
     factors_of,
     in_words,
     labels_of,
-    place_of,
     tuner_called,
-    turns,
 )
 from orchestration.core.errors import InputError, gather
 from orchestration.core.records import Floats
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
-from orchestration.results.looks import read_looks
+from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import campaign_below, read_trial, trial_folders
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES
@@ -93,7 +93,7 @@ class Arm:
 class Condition:
     """A condition: the factors that its tuners share, their results, and their comparisons.
 
-    `yardsticks` are the learned tuners against what they have to beat. `looks` are those that its
+    `baselines` are the learned tuners against what they have to beat. `looks` are those that its
     campaign plans, if its repeats are adaptive.
     """
 
@@ -101,11 +101,11 @@ class Condition:
     factors: dict[str, Scalar]
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
-    looks: Looks = PLAIN
-    yardsticks: tuple[Comparison, ...] = ()
+    looks: AnalysisPlan = PLAIN
+    baselines: tuple[Comparison, ...] = ()
 
     @property
-    def look(self) -> Look:
+    def look(self) -> InterimAnalysis:
         """The look at which its intervals and p-values are read."""
         return self.looks.at(_repeats([trial for arm in self.arms for trial in arm.trials]))
 
@@ -233,7 +233,7 @@ def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 
     Repeats of one tuner with several networks, which take turns, are one arm.
     """
-    taking = turns(trial.spec for trial in trials)
+    taking = checkpoint_rotation(trial.spec for trial in trials)
     meant: dict[str, set[str]] = {}
     for trial in trials:
         meant.setdefault(tuner_called(trial.spec), set()).add(trial.tuner)
@@ -241,7 +241,7 @@ def _by_label(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     def known(trial: Trial) -> bool:
         called = tuner_called(trial.spec)
         labelled = called != trial.spec.tuner.name and len(meant[called]) == 1
-        return labelled or place_of(trial.spec) in taking
+        return labelled or cell_key(trial.spec) in taking
 
     return tuple(
         dataclasses.replace(trial, tuner=tuner_called(trial.spec)) if known(trial) else trial
@@ -298,13 +298,13 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors in another campaign file
             label = f"{label} (variant {labels[label]})"
-        planned = read_looks(group[0].folder.parent)
-        looks = Looks(planned.sizes) if planned else PLAIN
+        planned = read_interim_analyses(group[0].folder.parent)
+        looks = AnalysisPlan(planned.sizes) if planned else PLAIN
         look = looks.at(_repeats(group))
         arms = _arms(group, baseline, look)
-        comparisons, yardsticks = compare(_values(arms), look), _yardsticks(arms, look)
+        comparisons, baselines = compare(_values(arms), look), _yardsticks(arms, look)
         factors = factors_of(cell)
-        conditions.append(Condition(label, factors, arms, comparisons, looks, yardsticks))
+        conditions.append(Condition(label, factors, arms, comparisons, looks, baselines))
     return conditions
 
 
@@ -312,7 +312,7 @@ def _repeats(trials: Sequence[Trial]) -> int:
     return max((trial.spec.repeat for trial in trials), default=0)
 
 
-def _arms(trials: Sequence[Trial], baseline: str, look: Look) -> tuple[Arm, ...]:
+def _arms(trials: Sequence[Trial], baseline: str, look: InterimAnalysis) -> tuple[Arm, ...]:
     valid = [trial for trial in trials if trial.stamp.valid]
     sizes = [trial.metrics.size_bytes for trial in valid]
     edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
@@ -333,7 +333,7 @@ def _arms(trials: Sequence[Trial], baseline: str, look: Look) -> tuple[Arm, ...]
     return tuple(arms)
 
 
-def _yardsticks(arms: Sequence[Arm], look: Look) -> tuple[Comparison, ...]:
+def _yardsticks(arms: Sequence[Arm], look: InterimAnalysis) -> tuple[Comparison, ...]:
     """Compare tuners that have a placebo here with it, and with the best static setting."""
     baseline = arms[0].tuner
     tuners = {arm.tuner: arm.trials[0].spec.tuner for arm in arms}
@@ -376,7 +376,7 @@ def size_edges(sizes: Floats) -> Floats:
     return edges[kept]
 
 
-def _size_curve(trials: Sequence[Trial], edges: Floats, look: Look) -> SizeCurve:
+def _size_curve(trials: Sequence[Trial], edges: Floats, look: InterimAnalysis) -> SizeCurve:
     shape = (len(edges), len(QUANTILES))
     point, low, high = (np.full(shape, np.nan) for _ in range(3))
     flows = np.zeros(len(edges))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.sequential import FIXED, Look
+from orchestration.analysis.sequential import FIXED, InterimAnalysis
 from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
 from orchestration.render.numbers import change, interval, percent_change, points, quantity
 
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def compare(
-    values: Mapping[str, Mapping[int, Mapping[str, float]]], look: Look = FIXED
+    values: Mapping[str, Mapping[int, Mapping[str, float]]], look: InterimAnalysis = FIXED
 ) -> tuple[Comparison, ...]:
     """Compare every tuner with the first, on the metrics marked as compared.
 
@@ -54,7 +54,7 @@ def compare_pairs(
     values: Mapping[str, Mapping[int, Mapping[str, float]]],
     pairs: Sequence[tuple[str, str]],
     keys: Sequence[str],
-    look: Look = FIXED,
+    look: InterimAnalysis = FIXED,
 ) -> tuple[Comparison, ...]:
     """Compare the second tuner of each pair with the first on some metrics, as one family."""
     drafts = []

@@ -32,11 +32,11 @@ from orchestration.bench.outcome import Figure, Outcome, bench_folder
 from orchestration.core.pattern import Streams
 from orchestration.core.ports import TrialRun
 from orchestration.core.provenance import versions
-from orchestration.core.records import DONE, LASTING
+from orchestration.core.records import DONE, LONG_LIVED
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.render.csv import write_rows
-from orchestration.run.wiring import backend
+from orchestration.run.backend_factory import backend
 from orchestration.training.files import Folder
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest, find_scenario
@@ -169,7 +169,7 @@ def _play(tuner: TunerSpec | Arm, seed: int) -> float:
     flows = record.flows
     ended = np.where(flows.status == DONE, flows.end_ns, trial.duration_ns + trial.drain_ns)
     slowdown = (ended - schedule.start_ns) / ideal_times_ns(testbed, schedule, trial)
-    return float(slowdown[flows.status != LASTING].mean())
+    return float(slowdown[flows.status != LONG_LIVED].mean())
 
 
 def _record(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:

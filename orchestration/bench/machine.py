@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestration.agent.bpf.load import LoadError, bpf
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.virtual_rack import groups, interfaces, lending
+from orchestration.virtual_rack import groups, interface_leases, interfaces
 
 _SHOWN: Mapping[str, tuple[str, ...]] = {
     "links": ("ip", "-j", "-d", "link", "show"),
@@ -67,7 +67,7 @@ def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
     found["mounts"] = sorted(
         " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
     )
-    found["loans"] = [loan.interface for loan in lending.loans()]
+    found["loans"] = [loan.interface for loan in interface_leases.loans()]
     found["cgroups"], found[_HELD] = _cgroups()
     found["containers"] = _containers()
     for kind, (numbers, held) in bpf_objects().items():

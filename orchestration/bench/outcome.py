@@ -25,7 +25,7 @@ from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import CLOSLOOP, TrialSpec, TunerSpec
 from orchestration.render.markdown import rows_table
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
 
@@ -211,7 +211,7 @@ def run_trial(
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()
-    runner = EmulatedBackend(flow_table=True) if flow_table else wiring.backend(backend)
+    runner = EmulatedBackend(flow_table=True) if flow_table else backend_factory.backend(backend)
     with bench_folder() as folder:
         record = runner.run(TrialRun(trial, testbed, schedule, folder))
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)

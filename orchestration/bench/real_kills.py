@@ -19,9 +19,9 @@ from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, 
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.machine import noted_signals
 from orchestration.virtual_rack import interfaces
+from orchestration.virtual_rack.cleanup import leftovers, remove_dead
 from orchestration.virtual_rack.containers import require_runtime
 from orchestration.virtual_rack.image import require_image
-from orchestration.virtual_rack.leftovers import leftovers, remove_dead
 
 KILLS = 50
 _MAX_S = 360.0

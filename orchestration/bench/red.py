@@ -22,9 +22,9 @@ from orchestration.bench.outcome import (
     zero,
 )
 from orchestration.core.knobs import ECN
+from orchestration.core.marking_probability import MarkingProbability
 from orchestration.core.pattern import PatternSpec
 from orchestration.core.records import Schedule
-from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.core.trial import TunerSpec
 from traffic.patterns.incast import IncastSpec
@@ -142,7 +142,7 @@ def marking_curve() -> Outcome:
     figures: list[Figure] = []
     data: dict[str, Any] = {}
     for kmin_bytes, kmax_bytes, pmax in _SETTINGS:
-        law = RedLaw(kmin_bytes, kmax_bytes, pmax)
+        law = MarkingProbability(kmin_bytes, kmax_bytes, pmax)
         probe = {
             "kind": "marking",
             "port": port,
@@ -170,7 +170,7 @@ def marking_curve() -> Outcome:
     )
 
 
-def levels_frames(law: RedLaw) -> list[int]:
+def levels_frames(law: MarkingProbability) -> list[int]:
     """Return queue lengths to hold, in frames, ascending: 200 or more on the ramp, some outside."""
     first = law.kmin_bytes // _FRAME_BYTES + 1
     last = (law.kmax_bytes - 1) // _FRAME_BYTES
@@ -180,7 +180,7 @@ def levels_frames(law: RedLaw) -> list[int]:
     return below + [frames for frames in ramp for _ in range(times)] + [last + 1, last + 5]
 
 
-def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figure]:
+def _judge(name: str, law: MarkingProbability, readings: list[dict[str, int]]) -> list[Figure]:
     rng = np.random.default_rng(1)
     inside = on_ramp = below_marked = above_unmarked = marked = packets = 0
     expected = 0.0

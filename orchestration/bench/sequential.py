@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from orchestration.analysis import student_t
-from orchestration.analysis.sequential import ALPHA, Looks
-from orchestration.analysis.statistics import standing_at
+from orchestration.analysis.sequential import ALPHA, AnalysisPlan
+from orchestration.analysis.statistics import status_at
 from orchestration.bench.outcome import Figure, Outcome, at_most
 from orchestration.core.records import Floats
-from orchestration.core.repeats import RepeatRule
+from orchestration.core.repeats import StoppingRule
 
-RULE = RepeatRule(0.03, ("slowdown_mean",), 5, 60)
+RULE = StoppingRule(0.03, ("slowdown_mean",), 5, 60)
 CAMPAIGNS = 20_000
 # Campaigns that the product's own code judges too, one by one.
 _CHECKED = 200
@@ -52,7 +52,7 @@ class Simulated:
 def simulate(draw: Draw, truth: float, seed: int, campaigns: int = CAMPAIGNS) -> Simulated:
     """Return what happens in simulated campaigns whose true mean difference is `truth`."""
     first, second = draw(campaigns, np.random.default_rng(seed))
-    looks = Looks(RULE.sizes)
+    looks = AnalysisPlan(RULE.sizes)
     shape = len(RULE.sizes), campaigns
     missed, plain, narrow, plain_narrow = (np.zeros(shape, dtype=bool) for _ in range(4))
     for place, size in enumerate(RULE.sizes):
@@ -87,14 +87,14 @@ def _first(done: np.ndarray) -> np.ndarray:
 
 def _agrees(first: Floats, second: Floats, repeats: np.ndarray) -> None:
     """Check that the runner's rule stops the first campaigns where the simulation does."""
-    looks, metric = Looks(RULE.sizes), RULE.of[0]
+    looks, metric = AnalysisPlan(RULE.sizes), RULE.of[0]
     for a, b, expected in zip(first[:_CHECKED], second, repeats, strict=False):
         values = {
             tuner: {number: {metric: float(value)} for number, value in enumerate(row, start=1)}
             for tuner, row in (("a", a), ("b", b))
         }
-        standings = (standing_at(looks.at(size), RULE, {}, values) for size in RULE.sizes)
-        found = next(standing.repeats for standing in standings if standing.done)
+        condition_statuses = (status_at(looks.at(size), RULE, {}, values) for size in RULE.sizes)
+        found = next(standing.repeats for standing in condition_statuses if standing.done)
         if found != expected:
             raise AssertionError(f"stopped after {found} repeats, simulated {expected}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestration.analysis.port_figures import PACKET_HOP, packet_hops
+from orchestration.analysis.port_metrics import PACKET_HOP, packet_hops
 from orchestration.backends.emulated.memory import trial_memory_bytes
 from orchestration.bench.outcome import (
     MILLISECOND,

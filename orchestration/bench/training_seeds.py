@@ -26,7 +26,7 @@ from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import TrialRecord
 from orchestration.core.trial import Scalar, TunerSpec
-from orchestration.run.wiring import backend
+from orchestration.run.backend_factory import backend
 from orchestration.training.outcome import read_result
 from orchestration.training.protocol import load_protocol
 from orchestration.training.request import Episodes, TrainRequest

@@ -28,9 +28,9 @@ from orchestration.calibration.probes import (
 )
 from orchestration.core.errors import InputError, TrialError, unreadable
 from orchestration.core.knobs import ECN
+from orchestration.core.marking_probability import MarkingProbability
 from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
-from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.results.writer import write_trial
@@ -167,7 +167,7 @@ def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
     steady = np.abs(np.diff(length)) <= _STEADY_SHARE * (kmax - kmin)
     packets = np.where(steady, np.diff(ports.tx_packets[:, queue]), 0)
     marked = np.where(steady, np.diff(ports.marked_packets[:, queue]), 0)
-    wanted = RedLaw(kmin, kmax, PMAX).line(mean)
+    wanted = MarkingProbability(kmin, kmax, PMAX).line(mean)
     edges = [0, *np.linspace(kmin, kmax, _BINS + 1).astype(int).tolist()]
     found = []
     for low, high in pairwise(edges):

@@ -52,7 +52,7 @@ def calibrate(
     from orchestration.calibration.measure import correction, read_calibration, to_json
     from orchestration.cli.run import backend_named
     from orchestration.core.capabilities import capabilities
-    from orchestration.run import wiring
+    from orchestration.run import backend_factory
 
     name = backend_named(backend)
     fabric = load_testbed(testbed)
@@ -63,7 +63,7 @@ def calibrate(
     if own.on_rack:
         enter_virtual_rack(inventory)
     rack = passwords.access(inventory) if own.on_rack and inventory else None
-    engine = wiring.backend(name, rack)
+    engine = backend_factory.backend(name, rack)
     engine.check(fabric, 1)
     mine = _measure(engine, name, fabric, testbed, out)
     again = None

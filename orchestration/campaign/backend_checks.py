@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inventory.strictyaml import Loc
-from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host
 from orchestration.campaign.load_balancing import LoadBalancing
+from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.schema import CampaignFile
 from orchestration.core.capabilities import Capabilities, Mode, capabilities
 from orchestration.core.congestion import roce_controls
@@ -37,7 +37,7 @@ class Chosen(NamedTuple):
     backend: Capabilities
     mode: Mode
 
-    def lacks(self, asked: Asked, beside: Sequence[Asked] = ()) -> Iterator[Finding]:
+    def lacks(self, asked: Asked, beside: Sequence[Asked] = ()) -> Iterator[LocatedProblem]:
         """Report what the campaign asks for if the mode has it not.
 
         The remedy names what has all that is asked for `beside` it, too, if anything has.
@@ -53,7 +53,7 @@ class Chosen(NamedTuple):
         elsewhere = self.backend.alternative(self.mode, has_all)
         elsewhere = elsewhere or self.backend.alternative(self.mode, asked.has)
         remedy = ", or ".join(filter(None, (elsewhere, asked.otherwise)))
-        yield Finding(asked.loc, f"{what}: {why}" if why else what, remedy)
+        yield LocatedProblem(asked.loc, f"{what}: {why}" if why else what, remedy)
 
 
 def chosen(whole: Fields) -> Chosen:
@@ -65,7 +65,7 @@ def chosen(whole: Fields) -> Chosen:
     return Chosen(backend, backend.mode(fabric.kind, clock))
 
 
-def check_backend_has(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+def check_backend_has(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
     """Report all that a campaign asks for and its backend has not."""
     mine = chosen(whole)
     asked = list(_asked(whole, testbed, mine.mode)) if "fabric" in whole else []

@@ -16,7 +16,7 @@ from typing import get_args
 from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from orchestration.campaign import checks, limits, schema
-from orchestration.campaign import found as found_settings
+from orchestration.campaign import search_result as found_settings
 from orchestration.campaign.factors import Factors, Level, choose, read_factors
 from orchestration.campaign.fields import beside
 from orchestration.campaign.schema import CampaignFile
@@ -42,7 +42,7 @@ def with_former_sets(files: Sequence[CampaignFile], path: str | Path) -> list[Ca
     ]
 
 
-def has_former_hpcc(trial: Path) -> bool:
+def has_old_hpcc(trial: Path) -> bool:
     """Return whether a finished trial ran under the parameters that 0.2 called `hpcc`."""
     try:
         roce = read_trial(trial).spec.host.roce
@@ -52,7 +52,7 @@ def has_former_hpcc(trial: Path) -> bool:
 
 
 def _has_former(folder: Path) -> bool:
-    return any(has_former_hpcc(trial) for trial in finished_trials(folder))
+    return any(has_old_hpcc(trial) for trial in finished_trials(folder))
 
 
 def _renamed(file: CampaignFile) -> CampaignFile:

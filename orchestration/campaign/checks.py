@@ -24,9 +24,9 @@ from orchestration.campaign.fields import (
     read_param,
     reference_beside,
 )
-from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.host_checks import check_host, check_roce
 from orchestration.campaign.load_balancing import check_load_balancing
+from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.patterns import Driver, Pattern, attribute, pattern_model
 from orchestration.core import plugins
 from orchestration.core.errors import InputError
@@ -39,7 +39,7 @@ from traffic.drivers import programs
 from traffic.workloads import load_workload
 
 
-def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Finding]:
+def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[LocatedProblem]:
     """Yield the faults of a cell's file beyond its schema.
 
     `data` is the file with every reference resolved. `testbed` is the one that it names, None if
@@ -97,7 +97,7 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 def _check_driver(
     loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     driver: Driver | None = pattern.get("driver")
     if driver is None:
         return
@@ -108,16 +108,16 @@ def _check_driver(
         try:
             options.append((key, driver.option(key)))
         except ValueError as error:
-            yield Finding.of((*loc, key), of_value(error))
+            yield LocatedProblem.of((*loc, key), of_value(error))
     name = reference_beside(folder, driver.name)
     try:
         spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
         problems = programs.check(spec, testbed, queue_class or "")
     except plugins.PluginError as error:
-        yield Finding.of(loc, of_value(error))
+        yield LocatedProblem.of(loc, of_value(error))
         return
     for problem in problems:
-        yield Finding.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
+        yield LocatedProblem.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
 
 
 def _items(data: Fields, name: str) -> list[Any]:
@@ -125,31 +125,31 @@ def _items(data: Fields, name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _check_periods(whole: Fields) -> Iterator[Finding]:
+def _check_periods(whole: Fields) -> Iterator[LocatedProblem]:
     sample, action = whole.get("sample_period"), whole.get("action_period")
     if sample and action and action % sample:
-        yield Finding(
+        yield LocatedProblem(
             ("action_period",),
             f"action_period {_time(action)} is not a multiple of sample_period {_time(sample)}",
             "the tuner acts on samples: make it 1, 2, 3 … sample periods",
         )
     latency = whole.get("decision_latency")
     if latency and sample and latency >= sample:
-        yield Finding(
+        yield LocatedProblem(
             ("decision_latency",),
             f"decision_latency {_time(latency)} is not below sample_period {_time(sample)}",
             "a decision takes effect before the next reading: shorten it, or sample less often",
         )
     duration = whole.get("duration")
     if sample and duration and sample > duration:
-        yield Finding(
+        yield LocatedProblem(
             ("sample_period",),
             f"sample_period {_time(sample)} is beyond the duration {_time(duration)}",
             "sample more often, or make the trial longer",
         )
     warm_up = whole.get("warm_up")
     if warm_up and duration and sample and warm_up + sample > duration:
-        yield Finding(
+        yield LocatedProblem(
             ("warm_up",),
             f"warm_up {_time(warm_up)} leaves less than a sample_period of the duration "
             f"{_time(duration)} to be measured",
@@ -159,7 +159,7 @@ def _check_periods(whole: Fields) -> Iterator[Finding]:
 
 def _check_tuners(
     items: Iterable[Any], whole: Fields, testbed: Testbed | None, folder: str
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     called: dict[str, int] = {}
     for index, item in enumerate(items):
         fields = {"name": item} if isinstance(item, str) else item
@@ -168,7 +168,7 @@ def _check_tuners(
         label = str(fields.get("label") or plugins.short_name(fields["name"]))
         yield from _check_tuner(("tuners", index), fields, label, whole, testbed, folder)
         if label in called:
-            yield Finding(
+            yield LocatedProblem(
                 ("tuners", index),
                 f"tuner {index + 1} is called {label!r}, as tuner {called[label]} is",
                 "remove one of them, or give it a 'label' of its own",
@@ -179,15 +179,15 @@ def _check_tuners(
 
 def _check_tuner(
     loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     name = reference_beside(folder, fields["name"])
     given = {key: value for key, value in fields.items() if key not in schema.Tuner.model_fields}
-    if rotation.takes_turns(given):
+    if rotation.rotates_checkpoints(given):
         faults = list(rotation.faults(given[CHECKPOINT_PARAM]))
-        yield from (Finding.of((*loc, CHECKPOINT_PARAM), of_text(fault)) for fault in faults)
+        yield from (LocatedProblem.of((*loc, CHECKPOINT_PARAM), of_text(fault)) for fault in faults)
         if faults:
             return
-    told: dict[Finding, None] = {}
+    told: dict[LocatedProblem, None] = {}
     for variant in rotation.variants(given):
         told |= dict.fromkeys(_of_params(loc, name, variant, label, whole, testbed, folder))
     yield from told
@@ -201,7 +201,7 @@ def _of_params(
     whole: Fields,
     testbed: Testbed | None,
     folder: str,
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     """Yield the faults of a tuner with one value for each of its parameters."""
     params = {}
     unread = []
@@ -210,18 +210,18 @@ def _of_params(
             params[key] = read_param(key, value)
         except ValueError as error:
             unread.append(key)
-            yield Finding.of((*loc, key), of_value(error))
+            yield LocatedProblem.of((*loc, key), of_value(error))
     params = params_beside(folder, params)
     for fault in recordings.check_tuner(name, params, label, whole, testbed):
         # A parameter that is present but cannot be read is not missing.
         if not any(f"needs {key!r}" in fault.what for key in unread):
-            yield Finding.of(loc, fault)
+            yield LocatedProblem.of(loc, fault)
 
 
-def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]:
+def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[LocatedProblem]:
     start, stop, duration = pattern.get("start"), pattern.get("stop"), whole.get("duration")
     if start is not None and stop is not None and stop <= start:
-        yield Finding(
+        yield LocatedProblem(
             (*loc, "stop"),
             f"stop {_time(stop)} is not after start {_time(start)}",
             "swap or correct them",
@@ -230,7 +230,7 @@ def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]
         if time_ns is None or duration is None:
             continue
         if time_ns > duration or (name == "start" and time_ns == duration):
-            yield Finding(
+            yield LocatedProblem(
                 (*loc, name),
                 f"{name} {_time(time_ns)} is beyond the duration {_time(duration)}",
                 f"use {latest} {_time(duration)}, or make the trial longer",
@@ -239,7 +239,7 @@ def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]
 
 def _check_kind(
     loc: Loc, model: type[Pattern], pattern: Fields, around: Surroundings, folder: str
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     """Yield the faults of a pattern's fields by their roles, and those that its kind finds."""
     fields = {}
     for name, one in given_fields(model.spec).items():
@@ -253,19 +253,19 @@ def _check_kind(
         if around.testbed is not None and value:
             yield from _check_places(where, one.role, value, around.testbed)
     for problem in model.spec.faults(fields, around):
-        yield Finding.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
+        yield LocatedProblem.of((*loc, *filter(None, [problem.where])), problem.relocated(""))
 
 
-def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
+def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[LocatedProblem]:
     try:
         load_workload(beside(folder, name))
     except InputError as error:
-        yield from (Finding.of(loc, problem) for problem in error.problems)
+        yield from (LocatedProblem.of(loc, problem) for problem in error.problems)
 
 
 def _check_class(
     loc: Loc, model: type[Pattern], pattern: Fields, testbed: Testbed
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     name = pattern.get("queue_class")
     known = [klass.name for klass in testbed.classes]
     if not name or name in known:
@@ -277,13 +277,13 @@ def _check_class(
     else:
         what = f"testbed {testbed.name} has no traffic classes"
         remedy = f"remove {key!r}, or use a testbed that lists 'classes', like acc-fig8"
-    yield Finding((*loc, key), what, remedy)
+    yield LocatedProblem((*loc, key), what, remedy)
 
 
-def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterator[Finding]:
+def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterator[LocatedProblem]:
     maximum = len(testbed.hosts) - 1
     if role == "senders" and value > maximum:
-        yield Finding(
+        yield LocatedProblem(
             loc,
             f"{loc[-1]} {value} is wider than testbed {testbed.name}: "
             f"of its {maximum + 1} hosts, {maximum} can send to one",
@@ -291,7 +291,7 @@ def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterato
         )
     if role == "host" and value not in testbed.hosts:
         first, last = testbed.hosts[0], testbed.hosts[-1]
-        yield Finding(
+        yield LocatedProblem(
             loc,
             f"testbed {testbed.name} has no host {value!r}",
             f"{suggest(value, testbed.hosts)}its hosts are {first} to {last}",
@@ -300,32 +300,32 @@ def _check_places(loc: Loc, role: Role, value: Any, testbed: Testbed) -> Iterato
 
 def _check_fault(
     loc: Loc, item: Fields, whole: Fields, testbed: Testbed | None
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     fault = _right_fields(schema.Fault, item)
     if "links" in item and "share" in item:
-        yield Finding(loc, "a fault with both 'links' and 'share'", "keep one of the two")
+        yield LocatedProblem(loc, "a fault with both 'links' and 'share'", "keep one of the two")
     if not item.get("links") and "share" not in item:
         remedy = "add links: [leaf1-spine1], or share: 0.1 for a tenth of the links"
-        yield Finding(loc, "a fault of no links", remedy)
+        yield LocatedProblem(loc, "a fault of no links", remedy)
     if testbed is not None:
         for index, name in enumerate(fault.get("links", ())):
             if name not in testbed.links_by_name:
                 known = testbed.links_by_name
                 remedy = suggest(name, known) or f"its first is {next(iter(known), 'none')}: "
-                yield Finding(
+                yield LocatedProblem(
                     (*loc, "links", index),
                     f"testbed {testbed.name} has no link {name!r}",
                     f"{remedy}a link is named by its two devices",
                 )
     down, up, duration = fault.get("down"), fault.get("up"), whole.get("duration")
     if down is not None and up is not None and up <= down:
-        yield Finding(
+        yield LocatedProblem(
             (*loc, "up"),
             f"up {_time(up)} is not after down {_time(down)}",
             "swap or correct them, or leave 'up' out for links that stay down",
         )
     if down is not None and duration is not None and down >= duration:
-        yield Finding(
+        yield LocatedProblem(
             (*loc, "down"),
             f"down {_time(down)} is beyond the duration {_time(duration)}",
             f"use before {_time(duration)}, or make the trial longer",
@@ -333,7 +333,7 @@ def _check_fault(
     drain = whole.get("drain")
     if up is not None and duration is not None and drain is not None and up > duration + drain:
         end = _time(duration + drain)
-        yield Finding(
+        yield LocatedProblem(
             (*loc, "up"),
             f"up {_time(up)} is beyond duration and drain, which end at {end}",
             "come up earlier, or leave 'up' out for links that stay down",

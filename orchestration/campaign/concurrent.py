@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inventory.strictyaml import Loc
-from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.core.congestion import roce_controls
 from orchestration.core.topology import Testbed
 from orchestration.core.units import format_duration
@@ -13,10 +13,10 @@ from orchestration.core.units import format_duration
 
 def check_lasting(
     loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     """Report flows without a size, which last, where no RoCE NIC sends them."""
     if "size" in pattern and pattern["size"] is None and not _by_nics(pattern, whole, testbed):
-        yield Finding(
+        yield LocatedProblem(
             loc,
             "flows last as long as the trial on RoCE NICs only, which the emulated and the "
             "simulated backend have",
@@ -36,21 +36,21 @@ def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
     return (control or host.congestion_control) in roce_controls()
 
 
-def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
     """Report a period of flow samples that cannot be."""
     period_ns, sample_ns = whole.get("flow_sample_period"), whole.get("sample_period")
     if not period_ns:
         return
     loc: Loc = ("flow_sample_period",)
     if sample_ns and period_ns % sample_ns:
-        yield Finding(
+        yield LocatedProblem(
             loc,
             f"flow_sample_period {format_duration(period_ns, 6)} is not a multiple of "
             f"sample_period {format_duration(sample_ns, 6)}",
             "flows are read with the queues: make it 1, 2, 3 … sample periods",
         )
     if not all(_by_nics(vars(pattern), whole, testbed) for pattern in whole.get("traffic", ())):
-        yield Finding(
+        yield LocatedProblem(
             loc,
             "only flows of RoCE NICs can be sampled, which the emulated and the simulated "
             "backend have",

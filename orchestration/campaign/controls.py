@@ -10,7 +10,7 @@ from pydantic import Field
 
 from collectors.bpf.policy import PolicyError, policy_object, read_policy
 from inventory.strictyaml import StrictModel, suggest
-from orchestration.campaign.finding import Finding
+from orchestration.campaign.located_problem import LocatedProblem
 from orchestration.core.congestion import (
     GROUP,
     PROGRAM,
@@ -115,14 +115,14 @@ def check_control(
     program: Program | None,
     folder: Path,
     testbed: Testbed | None,
-) -> Iterator[Finding]:
+) -> Iterator[LocatedProblem]:
     """Report parameters that the control does not take, and a program that cannot be one.
 
     `given` has the parameters under the names of controls; `program` starts in `folder`.
     """
     for name, parameters in given.items():
         if parameters and control and name != control:
-            yield Finding(
+            yield LocatedProblem(
                 ("host", "roce", name),
                 f"the congestion control is {control}, not {name}",
                 f"remove it, or use `congestion_control: {name}`",
@@ -137,21 +137,21 @@ def check_control(
         rates = {rate // _MBPS for rate in (link.rate_bps for link in testbed.links)}
         unknown = sorted(rates - set(TELEMETRY_MBPS))
         if unknown:
-            yield Finding(
+            yield LocatedProblem(
                 ("host", "congestion_control"),
                 f"HPCC's telemetry has no number for a link of {unknown[0]} Mbit/s",
                 f"use another control, or links of {', '.join(map(str, TELEMETRY_MBPS))} Mbit/s",
             )
 
 
-def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[LocatedProblem]:
     own, faulty = congestion_control(control), False
     known, values = own.parameters, own.defaults
     for name, value in given.items():
         loc = ("host", "roce", control, name)
         if name not in known:
             faulty = True
-            yield Finding(
+            yield LocatedProblem(
                 loc,
                 f"{control} has no parameter {name!r}",
                 f"{suggest(name, known)}it has {', '.join(known)}",
@@ -162,38 +162,40 @@ def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Findin
         except ValueError as error:
             faulty = True
             example = f"write it like {_EXAMPLES[known[name].kind]}"
-            yield Finding(loc, of_value(error).what, example, Code.WRONG_VALUE)
+            yield LocatedProblem(loc, of_value(error).what, example, Code.WRONG_VALUE)
     fault = None if faulty else own.contradiction(values)
     if fault is not None:
-        yield Finding(("host", "roce", control, fault[0]), fault[1], fault[2])
+        yield LocatedProblem(("host", "roce", control, fault[0]), fault[1], fault[2])
 
 
-def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
+def _check_program(program: Program, folder: Path) -> Iterator[LocatedProblem]:
     loc = ("host", "congestion_control")
     for number in program.parameters:
         if type(number) is not int or not 0 <= number < 2**32:
             what = f"a program's parameters are whole numbers below 2^32, and one is {number!r}"
-            yield Finding(loc, what, "write them like [40, 200]")
+            yield LocatedProblem(loc, what, "write them like [40, 200]")
     try:
         path = program_path(folder, program.program)
     except InputError as error:
-        yield from (Finding.of(loc, problem) for problem in error.problems)
+        yield from (LocatedProblem.of(loc, problem) for problem in error.problems)
     else:
         yield from _check_source(path, len(program.parameters), program.program)
 
 
-def _check_source(path: Path, count: int, name: str, how: str = "given") -> Iterator[Finding]:
+def _check_source(
+    path: Path, count: int, name: str, how: str = "given"
+) -> Iterator[LocatedProblem]:
     """Report that a policy's file is none, or takes another number of parameters than `count`."""
     loc = ("host", "congestion_control")
     try:
         wanted = read_policy(policy_object(path)).parameters
     except PolicyError as error:
-        yield from (Finding.of(loc, one.relocated(name)) for one in error.problems)
+        yield from (LocatedProblem.of(loc, one.relocated(name)) for one in error.problems)
     except NotReadyError as error:
-        yield from (Finding.of(loc, problem) for problem in error.problems)
+        yield from (LocatedProblem.of(loc, problem) for problem in error.problems)
     else:
         if wanted != count:
-            yield Finding(
+            yield LocatedProblem(
                 loc,
                 f"{name} takes {wanted} parameters, and {count} are {how}",
                 "give as many as its CL_POLICY says",

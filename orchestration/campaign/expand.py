@@ -24,7 +24,7 @@ from orchestration.core.capabilities import capabilities, mode_of
 from orchestration.core.condition import TUNER, tuner_called
 from orchestration.core.congestion import roce_controls
 from orchestration.core.files import sha256_of
-from orchestration.core.repeats import RepeatRule
+from orchestration.core.repeats import StoppingRule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import (
@@ -60,10 +60,10 @@ class Campaign:
     trials: tuple[TrialSpec, ...]
     testbeds: Mapping[str, Testbed]
     tuner_locations: Mapping[str, str]
-    repeats: RepeatRule | None = None
+    repeats: StoppingRule | None = None
 
     @property
-    def takes_turns(self) -> bool:
+    def runs_one_at_a_time(self) -> bool:
         """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
         return any(mode_of(one).real_time for one in self.trials)
 
@@ -132,7 +132,7 @@ def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> 
     return stream_seed(campaign_seed, purpose, repeat)
 
 
-def _rule(file: schema.CampaignFile) -> RepeatRule | None:
+def _rule(file: schema.CampaignFile) -> StoppingRule | None:
     return file.repeats.rule() if isinstance(file.repeats, Adaptive) else None
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from inventory.strictyaml import Loc, suggest
 from orchestration.campaign.controls import check_control
-from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host
+from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.patterns import Pattern
 from orchestration.core.congestion import PROGRAM, roce_controls
 from orchestration.core.roce import DCQCN, DCQCN_PARAMETERS, HEADER_BYTES, MAX_PAYLOAD_BYTES
@@ -17,11 +17,11 @@ from orchestration.core.units import format_rate
 from orchestration.datapath.policy_dcqcn import RATE_PARAMETERS
 
 
-def check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
+def check_host(host: object, testbed: Testbed) -> Iterator[LocatedProblem]:
     """Report a congestion control that no flow would use, because each class has its own."""
     own = [klass.congestion_control for klass in testbed.classes]
     if isinstance(host, dict) and "congestion_control" in host and own and all(own):
-        yield Finding(
+        yield LocatedProblem(
             ("host", "congestion_control"),
             f"no flow would use it: on testbed {testbed.name} each traffic class has its own",
             "remove it, or use a testbed whose classes leave it out",
@@ -46,7 +46,7 @@ def controls_of(
     return places
 
 
-def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
+def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[LocatedProblem]:
     """Report what of hosts, RoCE NICs and lossless switches does not go together.
 
     Likewise parameters that an mlx5 NIC would not take.
@@ -58,26 +58,26 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
     roce = [control for control in places if control in roce_controls()]
     where = places[roce[0]] if roce else ("host", "congestion_control")
     if testbed is not None and testbed.switch and testbed.switch.lossless and places and not roce:
-        yield Finding(
+        yield LocatedProblem(
             ("testbed",),
             f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
             f"{' or '.join(places)} have no NIC that obeys pauses",
             f"use `congestion_control: {DCQCN}`, or remove 'pfc' from the testbed",
         )
     if host.loss_detection != Host().loss_detection and set(places) <= set(roce_controls()):
-        yield Finding(
+        yield LocatedProblem(
             ("host", "loss_detection"),
             "no flow is TCP: RoCE NICs tell losses by `recovery`",
             "remove it, or use `roce: {recovery: …}`",
         )
     if len(roce) > 1:
-        yield Finding(
+        yield LocatedProblem(
             places[roce[1]],
             f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             "let the host, the testbed's classes and the patterns name the same one",
         )
     if "roce" in host.model_fields_set and not roce:
-        yield Finding(
+        yield LocatedProblem(
             ("host", "roce"),
             f"no host has a RoCE NIC: their congestion control is {host.congestion_control}",
             "remove it, or use `congestion_control: dcqcn`",
@@ -86,7 +86,7 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
         yield from _check_payload(host, testbed)
     control = roce[0] if roce else ""
     if control == PROGRAM and host.roce.program is None:
-        yield Finding(
+        yield LocatedProblem(
             where,
             "a program of one's own needs its file",
             "write it like {program: my_policy.c}",
@@ -97,32 +97,32 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
         yield from _check_rates_of_set(host, testbed)
 
 
-def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:
+def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[LocatedProblem]:
     max_bytes = MAX_PAYLOAD_BYTES
     if testbed is not None:
         max_bytes = min(max_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)
     if host.roce.payload > max_bytes:
-        yield Finding(
+        yield LocatedProblem(
             ("host", "roce", "payload"),
             f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
             f"{MAX_PAYLOAD_BYTES}, and this testbed's frames carry {max_bytes}",
             f"use at most {max_bytes}",
         )
     if host.roce.payload % 4:
-        yield Finding(
+        yield LocatedProblem(
             ("host", "roce", "payload"),
             f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
             f"use {max(4, host.roce.payload // 4 * 4)}B",
         )
 
 
-def _check_rates_of_set(host: Host, testbed: Testbed) -> Iterator[Finding]:
+def _check_rates_of_set(host: Host, testbed: Testbed) -> Iterator[LocatedProblem]:
     """Report a set whose parameters go by the NICs' rate, where NICs have several."""
     dcqcn, rates = host.roce.dcqcn, testbed.nic_rates_bps
     open_ones = [name for name in RATE_PARAMETERS.get(dcqcn.set, ()) if name not in dcqcn.own]
     if open_ones and len(rates) > 1:
         parameters = " and ".join(open_ones)
-        yield Finding(
+        yield LocatedProblem(
             ("host", "roce", "dcqcn"),
             f"the set {dcqcn.set} has {parameters} by the NICs' rate, and those of testbed "
             f"{testbed.name} have {' and '.join(map(format_rate, rates))}",
@@ -130,17 +130,17 @@ def _check_rates_of_set(host: Host, testbed: Testbed) -> Iterator[Finding]:
         )
 
 
-def _check_dcqcn(host: Host) -> Iterator[Finding]:
+def _check_dcqcn(host: Host) -> Iterator[LocatedProblem]:
     for name, value in host.roce.dcqcn.own.items():
         loc: Loc = ("host", "roce", "dcqcn", name)
         if name not in DCQCN_PARAMETERS:
             known = ", ".join(DCQCN_PARAMETERS)
             what = f"DCQCN has no parameter {name!r}"
-            yield Finding(loc, what, f"{suggest(name, DCQCN_PARAMETERS)}it has {known}")
+            yield LocatedProblem(loc, what, f"{suggest(name, DCQCN_PARAMETERS)}it has {known}")
             continue
         one = DCQCN_PARAMETERS[name]
         if type(value) is not int or not one.minimum <= value <= one.maximum:
-            yield Finding(
+            yield LocatedProblem(
                 loc,
                 f"{value!r} is not a whole number from {one.minimum} to {one.maximum} ({one.unit})",
                 "see docs/campaign.md",

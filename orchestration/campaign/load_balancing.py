@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from inventory.routing import next_hops
 from inventory.strictyaml import Duration, StrictModel, must, one_of
-from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.core.load_balancing import (
     KINDS,
     MAX_CONGA_PORTS,
@@ -94,7 +94,7 @@ class LoadBalancing(StrictModel):
 _OF_FLOWLETS, _OF_CHOICES = ("timeout", "entries"), ("route_by", "dre_time", "metric_age")
 
 
-def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[LocatedProblem]:
     """Report settings that would do nothing, and a testbed without a choice of paths."""
     asked: LoadBalancing | None = whole.get("load_balancing")
     if asked is None:
@@ -106,11 +106,11 @@ def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Fin
         yield from _check_paths(asked, testbed)
 
 
-def _check_unused(asked: LoadBalancing) -> Iterator[Finding]:
+def _check_unused(asked: LoadBalancing) -> Iterator[LocatedProblem]:
     unused = {"ecmp": (*_OF_FLOWLETS, *_OF_CHOICES), "spray": _OF_FLOWLETS}.get(asked.kind, ())
     for name in unused:
         if name in asked.model_fields_set:
-            yield Finding(
+            yield LocatedProblem(
                 ("load_balancing", name),
                 f"{asked.kind} has no {name!r}",
                 "remove it, or use `kind: flowlets`",
@@ -118,26 +118,26 @@ def _check_unused(asked: LoadBalancing) -> Iterator[Finding]:
     if asked.kind != "ecmp" and asked.route_by != "conga":
         for name in ("dre_time", "metric_age"):
             if name in asked.model_fields_set:
-                yield Finding(
+                yield LocatedProblem(
                     ("load_balancing", name),
                     f"{name!r} is CONGA's, and new flowlets are routed by {asked.route_by}",
                     "remove it, or use `route_by: conga`",
                 )
 
 
-def _check_paths(asked: LoadBalancing, testbed: Testbed) -> Iterator[Finding]:
+def _check_paths(asked: LoadBalancing, testbed: Testbed) -> Iterator[LocatedProblem]:
     hops = next_hops(testbed)
     ways = [len(ports) for name in testbed.switches for ports in hops[name].values()]
     maximum = max(ways, default=1)
     if maximum < 2:
-        yield Finding(
+        yield LocatedProblem(
             ("load_balancing",),
             f"testbed {testbed.name} has one path between any two hosts: there is nothing to "
             "balance",
             "leave it out, or use a testbed with several spines, like graphcc",
         )
     elif asked.route_by == "conga" and maximum > MAX_CONGA_PORTS:
-        yield Finding(
+        yield LocatedProblem(
             ("load_balancing", "route_by"),
             f"a switch of testbed {testbed.name} has {maximum} equal-cost ports, and CONGA's tags "
             f"tell {MAX_CONGA_PORTS} apart",

@@ -22,7 +22,7 @@ _MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
-class Unanswered:
+class Unresponsive:
     """A condition in which no flow answers marks. `arms` has a trial for each tuner of marks.
 
     These turn ECN thresholds and nothing else. `adaptive` are the names of those that change them
@@ -62,11 +62,11 @@ class Unanswered:
 class Marking:
     """The conditions of a campaign in which no flow answers marks, and whether all are such."""
 
-    unanswered: tuple[Unanswered, ...]
+    unanswered: tuple[Unresponsive, ...]
     everywhere: bool
 
     @property
-    def refused(self) -> list[Unanswered]:
+    def refused(self) -> list[Unresponsive]:
         """The conditions for which a campaign does not run: they compare tuners of marks.
 
         It runs if other conditions answer marks, or if it repeats recorded trials.
@@ -93,7 +93,7 @@ class Marking:
     @property
     def sentences(self) -> list[str]:
         """What a plan says: which tuners are the same where, and which work for nothing."""
-        groups: dict[tuple[str, ...], list[Unanswered]] = {}
+        groups: dict[tuple[str, ...], list[Unresponsive]] = {}
         for one in () if self.refused else self.unanswered:
             names = one.tuners if len(one.arms) > 1 else one.adaptive
             if names:
@@ -120,7 +120,7 @@ def marking(trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> Mar
     )
 
 
-def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unanswered:
+def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unresponsive:
     arms, adaptive = [], []
     for trial in group:
         tuner = create(trial.tuner)
@@ -129,7 +129,7 @@ def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unanswered:
             if getattr(tuner, "decides", True):
                 adaptive.append(tuner_called(trial))
     first = group[0]
-    return Unanswered(
+    return Unresponsive(
         ", ".join(in_words(first.cell)) or "all trials",
         tuple(dict.fromkeys(flow_controls(testbed, first))),
         tuple(arms),
@@ -138,7 +138,7 @@ def _unanswered(group: Sequence[TrialSpec], testbed: Testbed) -> Unanswered:
     )
 
 
-def _sentence(names: Sequence[str], found: Sequence[Unanswered]) -> str:
+def _sentence(names: Sequence[str], found: Sequence[Unresponsive]) -> str:
     where = found[0].condition
     if len(found) > 1:
         where += f" and {len(found) - 1} more conditions"

@@ -18,7 +18,7 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable, roce_flows
-from orchestration.campaign.arriving import Arriving, arriving
+from orchestration.campaign.deliverable_load import DeliverableLoad, deliverable_loads
 from orchestration.campaign.expand import Campaign
 from orchestration.core.capabilities import Pace, mode_of
 from orchestration.core.errors import ClosloopError
@@ -75,8 +75,8 @@ class Plan:
     """The trials in the order in which they run, and their time with `jobs` side by side.
 
     `earlier` is the number of finished trials that corrected the estimate. With adaptive repeats
-    they are the trials that may run at most. `arriving` says what can arrive of the loads that the
-    traffic names.
+    they are the trials that may run at most. `deliverable_loads` says how much of the intended
+    loads can be delivered.
     """
 
     trials: tuple[TrialPlan, ...]
@@ -84,7 +84,7 @@ class Plan:
     wall_s: float
     disk_bytes: int
     earlier: int
-    arriving: tuple[Arriving, ...]
+    deliverable_loads: tuple[DeliverableLoad, ...]
 
     def wall_of(self, chosen: Callable[[TrialSpec], bool]) -> float:
         """Return the time in s that only the `chosen` trials take, with `jobs` side by side."""
@@ -104,7 +104,7 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
         wall_s=max(*each_s, sum(each_s) / jobs),
         disk_bytes=sum(trial.disk_bytes for trial in trials),
         earlier=earlier,
-        arriving=arriving(campaign.trials, campaign.testbeds, estimator.schedule),
+        deliverable_loads=deliverable_loads(campaign.trials, campaign.testbeds, estimator.schedule),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from inventory.strictyaml import Loc, suggest
 from orchestration.campaign.fields import file_beside
-from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.located_problem import Fields, LocatedProblem
 from orchestration.campaign.repeats import Adaptive, max_repeats
 from orchestration.core.pattern import REPEAT, Surroundings, of_repeat
 from orchestration.core.problems import Problem
@@ -56,7 +56,7 @@ def check_tuner(
     return tuple(found)
 
 
-def check_parent(whole: Fields, labels: list[str]) -> Iterator[Finding]:
+def check_parent(whole: Fields, labels: list[str]) -> Iterator[LocatedProblem]:
     """Yield the faults in the list of replayed trials."""
     parent = whole.get("parent")
     if parent is None or not parent.trials:
@@ -66,19 +66,21 @@ def check_parent(whole: Fields, labels: list[str]) -> Iterator[Finding]:
         loc: Loc = ("parent", "trials", index)
         if item.tuner not in labels:
             remedy = f"{suggest(item.tuner, labels)}its tuners are {', '.join(labels)}"
-            yield Finding((*loc, "tuner"), f"no tuner of the campaign is {item.tuner!r}", remedy)
+            yield LocatedProblem(
+                (*loc, "tuner"), f"no tuner of the campaign is {item.tuner!r}", remedy
+            )
         if (item.tuner, item.repeat) in seen:
             what = f"a second trial for {item.tuner!r} in repeat {item.repeat}"
-            yield Finding(loc, what, "remove one of the two")
+            yield LocatedProblem(loc, what, "remove one of the two")
         seen.add((item.tuner, item.repeat))
     last = max(item.repeat for item in parent.trials)
     if isinstance(whole.get("repeats"), Adaptive):
         remedy = f"write how many of the parent's {last} repeats are replayed"
-        yield Finding(("repeats",), "a replay repeats what was recorded, not more", remedy)
+        yield LocatedProblem(("repeats",), "a replay repeats what was recorded, not more", remedy)
     elif (whole.get("repeats") or 1) > last:
         what = f"{whole['repeats']} repeats, and the parent's trials end with repeat {last}"
-        yield Finding(("repeats",), what, f"use at most {last}, or list more trials")
+        yield LocatedProblem(("repeats",), what, f"use at most {last}, or list more trials")
     if not repeats_of(whole):
         first = min(item.repeat for item in parent.trials)
         what = f"no trial of the parent is within {whole['repeats']} repeats"
-        yield Finding(("repeats",), what, f"use {first} or more")
+        yield LocatedProblem(("repeats",), what, f"use {first} or more")

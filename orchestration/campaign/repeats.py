@@ -9,7 +9,7 @@ from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag, m
 from inventory.strictyaml import StrictModel, must
 from orchestration.campaign.fields import SOME, Positive
 from orchestration.core.problems import WrongValue
-from orchestration.core.repeats import RepeatRule
+from orchestration.core.repeats import StoppingRule
 
 # Two pairs give an interval with one degree of freedom, which tells nothing.
 _MIN = 3
@@ -53,9 +53,9 @@ class Adaptive(StrictModel):
             raise WrongValue(what, "use more for 'max', or write one number of repeats")
         return self
 
-    def rule(self) -> RepeatRule:
+    def rule(self) -> StoppingRule:
         """Return the rule as trials and results know it."""
-        return RepeatRule(self.until, self.of, self.min, self.max)
+        return StoppingRule(self.until, self.of, self.min, self.max)
 
 
 def _which(value: object) -> str:

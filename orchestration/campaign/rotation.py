@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestration.core.condition import place_of, tuner_called, turns
+from orchestration.core.condition import cell_key, checkpoint_rotation, tuner_called
 from orchestration.core.trial import CHECKPOINT_PARAM, TrialSpec
 
 
@@ -21,14 +21,14 @@ def turn(names: Sequence[str], repeat: int) -> str:
     return names[(repeat - 1) % len(names)]
 
 
-def takes_turns(params: Mapping[str, Any]) -> bool:
+def rotates_checkpoints(params: Mapping[str, Any]) -> bool:
     """Return whether a tuner's parameters have a list of checkpoints."""
     return isinstance(params.get(CHECKPOINT_PARAM), list)
 
 
 def of_repeat(params: Mapping[str, Any], repeat: int) -> dict[str, Any]:
     """Return a tuner's parameters in a repeat: one checkpoint in place of a list of them."""
-    if not takes_turns(params):
+    if not rotates_checkpoints(params):
         return dict(params)
     return {**params, CHECKPOINT_PARAM: turn(params[CHECKPOINT_PARAM], repeat)}
 
@@ -47,7 +47,7 @@ def faults(names: Sequence[object]) -> Iterator[str]:
 
 def variants(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a tuner's parameters with each of its checkpoints in turn; without a list, as is."""
-    if not takes_turns(params):
+    if not rotates_checkpoints(params):
         return [dict(params)]
     return [{**params, CHECKPOINT_PARAM: name} for name in params[CHECKPOINT_PARAM]]
 
@@ -57,8 +57,8 @@ def in_words(trials: Sequence[TrialSpec]) -> list[str]:
 
     If some have more repeats than others, the line says so: they weigh more in its figures.
     """
-    labels = {place_of(trial): tuner_called(trial) for trial in trials}
-    by_label = {labels[place]: used for place, used in turns(trials).items()}
+    labels = {cell_key(trial): tuner_called(trial) for trial in trials}
+    by_label = {labels[place]: used for place, used in checkpoint_rotation(trials).items()}
     lines = []
     for label, used in by_label.items():
         ordered = sorted(used.items(), key=lambda item: item[1])

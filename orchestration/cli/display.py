@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from orchestration.core.repeats import RepeatRule, Standing
+    from orchestration.core.repeats import ConditionStatus, StoppingRule
     from orchestration.core.trial import TrialSpec
     from orchestration.render.table import Table, Value
     from orchestration.run.runner import Summary
@@ -81,8 +81,8 @@ class Display(Listener):
         failed = f"{self._count()} {trial.id} FAILED: {in_words(failure.problems)}"
         self._say("\n".join([failed, *lines]))
 
-    def looked(
-        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    def on_interim_analysis(
+        self, found: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
     ) -> None:
         """Say what each condition is known to, and count the trials that are due now."""
         self.tally.trials, self.tally.earlier = trials, finished
@@ -216,7 +216,7 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
     rows: list[list[Value]] = [["valid", f"{good} of {summary.trials} trials"]]
     if summary.skipped:
         rows.append(["finished earlier", str(summary.skipped)])
-    rows += [["repeats", repeats] for repeats in summary.repeats_told]
+    rows += [["repeats", repeats] for repeats in summary.repeat_messages]
     failed = {trial: (told(one.problems)["message"],) for trial, one in summary.failed.items()}
     invalid = {trial: ("; ".join(r),) for trial, r in summary.invalid.items()}
     kinds: tuple[tuple[str, Style, Mapping[str, tuple[str, ...]]], ...] = (
@@ -225,7 +225,7 @@ def summary_table(summary: Summary, *, warnings: bool = True) -> Table:
         ("warning", "warning", summary.warned if warnings else {}),
     )
     for word, style, found in kinds:
-        for said in findings.said_once(found):
+        for said in findings.grouped_texts(found):
             rows.append([Span(word, style), findings.in_words(said, summary.trials)])
     rows.append(["wall time", clock_text(summary.wall_s)])
     return table(("", ""), (), rows, heads=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from inventory.cabling import CHECKS, Finding, Survey, is_provisioned
+from inventory.cabling import CHECKS, DeviceFacts, Finding, is_provisioned
 from orchestration.core.errors import ClosloopError, NotReadyError, needs
 from orchestration.render.table import Span, Style, strong, table
 from orchestration.render.terminal import show
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from inventory.rack import Rack
-    from orchestration.run.wiring import RackAccess
+    from orchestration.run.backend_factory import RackAccess
 
 NOT_READY = 3
 _SHOWN = {"ok": "ok", "unproven": "?", "wrong": "WRONG", "unknown": "-"}
@@ -35,7 +35,7 @@ class Checked:
     """A rack, its devices' surveys, and the findings."""
 
     rack: Rack
-    found: Mapping[str, Survey | ClosloopError]
+    found: Mapping[str, DeviceFacts | ClosloopError]
     findings: tuple[Finding, ...]
 
     def state(self, device: str, check: str) -> str:
@@ -45,7 +45,7 @@ class Checked:
         if severities:
             return "wrong" if "wrong" in severities else "unproven"
         survey = self.found.get(device)
-        if isinstance(survey, Survey):
+        if isinstance(survey, DeviceFacts):
             asked = check != "fabric" or (survey.reach is not None and survey.reach.own)
             return "ok" if asked else "unknown"
         failed = {finding.check for finding in own}
@@ -103,7 +103,7 @@ def print_checked(checked: Checked) -> None:
 
 def _notes(checked: Checked) -> Iterator[str]:
     """Yield what is not wrong, and yet good to know."""
-    surveys = [item for item in checked.found.values() if isinstance(item, Survey)]
+    surveys = [item for item in checked.found.values() if isinstance(item, DeviceFacts)]
     for survey in surveys:
         level = survey.system.get("lockdown")
         if level and checked.rack.access[survey.device].nic == "roce":
@@ -137,6 +137,6 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "surveys": {
             device: dataclasses.asdict(item)
             for device, item in checked.found.items()
-            if isinstance(item, Survey)
+            if isinstance(item, DeviceFacts)
         },
     }

@@ -16,7 +16,7 @@ from orchestration.core.plugins import load_all
 
 if TYPE_CHECKING:
     from orchestration.device.ssh import Secrets
-    from orchestration.run.wiring import RackAccess
+    from orchestration.run.backend_factory import RackAccess
 
 INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
 
@@ -81,7 +81,7 @@ class Passwords:
 
     def access(self, inventory: Path) -> RackAccess:
         """Return the access to an inventory's rack."""
-        from orchestration.run.wiring import RackAccess
+        from orchestration.run.backend_factory import RackAccess
 
         return RackAccess(inventory, self.secrets())
 

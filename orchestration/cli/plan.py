@@ -30,10 +30,10 @@ from orchestration.render.terminal import show
 if TYPE_CHECKING:
     from orchestration.campaign.bounds import Bounds
     from orchestration.campaign.expand import Campaign
-    from orchestration.campaign.marks import Unanswered
+    from orchestration.campaign.marks import Unresponsive
     from orchestration.campaign.plan import Plan
     from orchestration.core.trial import TrialSpec
-    from orchestration.run.wiring import RackAccess
+    from orchestration.run.backend_factory import RackAccess
 
 
 @verb()
@@ -101,18 +101,18 @@ def show_plan(
     bounds: Bounds | None = None,
 ) -> None:
     """Show a campaign's plan and, with a `rack`, what its switches offer; `bounds` as JSON only."""
-    from orchestration.campaign.arriving import in_plan
+    from orchestration.campaign.deliverable_load import in_plan
     from orchestration.campaign.plan import make_plan
     from orchestration.campaign.rotation import in_words
+    from orchestration.run.backend_factory import hardware
     from orchestration.run.checked import checked
-    from orchestration.run.wiring import hardware
 
     campaign = checked(campaign, with_policies=True)
     offers = None
     if rack is not None:
         testbed = campaign.testbeds[campaign.trials[0].testbed]
         offers = hardware(rack).offers(campaign.trials, testbed)
-    cores = 1 if campaign.takes_turns else len(os.sched_getaffinity(0))
+    cores = 1 if campaign.runs_one_at_a_time else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     span = _span(campaign, made, out)
     marks = campaign.marking
@@ -126,7 +126,7 @@ def show_plan(
         return
 
     show(_cells(campaign, made), _total(made) if span is None else _spanned(made, span))
-    cautions = (*marks.sentences, *in_plan(made.arriving), *_cautions(campaign))
+    cautions = (*marks.sentences, *in_plan(made.deliverable_loads), *_cautions(campaign))
     show(*(Span(caution, "warning") for caution in cautions), *in_words(campaign.trials))
     minimum = campaign.repeats.minimum if campaign.repeats else None
     show(_order(made, minimum), *_offer_lines(offers or []))
@@ -285,7 +285,7 @@ def _order(made: Plan, upto: int | None = None) -> str:
     return "\n".join(["order:", *lines])
 
 
-def _ignored_as_json(one: Unanswered) -> dict[str, Any]:
+def _ignored_as_json(one: Unresponsive) -> dict[str, Any]:
     return {
         "condition": one.condition,
         "congestion_controls": list(one.controls),
@@ -311,7 +311,7 @@ def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
                 "share": round(found.share, 4),
                 "enough": found.enough,
             }
-            for found in made.arriving
+            for found in made.deliverable_loads
         ],
         "trials": [
             {

@@ -30,10 +30,10 @@ from orchestration.core.problems import of_value, told
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
+    from orchestration.run.backend_factory import RackAccess
     from orchestration.run.checked import CheckedCampaign
-    from orchestration.run.executors import Place
+    from orchestration.run.executors import Executor
     from orchestration.run.runner import Summary
-    from orchestration.run.wiring import RackAccess
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Running:
 
     def run_on(
         self,
-        executor: Place,
+        executor: Executor,
         campaign: CheckedCampaign,
         rack: RackAccess | None = None,
         *,
@@ -238,5 +238,5 @@ def _as_json(summary: Summary) -> dict[str, Any]:
             for trial, failure in summary.failed.items()
         },
         "wall_s": round(summary.wall_s, 3),
-        "repeats": [standing.to_json() for standing in summary.standings],
+        "repeats": [standing.to_json() for standing in summary.condition_statuses],
     }

@@ -14,7 +14,7 @@ from typing import Any
 
 from inventory.ansible import load_machines
 from orchestration.cluster.authentication import admitted, no_cluster
-from orchestration.cluster.started import joined, started
+from orchestration.cluster.launcher import joined, started
 from orchestration.cluster.workers import ClusterWorkers, Objects, Offers, ask_nodes
 from orchestration.core.capabilities import mode_of
 from orchestration.core.errors import InputError, NotReadyError, not_installed
@@ -23,7 +23,7 @@ from orchestration.core.ports import Backend
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.device.ssh import Secrets
-from orchestration.run.executors import Place, Work
+from orchestration.run.executors import Executor, Work
 
 # A node that has its first Ray worker to start answers in some seconds; a busy one is slow, since
 # Ray's workers have a niceness of 15.
@@ -42,7 +42,7 @@ _objects: list[Objects] = []
 class Cluster:
     """A running cluster by its address, HOST:PORT or `auto`. Processes that are given it connect.
 
-    As `run.executors.Place`.
+    As `run.executors.Executor`.
     """
 
     address: str
@@ -139,7 +139,7 @@ def _nothing(job: Any, backend: Backend, pipe: Any, parent: int) -> None:
 
 
 @contextmanager
-def executor(cluster: str) -> Iterator[Place]:
+def executor(cluster: str) -> Iterator[Executor]:
     """Yield the cluster that an option names; leave or stop it at the end.
 
     Raises InputError for what names none, NotReadyError for one that is not ready.

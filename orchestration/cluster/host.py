@@ -25,7 +25,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from orchestration.cluster.orders import Duty, Order, described, missing_in, node_cache, packed, put
+from orchestration.cluster.tasks import (
+    Task,
+    TaskKind,
+    described,
+    missing_in,
+    node_cache,
+    packed,
+    put,
+)
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.files import BROUGHT
 from orchestration.core.topology import Testbed
@@ -49,13 +57,13 @@ def main() -> None:
     with _scratch() as scratch:
         while True:
             try:
-                order: Order = connection.recv()
+                order: Task = connection.recv()
                 _serve(order, connection, scratch)
             except (EOFError, OSError):
                 return
 
 
-def _serve(order: Order, connection: Connection, scratch: Path) -> None:
+def _serve(order: Task, connection: Connection, scratch: Path) -> None:
     """Carry an order out. Raises EOFError or ConnectionError if nobody wants it any longer."""
     folder = scratch / "trial"
     try:
@@ -73,7 +81,7 @@ def _serve(order: Order, connection: Connection, scratch: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _enter(order: Order, root: Path) -> None:
+def _enter(order: Task, root: Path) -> None:
     """Make this process like the one that planned the trial: its files, folder and variables."""
     duty = order.duty
     for name, content in order.files.items():
@@ -89,7 +97,7 @@ def _enter(order: Order, root: Path) -> None:
     os.environ.update({name: f"{order.cache}/{file}" for name, file in duty.named.items()})
 
 
-def _readiness(order: Order) -> Message:
+def _readiness(order: Task) -> Message:
     backend, _ = pickle.loads(order.duty.pickled)
     try:
         backend.check(order.testbed, 1, ())
@@ -98,7 +106,7 @@ def _readiness(order: Order) -> Message:
     return DONE
 
 
-def _run(order: Order, trial: TrialSpec, connection: Connection, folder: Path) -> None:
+def _run(order: Task, trial: TrialSpec, connection: Connection, folder: Path) -> None:
     backend, do = pickle.loads(order.duty.pickled)
     job = Job(trial, order.testbed, folder / "kept" / trial.id, folder / "work")
     pool = Pool(backend, do)
@@ -170,7 +178,7 @@ class Host:
         )
         other.close()
 
-    def said(self, order: Order) -> Iterator[Said]:
+    def said(self, order: Task) -> Iterator[Said]:
         """Give an order, and yield what the process says until it is carried out.
 
         Raises ChildProcessError if the process ends before.
@@ -200,7 +208,7 @@ _host: list[Host] = []
 
 
 def carry_out(
-    duty: Duty,
+    duty: TaskKind,
     testbed: Testbed,
     trial: TrialSpec | None,
     refs: Mapping[str, Any],
@@ -223,7 +231,7 @@ def carry_out(
         files = dict(zip(refs, ray.get(list(refs.values())), strict=True))
         if not _host:
             _host.append(Host())
-        yield from _host[0].said(Order(duty, testbed, trial, files, str(cache)))
+        yield from _host[0].said(Task(duty, testbed, trial, files, str(cache)))
     except BaseException:
         # also if it is cancelled: the next order gets a new process, which knows nothing of it
         while _host:
@@ -232,7 +240,7 @@ def carry_out(
         raise
 
 
-def difference(duty: Duty) -> Failed | None:
+def difference(duty: TaskKind) -> Failed | None:
     """Return what is wrong if this node would not compute the same as the machine that plans."""
     ours, theirs = described(), duty.versions
     for name in sorted({*ours, *theirs}):

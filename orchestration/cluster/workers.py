@@ -18,8 +18,8 @@ from typing import Any
 
 from orchestration.backends.emulated.launcher import OTHER_CPU
 from orchestration.cluster.host import carry_out
-from orchestration.cluster.orders import (
-    Duty,
+from orchestration.cluster.tasks import (
+    TaskKind,
     cache_name,
     described,
     own_files,
@@ -27,7 +27,7 @@ from orchestration.cluster.orders import (
 )
 from orchestration.core.errors import TrialError
 from orchestration.core.files import sha256_of
-from orchestration.core.ports import Backend, Luggage, Travels
+from orchestration.core.ports import Backend, Bundled, TrialBundle
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.run.executors import STOP_GRACE_S, Work
@@ -90,13 +90,13 @@ class Offers:
     def __init__(self, backend: Backend, do: Work, objects: Objects) -> None:
         self._backend = backend
         self._objects = objects
-        travels = backend if isinstance(backend, Travels) else None
-        luggage = travels.luggage() if travels else Luggage()
+        travels = backend if isinstance(backend, Bundled) else None
+        luggage = travels.luggage() if travels else TrialBundle()
         cache = cache_name({name: sha256_of(str(p)) for name, p in luggage.files.items()})
         variables = {name: os.environ[name] for name in OTHER_CPU if name in os.environ}
         pickled = pickle.dumps((backend, do))
         named = dict(luggage.variables)
-        self._duty = Duty(pickled, os.getcwd(), described(), variables, named, cache)
+        self._duty = TaskKind(pickled, os.getcwd(), described(), variables, named, cache)
         self._luggage = {
             name: objects.of_bytes(path.read_bytes()) for name, path in luggage.files.items()
         }

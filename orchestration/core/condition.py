@@ -71,23 +71,23 @@ def condition_key(spec: TrialSpec) -> str:
     return json.dumps([factors_of(spec.cell), settings(spec)], sort_keys=True)
 
 
-Place = tuple[str, str]
+CellKey = tuple[str, str]
 
 
-def place_of(trial: TrialSpec) -> Place:
+def cell_key(trial: TrialSpec) -> CellKey:
     """Return what names a trial's cell: its campaign, and the labels of tuner and factors."""
     return trial.campaign, json.dumps(trial.cell, sort_keys=True)
 
 
-def turns(trials: Iterable[TrialSpec]) -> dict[Place, dict[str, list[int]]]:
+def checkpoint_rotation(trials: Iterable[TrialSpec]) -> dict[CellKey, dict[str, list[int]]]:
     """Return the cells that have several checkpoints, each with the repeats of each of them.
 
     Cells without labels are left out: nothing says that their trials belong together.
     """
-    found: dict[Place, dict[str, set[int]]] = {}
+    found: dict[CellKey, dict[str, set[int]]] = {}
     for trial in trials:
         if (name := checkpoint_in(trial)) and trial.cell:
-            found.setdefault(place_of(trial), {}).setdefault(name, set()).add(trial.repeat)
+            found.setdefault(cell_key(trial), {}).setdefault(name, set()).add(trial.repeat)
     return {
         place: {name: sorted(repeats) for name, repeats in used.items()}
         for place, used in found.items()

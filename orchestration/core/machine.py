@@ -53,7 +53,7 @@ def _file_time_s(folder: str) -> float:
 
 
 @dataclass(frozen=True)
-class Took:
+class ElapsedTime:
     """How long something took: in s by the program's own clock, which may be virtual, and of wall.
 
     Where the clock is not virtual both are the same.
@@ -76,10 +76,10 @@ class Stopwatch:
     def __init__(self) -> None:
         self._own_s, self._wall_s = time.monotonic(), steady_s()
 
-    def took(self) -> Took:
+    def took(self) -> ElapsedTime:
         """Return how long it has been."""
         own_s, wall_s = time.monotonic() - self._own_s, steady_s() - self._wall_s
-        return Took(own_s, max(0.0, wall_s), is_virtual())
+        return ElapsedTime(own_s, max(0.0, wall_s), is_virtual())
 
 
 def available_memory_bytes() -> int:

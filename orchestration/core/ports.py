@@ -193,7 +193,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Luggage:
+class TrialBundle:
     """What trials need of this machine's cache folder ($XDG_CACHE_HOME), to run on another one.
 
     `files` are their paths by their names below such a folder. `variables` are environment
@@ -205,11 +205,11 @@ class Luggage:
 
 
 @runtime_checkable
-class Travels(Protocol):
+class Bundled(Protocol):
     """A backend whose trials take more to another machine than Python packages and their files."""
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
         """Return the memory that a trial of so many flows is planned to take at most."""
 
-    def luggage(self) -> Luggage:
+    def luggage(self) -> TrialBundle:
         """Return what its trials need of the cache. Raises NotReadyError without it."""

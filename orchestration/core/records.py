@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.signals import Scope, recorded
-from orchestration.core.status import DONE, FAILED, LASTING, STATUS_NAMES, UNFINISHED
+from orchestration.core.status import DONE, FAILED, LONG_LIVED, STATUS_NAMES, UNFINISHED
 
 __all__ = [
     "DONE",
     "FAILED",
-    "LASTING",
+    "LONG_LIVED",
     "STATUS_NAMES",
     "UNFINISHED",
 ]

@@ -19,7 +19,7 @@ Done = Literal["", "width", "most"]
 
 
 @dataclass(frozen=True)
-class RepeatRule:
+class StoppingRule:
     """Repeats until the intervals of the metrics `of` are narrow enough: +- `until` at most.
 
     `until` is a share of the first tuner's mean. There are at least `minimum` and at most `maximum`
@@ -49,7 +49,7 @@ class RepeatRule:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ConditionStatus:
     """What the last look showed of a condition, given by its `factors`.
 
     `widths` has the half width of each interval by metric and tuner, relative to the first tuner's
@@ -75,7 +75,7 @@ class Standing:
         """The condition's factors in words: `load 0.6, size 1MB`."""
         return ", ".join(f"{name} {level}" for name, level in self.factors.items())
 
-    def in_words(self, rule: RepeatRule) -> str:
+    def in_words(self, rule: StoppingRule) -> str:
         """Return a line: `load 0.6: 8 repeats, slowdown_mean known to ±2.7%: done`."""
         told = []
         for metric in self.widths:

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 # LASTING: its pattern has it send for as long as the trial lasts.
-DONE, UNFINISHED, FAILED, LASTING = 0, 1, 2, 3
+DONE, UNFINISHED, FAILED, LONG_LIVED = 0, 1, 2, 3
 STATUS_NAMES = ("done", "unfinished", "failed", "lasting")

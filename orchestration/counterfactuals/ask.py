@@ -33,7 +33,7 @@ from orchestration.counterfactuals.decisions import (
 )
 from orchestration.counterfactuals.effects import (
     FlowChanges,
-    QueueFigures,
+    QueueMetrics,
     differing_tables,
     flow_changes,
     queue_figures,
@@ -243,8 +243,8 @@ class Answer:
     asked: Asked
     trial: TrialResult
     flows: FlowChanges
-    before: QueueFigures | None
-    after: QueueFigures | None
+    before: QueueMetrics | None
+    after: QueueMetrics | None
     verified: tuple[str, ...] | None
 
 

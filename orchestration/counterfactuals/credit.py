@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.analysis.flow_figures import in_class
+from orchestration.analysis.flow_metrics import in_class
 from orchestration.core.errors import InputError
 from orchestration.core.knobs import ECN, Bounds
 from orchestration.core.records import Floats, Ints, Observation
@@ -54,7 +54,7 @@ from orchestration.counterfactuals.ranking import (
 )
 from orchestration.replay.build import Replay
 from orchestration.results.reader import TrialResult
-from tuners.learning.experience import Rewarded
+from tuners.learning.replay_buffer import HasReward
 from tuners.registry import create
 
 # A queue is at work if it sends this share of its port's rate: below, nothing there waits, and the
@@ -65,7 +65,7 @@ _AT_WORK = 0.1
 _STANDING = 0.75
 
 
-def rewarded(decisions: Decisions) -> Rewarded:
+def rewarded(decisions: Decisions) -> HasReward:
     """Return the trial's tuner. Raises InputError if it does not say what its reward is."""
     spec = decisions.trial.spec
     remedy = "choose a trial of acc, pet or graphcc, or of a tuner that has `rewards`, `choices`"
@@ -74,14 +74,14 @@ def rewarded(decisions: Decisions) -> Rewarded:
         tuner = create(spec.tuner)
     except ValueError as error:
         raise InputError.single(where, f"its tuner cannot be made: {error}", remedy) from error
-    if not isinstance(tuner, Rewarded):
+    if not isinstance(tuner, HasReward):
         what = f"its tuner, {spec.tuner.name}, does not say what its reward is"
         raise InputError.single(where, what, remedy)
     return tuner
 
 
 def draw_cases(
-    decisions: Decisions, tuner: Rewarded, count: int, alternatives: int, seed: int
+    decisions: Decisions, tuner: HasReward, count: int, alternatives: int, seed: int
 ) -> tuple[Case, ...]:
     """Return `alternatives` settings in place of each of `count` decisions, drawn by `seed`.
 
@@ -165,7 +165,7 @@ class Plan:
 
     replay: Replay
     decisions: Decisions
-    tuner: Rewarded
+    tuner: HasReward
     cases: tuple[Case, ...]
     then: Then
     seed: int

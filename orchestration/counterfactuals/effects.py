@@ -127,7 +127,7 @@ def totals(flows: FlowChanges, chosen: NDArray[np.bool_] | None = None) -> FlowT
 
 
 @dataclass(frozen=True)
-class QueueFigures:
+class QueueMetrics:
     """A queue between two times; -1 counts and NaN lengths where nothing was read."""
 
     marked_packets: int
@@ -137,7 +137,7 @@ class QueueFigures:
     max_bytes: float
 
 
-def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueFigures:
+def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueMetrics:
     """Return what happened at a queue between two sampling times."""
     ports = trial.ports
     at = sampling_times(ports.t_ns, trial.spec.sample_period_ns)
@@ -153,7 +153,7 @@ def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> Q
         return int(column[last] - (column[first] if first >= 0 else 0))
 
     lengths = (float(length.mean()), float(length.max())) if len(length) else (math.nan, math.nan)
-    return QueueFigures(
+    return QueueMetrics(
         counted("marked_packets"), counted("dropped_packets"), counted("tx_bytes"), *lengths
     )
 

@@ -19,7 +19,7 @@ from orchestration.agent.linux.netlink import attribute
 from orchestration.core.congestion import PROGRAM, NicPolicy
 from orchestration.core.records import FlowRecords, Ints, Schedule
 from orchestration.core.roce import CNP_INTERVAL, DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
-from orchestration.core.status import DONE, LASTING, UNFINISHED
+from orchestration.core.status import DONE, LONG_LIVED, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
 KIND = "closloop_nic"
@@ -186,7 +186,7 @@ class RoceFlows:
     def records(self) -> FlowRecords:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""
         found = self.results()
-        done, left = found["done_ns"] > 0, np.where(self._lasting, LASTING, UNFINISHED)
+        done, left = found["done_ns"] > 0, np.where(self._lasting, LONG_LIVED, UNFINISHED)
         return FlowRecords(
             # The NIC has a flow from its start on, as TCP has it when the bytes are handed over.
             # What it waits there for its turn is part of its time.

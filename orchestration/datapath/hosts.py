@@ -161,7 +161,7 @@ class ParameterFile:
 PAIRS = "/proc/closloop/pairs"
 
 
-class PairCounters:
+class TrafficMatrix:
     """Bytes by ordered pair of edge switches, as `signals.targets` orders them."""
 
     def __init__(

@@ -17,7 +17,7 @@ from collectors.readers.flows import ELEPHANT_BYTES, FlowReading, queue_numbers
 from collectors.readers.tc import QueueReading
 from orchestration.agent.linux_switch.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
 from orchestration.core.records import Ints
-from orchestration.datapath.hosts import HOST_STATE, NIC_STATE, Hosts, PairCounters
+from orchestration.datapath.hosts import HOST_STATE, NIC_STATE, Hosts, TrafficMatrix
 from orchestration.datapath.paths import PATHS_STATE, PathFile
 from orchestration.datapath.ports import (
     BUFFER_STATE,
@@ -72,7 +72,7 @@ class SampleFile:
         senders: Senders,
         *,
         flows: bool,
-        pairs: PairCounters | None = None,
+        pairs: TrafficMatrix | None = None,
         paths: PathFile | None = None,
     ) -> None:
         """Open it. With `flows`, the kernel counts flows (`OwnFlowTables`)."""

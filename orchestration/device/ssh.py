@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable
-from orchestration.device.jumps import Hop, Proxy, ssh_config, way
+from orchestration.device.jump_hosts import Hop, Proxy, ssh_config, way
 
 if TYPE_CHECKING:
     from fabric import Connection

@@ -3,7 +3,7 @@
 They need the extra `learn`: `pip install 'closloop[learn]'`.
 """
 
-from orchestration.environment.core import Settings
+from orchestration.environment.action_space import Settings
 from orchestration.environment.parallel import FabricEnv, FabricParallelEnv
 
 __all__ = ["FabricEnv", "FabricParallelEnv", "Settings"]

@@ -94,7 +94,7 @@ class _Closed(BaseException):
 
 
 @dataclass(frozen=True)
-class Ended:
+class Terminated:
     """The trial ended by itself, because every flow ended."""
 
     record: TrialRecord
@@ -125,11 +125,11 @@ class Episode:
         self._finalizer = weakref.finalize(self, _close, self._bridge, thread)
         thread.start()
 
-    def first(self) -> Observation | Ended:
+    def first(self) -> Observation | Terminated:
         """Return the first reading that needs a decision. Raises what the backend raises."""
         return self._next()
 
-    def step(self, action: Action) -> Observation | Ended:
+    def step(self, action: Action) -> Observation | Terminated:
         """Answer the last reading and return the next. Raises what the backend raises."""
         self._bridge.actions.put(action)
         return self._next()
@@ -138,7 +138,7 @@ class Episode:
         """End the trial at once. When this returns, nothing of it runs."""
         self._finalizer()
 
-    def _next(self) -> Observation | Ended:
+    def _next(self) -> Observation | Terminated:
         said = self._bridge.said.get()
         if isinstance(said, BaseException):
             raise said
@@ -150,7 +150,7 @@ class _Bridge(BaseTuner):
 
     def __init__(self, start: Setup, observes: Collection[str], knobs: Collection[str]) -> None:
         self.observes, self.knobs = observes, knobs
-        self.said: SimpleQueue[Observation | Ended | BaseException] = SimpleQueue()
+        self.said: SimpleQueue[Observation | Terminated | BaseException] = SimpleQueue()
         self.actions: SimpleQueue[Action | None] = SimpleQueue()
         self.closed = False
         self._start = start
@@ -181,7 +181,7 @@ def _run(
             record = backend.run(
                 TrialRun(trial, testbed, schedule, Path(folder), bridge.progress, bridge)
             )
-        bridge.said.put(Ended(record))
+        bridge.said.put(Terminated(record))
     except _Closed:
         pass
     except BaseException as error:

@@ -15,7 +15,7 @@ from pettingzoo import ParallelEnv
 
 from orchestration.core.errors import InputError
 from orchestration.core.trial import TrialSpec
-from orchestration.environment.core import (
+from orchestration.environment.action_space import (
     FEATURE_LIMIT,
     FabricEpisodes,
     Settings,

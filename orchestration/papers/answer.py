@@ -12,9 +12,9 @@ from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.papers.condition import base_of, in_order
 from orchestration.papers.page_data import (
     Arm,
+    Baseline,
     Cell,
     Headline,
-    Yardstick,
     amount,
     difference_text,
     estimate_text,
@@ -161,7 +161,7 @@ def tally_text(rows: Sequence[Headline]) -> str:
     return "\n".join(sentences)
 
 
-def yardsticks(paper: str, results: Iterable[SectionResult]) -> list[Yardstick]:
+def baselines(paper: str, results: Iterable[SectionResult]) -> list[Baseline]:
     """Return how each learned arm fares against the best static setting and its own placebo.
 
     Each condition counts once, by the first metric of its section, which other sections of the same
@@ -189,7 +189,7 @@ def yardsticks(paper: str, results: Iterable[SectionResult]) -> list[Yardstick]:
     places = {name: place for place, name in enumerate(in_order({key[0] for key in counts}))}
     ordered = sorted(counts.items(), key=lambda item: places[item[0][0]])
     return [
-        Yardstick(paper, *key, better=n["better"], worse=n["worse"], even=n["even"])
+        Baseline(paper, *key, better=n["better"], worse=n["worse"], even=n["even"])
         for key, n in ordered
     ]
 
@@ -200,9 +200,9 @@ def _against(difference: PairedDifference, better: str) -> str:
     return "better" if (difference.high < 0) == (better == "lower") else "worse"
 
 
-def yardstick_table(rows: Sequence[Yardstick]) -> str:
+def yardstick_table(rows: Sequence[Baseline]) -> str:
     """Return the table of learned arms: conditions better, even and worse than each rival."""
-    found: dict[tuple[str, str, str], dict[bool, Yardstick]] = {}
+    found: dict[tuple[str, str, str], dict[bool, Baseline]] = {}
     for row in rows:
         key = (row.paper, row.transport, row.arm)
         found.setdefault(key, {})[row.rival in STATIC_RIVALS] = row
@@ -215,7 +215,7 @@ def yardstick_table(rows: Sequence[Yardstick]) -> str:
     return rows_table(heads, cells)
 
 
-def _count_text(row: Yardstick | None) -> Text:
+def _count_text(row: Baseline | None) -> Text:
     if row is None:
         return "not run"
     total = row.better + row.worse + row.even
@@ -225,7 +225,7 @@ def _count_text(row: Yardstick | None) -> Text:
     return text if row.rival in STATIC_RIVALS else (text, " (", code(row.rival), ")")
 
 
-def sentence(row: Yardstick) -> str:
+def sentence(row: Baseline) -> str:
     """Return a yardstick as a sentence."""
     rival = STATIC_RIVALS.get(row.rival, f"its placebo, `{row.rival}`,")
     total = row.better + row.worse + row.even

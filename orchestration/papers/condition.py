@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from orchestration.analysis.flow_figures import DoneFlows, values_of
-from orchestration.analysis.hierarchical import (
+from orchestration.analysis.flow_metrics import DoneFlows, values_of
+from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.quantiles import (
     MIN_BEYOND,
     NO_DIFFERENCE,
     beyond,
     pooled_difference,
     pooled_estimate,
-    pooled_tail,
+    pooled_quantile,
     tail_difference,
     units,
 )
-from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.analysis.student_t import CONFIDENCE, detectable, noncentrality
 from orchestration.core.records import Floats
@@ -149,7 +149,7 @@ class Condition:
             return pooled_estimate(figures, labels, self.confidence)
         samples = self.samples(arm, metric)
         labels = [repeats[seed].checkpoint for seed in samples]
-        return pooled_tail(list(samples.values()), tail, labels, self.confidence)
+        return pooled_quantile(list(samples.values()), tail, labels, self.confidence)
 
     def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
         """Return `arm` minus `against` over their common seeds."""

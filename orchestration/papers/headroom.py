@@ -16,14 +16,14 @@ from typing import Literal
 
 import numpy as np
 
-from orchestration.analysis.hierarchical import (
+from orchestration.analysis.metrics import HEADROOM, METRICS
+from orchestration.analysis.quantiles import (
     DRAWS,
+    bootstrap_quantiles,
     draw_counts,
-    drawn_tails,
     pooled_difference,
     stretched,
 )
-from orchestration.analysis.metrics import HEADROOM, METRICS
 from orchestration.analysis.statistics import PairedDifference, t_interval
 from orchestration.core.condition import BEST_STATIC, ORACLE
 from orchestration.papers.claims import Section, When
@@ -183,7 +183,7 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
     if len(seeds) < 2:
         return UNKNOWN
     counts = draw_counts(networks, DRAWS // 4)
-    static, oracle, mine = (drawn_tails(values, tail, counts) for values in samples)
+    static, oracle, mine = (bootstrap_quantiles(values, tail, counts) for values in samples)
     if not np.all(static > oracle):  # in some draws there is no headroom
         return UNKNOWN
     points = [float(np.quantile(np.concatenate(values), tail)) for values in samples]
@@ -250,7 +250,10 @@ def _tails_together(
         )
         whole = [float(np.quantile(np.concatenate(side), tail)) for side in (static, oracle)]
         points.append(whole[0] / whole[1] - 1)
-        draws.append(drawn_tails(static, tail, counts) / drawn_tails(oracle, tail, counts) - 1)
+        draws.append(
+            bootstrap_quantiles(static, tail, counts) / bootstrap_quantiles(oracle, tail, counts)
+            - 1
+        )
     point = float(np.mean(points))
     minimum = max(condition.confidence for condition in conditions)
     ends = stretched(point, np.mean(draws, axis=0), len(seeds), minimum)

@@ -36,7 +36,7 @@ ALL = "all together"
 
 
 @dataclass(frozen=True)
-class Place:
+class MapCell:
     """Headroom at one place of the map: a condition of a group, or "" for all of them together.
 
     `in_sample` is the regret by the seeds that also chose, which is too large where settings are
@@ -74,9 +74,9 @@ class HeadroomMap:
     metrics: tuple[str, ...]
     folds: int
     scene: Scene
-    places: tuple[Place, ...]
+    places: tuple[MapCell, ...]
 
-    def at(self, group: str, place: str, metric: str) -> Place | None:
+    def at(self, group: str, place: str, metric: str) -> MapCell | None:
         """Return one place; None where nothing is known."""
         wanted = (group, place, metric)
         found = (p for p in self.places if (p.group, p.place, p.metric) == wanted)
@@ -127,14 +127,14 @@ def make_map(scene: Scene, metrics: Sequence[str], folds: int = FOLDS) -> Headro
     return HeadroomMap(tuple(metrics), folds, scene, tuple(places))
 
 
-def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> Iterator[Place]:
+def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> Iterator[MapCell]:
     usable = []
     for place, condition in group.conditions:
         seeds = seeds_of([condition], metric)
         if not seeds:
-            yield Place(group.label, place, metric, 0, few=False, headroom=UNKNOWN)
+            yield MapCell(group.label, place, metric, 0, few=False, headroom=UNKNOWN)
         elif condition.too_few(tuple(settings), metric):
-            yield Place(group.label, place, metric, len(seeds), few=True, headroom=UNKNOWN)
+            yield MapCell(group.label, place, metric, len(seeds), few=True, headroom=UNKNOWN)
         else:
             usable.append((place, condition))
     conditions = [condition for _, condition in usable]
@@ -143,14 +143,14 @@ def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> I
     if every is None or fitted is None:
         for place, condition in usable:
             seeds = seeds_of([condition], metric)
-            yield Place(group.label, place, metric, len(seeds), few=False, headroom=UNKNOWN)
+            yield MapCell(group.label, place, metric, len(seeds), few=False, headroom=UNKNOWN)
         return
     judged = list(zip((place for place, _ in usable), fitted.conditions, strict=True))
     order = {place: number for number, (place, _) in enumerate(usable)}
     for row in rows_of("", judged, metric):
         whole = not row.place
         number = order.get(row.place, 0)
-        yield Place(
+        yield MapCell(
             group=group.label,
             place=row.place,
             metric=metric,
@@ -233,7 +233,7 @@ def map_picture(found: HeadroomMap) -> str:
     return HeatMap(title, about, [place or ALL for place in places], blocks, STEPS, [ALL]).svg()
 
 
-def _map_cell(one: Place | None) -> HeatCell:
+def _map_cell(one: MapCell | None) -> HeatCell:
     if one is not None and one.few:
         return HeatCell("few")
     return headroom_cell(one.headroom, sure=one.sure) if one is not None else HeatCell(NOTHING)
@@ -334,7 +334,7 @@ def group_table(found: HeadroomMap, group: str) -> Table:
     return table(("condition",), [METRICS[metric].label for metric in found.metrics], rows, group)
 
 
-def _cell(one: Place | None) -> Text:
+def _cell(one: MapCell | None) -> Text:
     if one is None or not one.seeds:
         return NOTHING
     return Span(
@@ -380,7 +380,7 @@ def _settings(found: HeadroomMap) -> Table:
     )
 
 
-def _chosen(one: Place | None) -> str:
+def _chosen(one: MapCell | None) -> str:
     if one is None or not one.best_static:
         return NOTHING
     star = "" if one.agreed else " *"

@@ -45,7 +45,7 @@ class Headline:
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class Baseline:
     """How often an arm was better, worse or not to be told from a rival, by transport."""
 
     paper: str
@@ -83,7 +83,7 @@ class PageData:
     headroom: tuple[Headroom, ...] = ()
     arms: tuple[Arm, ...] = ()
     headlines: tuple[Headline, ...] = ()
-    yardsticks: tuple[Yardstick, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
     cautions: tuple[Caution, ...] = ()
 
     def renewed(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.flow_figures import DoneFlows, FlowProgress, done_flows, flow_progress
+from orchestration.analysis.flow_metrics import DoneFlows, FlowProgress, done_flows, flow_progress
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.sequential import FIXED, PLAIN, Look, Looks
+from orchestration.analysis.sequential import FIXED, PLAIN, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.stamp import check_network
-from orchestration.analysis.trial_figures import of_flows, of_progress, throughput_figures
+from orchestration.analysis.trial_metrics import of_flows, of_progress, throughput_figures
 from orchestration.core.condition import (
     BEST_STATIC,
     ORACLE,
@@ -27,7 +27,7 @@ from orchestration.core.roce import FORMER_HPCC_TEXT, is_former_hpcc
 from orchestration.core.trial import Scalar, TrialSpec
 from orchestration.papers.claims import Section, When
 from orchestration.papers.condition import Condition, Repeat, Repeats, in_order
-from orchestration.results.looks import read_looks
+from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import finished_trials, read_trial
 
 BEST_DCQCN, PLACEBO = "best-dcqcn", "placebo"
@@ -53,7 +53,7 @@ class Measured:
     progress: FlowProgress | None = None
     checkpoint: str = ""
     repeat: int = 1
-    looks: Looks = PLAIN
+    looks: AnalysisPlan = PLAIN
     tuner: str = ""
     params: str = ""
     cautions: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     Raises InputError, naming the file, if one cannot be read.
     """
     folders = finished_trials(folder)
-    planned = read_looks(folder)
+    planned = read_interim_analyses(folder)
     measured = []
     for number, path in enumerate(folders):
         result = read_trial(path)
@@ -136,7 +136,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 progress=flow_progress(result),
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
                 repeat=result.spec.repeat,
-                looks=Looks(planned.sizes) if planned else PLAIN,
+                looks=AnalysisPlan(planned.sizes) if planned else PLAIN,
                 tuner=result.spec.tuner.name,
                 params=repr(sorted(result.spec.tuner.params.items())),
                 cautions=tuple(_cautions(result.spec)),
@@ -215,7 +215,7 @@ def _repeats(section: Section, trials: list[Compared], factors: When) -> Repeats
     return repeats
 
 
-def _look(trials: list[Compared], factors: When) -> Look:
+def _look(trials: list[Compared], factors: When) -> InterimAnalysis:
     """Return the look at which a condition is read: the last that its trials belong to.
 
     A condition may join trials of several conditions of the campaign, where a section compares the

@@ -8,18 +8,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.hierarchical import MIN_BEYOND
 from orchestration.analysis.metrics import HEADROOM, METRICS
+from orchestration.analysis.quantiles import MIN_BEYOND
 from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
 from orchestration.papers.answer import (
     arms_of,
     arms_table,
+    baselines,
     headline,
     headline_tables,
     tally_text,
     yardstick_table,
-    yardsticks,
 )
 from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
 from orchestration.papers.condition import in_order
@@ -202,12 +202,12 @@ def opening(data: PageData, picture: str) -> str:
         lines += ["### The arms\n", arms_table(data.arms)]
     lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
     lines += headline_tables(data.headlines)
-    if data.yardsticks:
+    if data.baselines:
         lines += [
             "### Against the best fixed setting and against chance\n",
             "Conditions in which a tuner is better or worse beyond chance, by the first figure of\n"
             "each table. Its placebo has its actions and its period, and draws at random.\n",
-            yardstick_table(data.yardsticks),
+            yardstick_table(data.baselines),
         ]
     return "\n".join(lines) + "\n"
 
@@ -278,7 +278,7 @@ def _data(
         found["headroom"] += headroom_of(paper, parts)
         found["arms"] += arms_of(paper, own)
         found["headlines"] += [headline(result, paper) for result in mine]
-        found["yardsticks"] += yardsticks(paper, own)
+        found["yardsticks"] += baselines(paper, own)
         found["cautions"] += [Caution(paper, text) for text in dict.fromkeys(texts)]
     return PageData(**{name: tuple(rows) for name, rows in found.items()})
 

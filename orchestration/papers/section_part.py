@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestration.analysis.hierarchical import MIN_BEYOND
 from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.quantiles import MIN_BEYOND
 from orchestration.core.capabilities import capabilities
 from orchestration.papers.answer import (
+    baselines,
     claim_text,
     detectable_text,
     sentence,
     verdict_text,
-    yardsticks,
 )
 from orchestration.papers.claims import Section
 from orchestration.papers.condition import Condition, in_order
@@ -36,7 +36,7 @@ def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterat
     yield from (f"- {claim.text}: {' '.join(claim.notes.split())}" for claim in noted)
     if noted:
         yield ""
-    sentences = [sentence(row) for row in yardsticks(section.paper, [result])]
+    sentences = [sentence(row) for row in baselines(section.paper, [result])]
     if sentences:
         metric = METRICS[section.metrics[0]].label
         yield f"By {metric}: {' '.join(sentences)}\n"

@@ -44,7 +44,7 @@ _FOLDER, _RUNS = Path("examples/papers"), Path("runs/papers")
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Options:
     """Options: which of the papers' campaigns are run, and how."""
 
     names: Annotated[list[str] | None, typer.Argument(help="Campaigns, by default all.")] = None
@@ -82,7 +82,7 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
 
 
 @papers.command("run", epilog=_PAPERS_EPILOG)
-def run_papers(asked: _Asked) -> None:
+def run_papers(asked: _Options) -> None:
     """Run campaigns, one after the other. Given again, it goes on where it was.
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.

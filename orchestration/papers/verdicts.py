@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestration.analysis.hierarchical import MIN_BEYOND, units
+from orchestration.analysis.quantiles import MIN_BEYOND, units
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.analysis.student_t import detectable
 from orchestration.papers.claims import Claim

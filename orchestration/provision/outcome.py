@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from inventory.rack import Access
-from orchestration.core.machine import Took
+from orchestration.core.machine import ElapsedTime
 from orchestration.core.problems import Code, Problem
 from orchestration.device.errors import printable
 
@@ -167,7 +167,7 @@ class ProvisionResult:
 
     what: str
     devices: Mapping[str, DeviceOutcome]
-    took: Took
+    took: ElapsedTime
 
     @property
     def failed(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from orchestration.core.machine import Stopwatch
 from orchestration.core.trial import HostSpec
 from orchestration.device.client import holder_name
 from orchestration.device.errors import printable
-from orchestration.device.jumps import SECRET_VARIABLES
+from orchestration.device.jump_hosts import SECRET_VARIABLES
 from orchestration.device.ssh import Secrets
 from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
 from orchestration.provision.outcome import ProvisionResult, Step, Tally, explain

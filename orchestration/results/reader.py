@@ -24,7 +24,7 @@ from orchestration.core.records import Samples
 from orchestration.core.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, target_names
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.looks import LOOKS_FILE
+from orchestration.results.interim_analyses import INTERIM_FILE
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import TABLES, Columns, damaged, read_table
 from orchestration.results.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
@@ -178,11 +178,11 @@ def written_shares(result: TrialResult) -> dict[str, float | None]:
 
 # What reports leave in a trial's folder, and what a run leaves in its campaign's.
 _PAGES = (".html", ".pdf")
-_OF_CAMPAIGN = ("campaign.yml", "journal.jsonl", LOOKS_FILE)
+_OF_CAMPAIGN = ("campaign.yml", "journal.jsonl", INTERIM_FILE)
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTrials:
     """A finished trial. `run` is its campaign's folder, seen from the path that was given."""
 
     run: str
@@ -212,7 +212,7 @@ def recorded_files(paths: Iterable[Path]) -> Iterator[Path]:
         yield from (folder / name for folder in campaigns for name in _OF_CAMPAIGN)
 
 
-def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
+def find_trials(paths: Iterable[Path]) -> tuple[FoundTrials, ...]:
     """Return the trials at and below `paths`, sorted by folder, each once.
 
     Raises InputError for a path that does not exist, a damaged `trial.json`, or if no trial is
@@ -234,7 +234,7 @@ def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
             "name run folders, or a folder that has some; `closloop run CAMPAIGN` makes them",
         )
     return tuple(
-        Found(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
+        FoundTrials(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
     )
 
 

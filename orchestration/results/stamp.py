@@ -54,7 +54,7 @@ _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True)
-class Told:
+class GroupedText:
     """A text and the trials that it is of: `alike` ones have it too, but for figures."""
 
     text: str
@@ -62,7 +62,7 @@ class Told:
     alike: tuple[str, ...] = ()
 
 
-def said_once(found: Mapping[str, Iterable[str]]) -> list[Told]:
+def grouped_texts(found: Mapping[str, Iterable[str]]) -> list[GroupedText]:
     """Return the texts of all trials (id -> texts), each once, in the order of their coming."""
     by_kind: dict[str, dict[str, dict[str, None]]] = {}
     for trial, texts in found.items():
@@ -74,11 +74,11 @@ def said_once(found: Mapping[str, Iterable[str]]) -> list[Told]:
         text, trials = max(texts_of_kind.items(), key=lambda item: len(item[1]))
         others = {trial: None for other in texts_of_kind.values() for trial in other}
         alike = tuple(trial for trial in others if trial not in trials)
-        told.append(Told(text, tuple(trials), alike))
+        told.append(GroupedText(text, tuple(trials), alike))
     return told
 
 
-def in_words(told: Told, total: int) -> str:
+def in_words(told: GroupedText, total: int) -> str:
     """Return `in all 12 trials: text`, or else which trials it is of; `total` counts them all."""
     said = f"{where(told.trials, total)}: {told.text}"
     if told.alike:

@@ -15,14 +15,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.sequential import Looks
-from orchestration.analysis.statistics import Values, likely_repeats, standing_at
-from orchestration.analysis.trial_figures import figures
+from orchestration.analysis.sequential import AnalysisPlan
+from orchestration.analysis.statistics import Values, likely_repeats, status_at
+from orchestration.analysis.trial_metrics import figures
 from orchestration.core.condition import TUNER, factors_of
 from orchestration.core.errors import InputError, TrialError
-from orchestration.core.repeats import RepeatRule, Standing
+from orchestration.core.repeats import ConditionStatus, StoppingRule
 from orchestration.core.trial import Scalar, TrialSpec
-from orchestration.results.looks import read_looks
+from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import read_trial
 
 _TICK_S = 0.2
@@ -30,12 +30,12 @@ _TICK_S = 0.2
 Figures = dict[str, dict[str, float] | None]
 
 
-def refuse_other_looks(folder: Path, rule: RepeatRule) -> None:
+def refuse_other_looks(folder: Path, rule: StoppingRule) -> None:
     """Raise InputError if the results in a run folder were looked at by another plan.
 
     Its intervals would not be valid: part of the error was spent on other looks.
     """
-    found = read_looks(folder)
+    found = read_interim_analyses(folder)
     if found is not None and found.sizes != rule.sizes:
         before = ", ".join(map(str, found.sizes))
         raise InputError.single(
@@ -53,7 +53,7 @@ class Rounds:
         self,
         cells: Sequence[Mapping[str, Scalar]],
         trials: Sequence[TrialSpec],
-        rule: RepeatRule | None,
+        rule: StoppingRule | None,
     ) -> None:
         """`cells` are those of the trials in the order of the campaign's file."""
         self.rule = rule
@@ -62,9 +62,9 @@ class Rounds:
             self._groups[_key(trial.cell)].append(trial)
         self._tuners = list(dict.fromkeys(str(cell[TUNER]) for cell in cells))
         self._trials = trials
-        self._looks = Looks(rule.sizes) if rule else Looks()
+        self._looks = AnalysisPlan(rule.sizes) if rule else AnalysisPlan()
         self._known: Figures = {}
-        self.standings: dict[str, Standing] = {}
+        self.condition_statuses: dict[str, ConditionStatus] = {}
 
     def due(self) -> list[TrialSpec]:
         """Return all trials that are due so far, in the campaign's order."""
@@ -77,8 +77,8 @@ class Rounds:
     def open(self) -> bool:
         """Whether the next look may ask for more repeats."""
         return self.rule is not None and (
-            len(self.standings) < len(self._groups)
-            or any(not standing.done for standing in self.standings.values())
+            len(self.condition_statuses) < len(self._groups)
+            or any(not standing.done for standing in self.condition_statuses.values())
         )
 
     def look(
@@ -88,7 +88,7 @@ class Rounds:
         stop: Callable[[], bool],
         *,
         forks: bool = True,
-    ) -> list[Standing]:
+    ) -> list[ConditionStatus]:
         """Look at the conditions that are not done, when all trials that are due have ended.
 
         Returns what was found, nothing if `stop` said so meanwhile; `forks` as for
@@ -96,7 +96,7 @@ class Rounds:
         """
         rule = self.rule
         assert rule is not None
-        ended = {key for key, standing in self.standings.items() if standing.done}
+        ended = {key for key, standing in self.condition_statuses.items() if standing.done}
         asked = [key for key in self._groups if key not in ended]
         new = [
             trial.id
@@ -115,14 +115,14 @@ class Rounds:
         for key in asked:
             factors = factors_of(self._groups[key][0].cell)
             look = self._looks.at(self._upto(key))
-            self.standings[key] = standing_at(look, rule, factors, self._values(key))
-            found.append(self.standings[key])
+            self.condition_statuses[key] = status_at(look, rule, factors, self._values(key))
+            found.append(self.condition_statuses[key])
         return found
 
     def _upto(self, key: str) -> int:
         """Return the repeats that are due of a condition."""
         assert self.rule is not None
-        standing = self.standings.get(key)
+        standing = self.condition_statuses.get(key)
         if standing is None:
             return self.rule.minimum
         return standing.repeats if standing.done else self.rule.after(standing.repeats)

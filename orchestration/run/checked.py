@@ -8,14 +8,14 @@ from functools import partial
 
 from inventory.strictyaml import read
 from orchestration.analysis.metrics import METRICS
-from orchestration.campaign.arriving import foretold
+from orchestration.campaign.deliverable_load import predicted_shortfalls
 from orchestration.campaign.expand import Campaign
 from orchestration.campaign.marks import Marking, marking
 from orchestration.core.capabilities import Mode, capabilities, mode_of
 from orchestration.core.errors import InputError, Problem, raise_any, unknown
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import ECMP
-from orchestration.core.repeats import RepeatRule
+from orchestration.core.repeats import StoppingRule
 from orchestration.core.signals import BY_KEY, Need
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
@@ -47,7 +47,7 @@ class CheckedCampaign(Campaign):
 
     def notices(self) -> list[str]:
         """Return what a user should know before it runs."""
-        return [*self.marking.sentences, *foretold(self.trials, self.testbeds)]
+        return [*self.marking.sentences, *predicted_shortfalls(self.trials, self.testbeds)]
 
 
 def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampaign:
@@ -69,7 +69,7 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     return CheckedCampaign(**{**vars(campaign), "repeats": rule}, marking=found)
 
 
-def _with_known_metrics(campaign: Campaign, rule: RepeatRule) -> RepeatRule:
+def _with_known_metrics(campaign: Campaign, rule: StoppingRule) -> StoppingRule:
     strange = [place for place, name in enumerate(rule.of) if not METRICS.canonical(name)]
     if strange:
         document, known = read(campaign.path), METRICS.of_a_trial

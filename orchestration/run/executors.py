@@ -219,7 +219,7 @@ def _end_of_console(job: Job) -> str:
         return ""
 
 
-class Workers(Protocol):
+class WorkerPool(Protocol):
     """Jobs under way. Always close it. What a job leaves in its `folder` is there when it is done.
 
     A result or a failure ends a job.
@@ -241,7 +241,7 @@ class Workers(Protocol):
         """Have `close` not wait for jobs to clean up. May be called by a signal's handler."""
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Takes jobs of one kind after the other."""
 
     @property
@@ -259,11 +259,11 @@ class Place(Protocol):
         Raises InputError for trials that can never run there.
         """
 
-    def workers(self, backend: Backend, do: Work) -> Workers:
+    def workers(self, backend: Backend, do: Work) -> WorkerPool:
         """Return workers that do something with a backend."""
 
 
-class ThisMachine:
+class LocalExecutor:
     """Processes of this machine, one a job."""
 
     forks = True
@@ -279,9 +279,9 @@ class ThisMachine:
         backend.check(testbed, jobs, trials)
         check_memory(testbed, min(jobs, len(trials)), trials)
 
-    def workers(self, backend: Backend, do: Work = work) -> Workers:
+    def workers(self, backend: Backend, do: Work = work) -> WorkerPool:
         """Return a pool."""
         return Pool(backend, do)
 
 
-THIS_MACHINE: Place = ThisMachine()
+THIS_MACHINE: Executor = LocalExecutor()

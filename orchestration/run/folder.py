@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.analysis.index import History
-from orchestration.campaign.cells import has_former_hpcc
+from orchestration.campaign.cells import has_old_hpcc
 from orchestration.campaign.expand import Campaign
 from orchestration.core import machine
 from orchestration.core.errors import InputError, NotReadyError, unwritable
@@ -203,7 +203,7 @@ class RunFolder:
         if other:
             before = {drawn_independently(trial).id for trial in campaign.trials}
             drawn = any(name in before for name in other)
-            former = any(has_former_hpcc(self.path / name) for name in other)
+            former = any(has_old_hpcc(self.path / name) for name in other)
             mine = campaign.trials[0].backend
             theirs = read_trial(self.path / other[0]).spec.backend
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orchestration.core import plugins
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.run.adaptive import Rounds, refuse_other_looks
-from orchestration.run.executors import THIS_MACHINE, Place, check_disk
+from orchestration.run.backend_factory import RackAccess, backend
+from orchestration.run.executors import THIS_MACHINE, Executor, check_disk
 from orchestration.run.folder import RunFolder
 from orchestration.run.runner import Listener, Runner, Summary
-from orchestration.run.wiring import RackAccess, backend
 from orchestration.run.worker import work
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def launch(
     rack: RackAccess | None = None,
     jobs: int = 0,
     fresh: bool = False,
-    executor: Place = THIS_MACHINE,
+    executor: Executor = THIS_MACHINE,
     sink: str = "",
     part_of_many: bool = False,
     open_display: Callable[[str], AbstractContextManager[Listener]] | None = None,
@@ -85,12 +85,12 @@ def launch(
         )
 
 
-def default_jobs(campaign: Campaign, backend: Backend, place: Place = THIS_MACHINE) -> int:
+def default_jobs(campaign: Campaign, backend: Backend, place: Executor = THIS_MACHINE) -> int:
     """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
 
     A place that is not this machine says it. Raises NotReadyError if not even one can.
     """
-    if campaign.takes_turns:
+    if campaign.runs_one_at_a_time:
         return 1
     if slots := place.slots():
         return slots
@@ -114,7 +114,7 @@ def run_campaign(
     fresh: bool = False,
     spool: Callable[[TrialSpec], SpoolNote] | None = None,
     part_of_many: bool = False,
-    place: Place = THIS_MACHINE,
+    place: Executor = THIS_MACHINE,
 ) -> Summary:
     """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
 
@@ -161,12 +161,12 @@ def live_sink(name: str, campaign_folder: Path) -> LiveSink | None:
     return found
 
 
-def executor_named(cluster: str) -> AbstractContextManager[Place]:
+def executor_named(cluster: str) -> AbstractContextManager[Executor]:
     """Return this machine for "", else the cluster that a text names: joined, left at the end.
 
     Raises InputError for what names none, NotReadyError for one that is not ready.
     """
     if not cluster:
         return nullcontext(THIS_MACHINE)
-    found: AbstractContextManager[Place] = plugins.load("cluster", EXECUTORS)(cluster)
+    found: AbstractContextManager[Executor] = plugins.load("cluster", EXECUTORS)(cluster)
     return found

@@ -12,14 +12,14 @@ from orchestration.core.errors import Interrupted
 from orchestration.core.machine import Stopwatch, noted_signals
 from orchestration.core.problems import told
 from orchestration.core.provenance import versions
-from orchestration.core.repeats import RepeatRule, Standing
+from orchestration.core.repeats import ConditionStatus, StoppingRule
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.results.looks import write_looks
+from orchestration.results.interim_analyses import write_interim_analyses
 from orchestration.results.reader import read_trial
 from orchestration.run import folder as log
 from orchestration.run.adaptive import Rounds
-from orchestration.run.executors import Workers
+from orchestration.run.executors import WorkerPool
 from orchestration.run.folder import RunFolder
 from orchestration.run.worker import Failed, Finished, Job, Lost, Progressed
 
@@ -48,8 +48,8 @@ class Listener:
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
         """A trial has failed."""
 
-    def looked(
-        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    def on_interim_analysis(
+        self, found: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
     ) -> None:
         """With adaptive repeats, conditions were looked at, and the run has `trials` trials now.
 
@@ -65,7 +65,7 @@ class Summary:
     """The result of a run. Trials are named by their ids.
 
     `invalid` and `warned` have the findings of invalid and of valid trials; `wall_s` is wall time.
-    With adaptive repeats, `trials` are those that were needed, and `standings` say why.
+    With adaptive repeats, `trials` are those that were needed, and `condition_statuses` say why.
     """
 
     folder: Path
@@ -76,8 +76,8 @@ class Summary:
     warned: dict[str, tuple[str, ...]] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
     wall_s: float = 0.0
-    standings: tuple[Standing, ...] = ()
-    rule: RepeatRule | None = None
+    condition_statuses: tuple[ConditionStatus, ...] = ()
+    rule: StoppingRule | None = None
 
     def judge(self, trial: str, valid: bool, findings: tuple[str, ...]) -> None:
         """Take the verdict on a trial, with what its stamp says."""
@@ -87,11 +87,11 @@ class Summary:
             self.warned[trial] = findings
 
     @property
-    def repeats_told(self) -> tuple[str, ...]:
+    def repeat_messages(self) -> tuple[str, ...]:
         """With adaptive repeats, a line on each condition: how many, and why."""
         if self.rule is None:
             return ()
-        return tuple(standing.in_words(self.rule) for standing in self.standings)
+        return tuple(standing.in_words(self.rule) for standing in self.condition_statuses)
 
     @property
     def exit_code(self) -> int:
@@ -111,7 +111,7 @@ class Runner:
         rounds: Rounds,
         testbeds: Mapping[str, Testbed],
         folder: RunFolder,
-        workers: Workers,
+        workers: WorkerPool,
         listener: Listener,
         spool: Callable[[TrialSpec], SpoolNote] | None,
         *,
@@ -190,8 +190,8 @@ class Runner:
         found = self._rounds.look(self._folder.path, tick, stop, forks=forks)
         if not found:
             return
-        summary.standings = tuple(self._rounds.standings.values())
-        write_looks(self._folder.path, rule, summary.standings)
+        summary.condition_statuses = tuple(self._rounds.condition_statuses.values())
+        write_interim_analyses(self._folder.path, rule, summary.condition_statuses)
         self._take_due()
         self._folder.journal.add(
             log.LOOKED,
@@ -199,7 +199,7 @@ class Runner:
             finished=summary.skipped,
             conditions=[standing.to_json() for standing in found],
         )
-        self._listener.looked(found, rule, summary.trials, summary.skipped)
+        self._listener.on_interim_analysis(found, rule, summary.trials, summary.skipped)
 
     def _turn(self, jobs: int) -> None:
         while self._todo and len(self._workers) < jobs:

@@ -19,7 +19,7 @@ from collectors.snapshot import ABOUT_FILE
 from inventory.routing import ideal_times_ns
 from inventory.testbed_json import testbed_to_json
 from orchestration.analysis.load import load_facts
-from orchestration.analysis.port_figures import hop_facts
+from orchestration.analysis.port_metrics import hop_facts
 from orchestration.analysis.stamp import stamp
 from orchestration.core.errors import ClosloopError, Problem
 from orchestration.core.files import write_whole

@@ -150,7 +150,7 @@ SEARCH = "search"
 
 
 @dataclass(frozen=True)
-class Effort:
+class SearchBudget:
     """How much is tried: settings at first, rounds around winners; then seeds of verification."""
 
     settings: int = 27
@@ -189,7 +189,7 @@ class Halving:
         self,
         space: Space,
         conditions: Sequence[int],
-        effort: Effort,
+        effort: SearchBudget,
         figures: Figures,
         measure: Measure,
         seed: int,
@@ -345,7 +345,7 @@ def _asks(around: Iterable[_Around], seeds: Sequence[Seed]) -> list[Ask]:
     return list(dict.fromkeys(asks))
 
 
-def budget(effort: Effort, conditions: int, neighbours: int) -> list[tuple[str, int]]:
+def budget(effort: SearchBudget, conditions: int, neighbours: int) -> list[tuple[str, int]]:
     """Return the stages of a search and the most trials that each can have.
 
     `neighbours` are those of a setting; ranges that must be widened cost further rounds.

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from orchestration.analysis.metric import Metric
+from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.trial_figures import figures
+from orchestration.analysis.trial_metrics import figures
 from orchestration.campaign.cells import read_cells
 from orchestration.campaign.expand import Campaign, expand, trial_seed
 from orchestration.core.capabilities import capabilities
@@ -23,7 +23,7 @@ from orchestration.core.pattern import REPEAT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
-from orchestration.search.halving import Ask, Effort, Figures
+from orchestration.search.halving import Ask, Figures, SearchBudget
 from orchestration.search.space import (
     Space,
     dcqcn_space,
@@ -195,7 +195,7 @@ class SearchRequest:
     with_dcqcn: bool = False
     by: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
-    effort: Effort = field(default_factory=Effort)
+    effort: SearchBudget = field(default_factory=SearchBudget)
 
     @cached_property
     def objective(self) -> Metric:

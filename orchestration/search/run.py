@@ -9,19 +9,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 from orchestration.campaign.expand import Campaign
-from orchestration.campaign.found import (
-    FOUND_FORMAT,
-    Found,
-    FoundCampaign,
-    FoundGroup,
-    FoundSeeds,
+from orchestration.campaign.limits import MAX_TRIALS
+from orchestration.campaign.search_result import (
+    RESULT_FORMAT,
+    ResultCampaign,
+    ResultGroup,
+    ResultSeeds,
+    SearchResult,
     fabric_digest,
 )
-from orchestration.campaign.limits import MAX_TRIALS
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.trial import Scalar
-from orchestration.search.halving import SEARCH, Ask, Effort, Figures, Halving, Seed, budget
+from orchestration.search.halving import SEARCH, Ask, Figures, Halving, SearchBudget, Seed, budget
 from orchestration.search.request import Run, SearchRequest, Trials
 from orchestration.search.space import ranges_of
 from orchestration.search.verify import FINALISTS, FINALISTS_OF_A_CONDITION, verify
@@ -31,7 +31,7 @@ Stage = tuple[str, int]
 _MAX_SETTINGS = 10_000
 
 
-def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
+def run_search(request: SearchRequest, out: Path, run: Run) -> SearchResult:
     """Search and return what was found. Trials are in `out/<campaign>-search`, which it resumes.
 
     `run` runs the trials of a stage that are not finished. Raises what it raises; InputError before
@@ -42,7 +42,7 @@ def run_search(request: SearchRequest, out: Path, run: Run) -> Found:
     scene.check_folder(folder)
     figures = Figures(higher=metric.better == "higher")
     trials = Trials(scene, folder, metric, figures, run)
-    answers: list[tuple[Halving, FoundGroup]] = []
+    answers: list[tuple[Halving, ResultGroup]] = []
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         measure = _prefixed(trials.measure, prefix)
@@ -91,7 +91,7 @@ def plan_search(request: SearchRequest) -> SearchPlan:
     return SearchPlan(tuple(stages), request.scene.campaign(trials))
 
 
-def _check_effort(effort: Effort, conditions: int) -> None:
+def _check_effort(effort: SearchBudget, conditions: int) -> None:
     """Raise InputError if no machine would come to the end of a search, or of its plan."""
     counts = {"--settings": effort.settings, "--rounds": effort.rounds, "--verify": effort.verify}
     trials = sum(counts.values()) * conditions
@@ -112,10 +112,10 @@ def _prefixed(
 
 def _found(
     request: SearchRequest,
-    answers: Sequence[tuple[Halving, FoundGroup]],
+    answers: Sequence[tuple[Halving, ResultGroup]],
     figures: Figures,
     without: Sequence[str],
-) -> Found:
+) -> SearchResult:
     scene = request.scene
     notes = [note for halving, _ in answers for note in _by_name(halving.notes, scene.cells)]
     if without:
@@ -126,10 +126,10 @@ def _found(
     ranges: dict[str, tuple[Scalar, ...]] = {}
     for halving, _ in answers:
         ranges |= ranges_of(halving.space)
-    return Found(
-        found=FOUND_FORMAT,
+    return SearchResult(
+        found=RESULT_FORMAT,
         closloop=version("closloop"),
-        campaign=FoundCampaign(
+        campaign=ResultCampaign(
             name=scene.campaign_name,
             file=os.path.basename(scene.path),
             sha256=sha256_of(scene.path),
@@ -137,7 +137,7 @@ def _found(
         backend=scene.templates[0].backend,
         tuner=scene.tuner,
         metric=request.metric,
-        seeds=FoundSeeds(
+        seeds=ResultSeeds(
             campaign=scene.seed,
             search=request.effort.rungs()[-1][1],
             verification=request.effort.verify,

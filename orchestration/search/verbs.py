@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.campaign.found import Found, FoundGroup, FoundInterval, FoundRank, Params
+from orchestration.campaign.search_result import (
+    Params,
+    ResultGroup,
+    ResultInterval,
+    ResultRank,
+    SearchResult,
+)
 from orchestration.cli.options import ClusterOption, Jobs, Json, On, Out, verb
 from orchestration.cli.terminal import print_json
 from orchestration.core.machine import spare_threads
@@ -24,9 +30,9 @@ from orchestration.search.space import describe
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
-    from orchestration.campaign.found import Found
+    from orchestration.campaign.search_result import SearchResult
     from orchestration.run.checked import CheckedCampaign
-    from orchestration.run.executors import Place
+    from orchestration.run.executors import Executor
     from orchestration.search.run import SearchPlan
 
 
@@ -76,10 +82,10 @@ def search(
     """
     spare_threads()
 
-    from orchestration.campaign.found import found_yaml
+    from orchestration.campaign.search_result import found_yaml
     from orchestration.core.outputs import check_outputs, write_output
     from orchestration.run.checked import checked
-    from orchestration.search.halving import Effort
+    from orchestration.search.halving import SearchBudget
     from orchestration.search.request import SearchRequest
     from orchestration.search.run import plan_search, run_search
 
@@ -91,7 +97,7 @@ def search(
         with_dcqcn=with_dcqcn,
         by=tuple(by),
         ranges=tuple(ranges),
-        effort=Effort(effort.settings, effort.rounds, effort.verify),
+        effort=SearchBudget(effort.settings, effort.rounds, effort.verify),
     )
     name = request.objective.key
     made = plan_search(request)
@@ -116,7 +122,7 @@ class _Runner:
     """Runs the trials of each stage with the display of `closloop run`."""
 
     def __init__(
-        self, first: CheckedCampaign, out: Path, jobs: int, place: Place, *, fresh: bool
+        self, first: CheckedCampaign, out: Path, jobs: int, place: Executor, *, fresh: bool
     ) -> None:
         """`first` has the first stage's trials: the others' differ in settings and seeds only."""
         self._first = first
@@ -152,7 +158,7 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
     from orchestration.campaign.plan import make_plan
     from orchestration.render.numbers import clock_text
 
-    side_by_side = 1 if made.first.takes_turns else jobs or len(os.sched_getaffinity(0))
+    side_by_side = 1 if made.first.runs_one_at_a_time else jobs or len(os.sched_getaffinity(0))
     first = make_plan(made.first, side_by_side, out)
     each_s = sum(one.wall_s for one in first.trials) / len(first.trials)
     wall_s = each_s * made.trials / side_by_side
@@ -167,7 +173,7 @@ def _show_plan(made: SearchPlan, out: Path, jobs: int, *, as_json: bool) -> None
     )
 
 
-def _show(found: Found, path: Path, campaign: Path) -> None:
+def _show(found: SearchResult, path: Path, campaign: Path) -> None:
     import os
 
     from orchestration.search.space import describe
@@ -188,7 +194,7 @@ def _show(found: Found, path: Path, campaign: Path) -> None:
     typer.echo(f"found: {path}", err=True)
 
 
-def sentences(found: Found, file: str) -> list[str]:
+def sentences(found: SearchResult, file: str) -> list[str]:
     """Return what a user should know, in the order of its weight."""
     said = []
     for group in found.groups:
@@ -198,7 +204,7 @@ def sentences(found: Found, file: str) -> list[str]:
     return [*said, f"in a campaign: {{name: {found.tuner}, label: best-static, from: {file}}}"]
 
 
-def _of_group(group: FoundGroup) -> list[str]:
+def _of_group(group: ResultGroup) -> list[str]:
     where = when_text(group.when)
     said = [f"best static setting{f' ({where})' if where else ''}: {_named(group.best_static)}"]
     said += [f"  {line}" for line in _alike(group.ranking)]
@@ -217,7 +223,7 @@ def _of_nics(setting: Params) -> list[str]:
     return [f"  as settings of NICs: host: {{roce: {{dcqcn: {{{text}}}}}}}"] if own else []
 
 
-def _alike(ranking: Sequence[FoundRank]) -> list[str]:
+def _alike(ranking: Sequence[ResultRank]) -> list[str]:
     best = ranking[0].setting
     alike = [one for one in ranking[1:] if not one.told_apart]
     if not alike:
@@ -243,7 +249,7 @@ def when_text(when: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {level}" for name, level in when.items())
 
 
-def share(interval: FoundInterval) -> str:
+def share(interval: ResultInterval) -> str:
     """Return an interval of regret in per cent: `+3.1 % [+1.0, +5.2]`."""
     low, high = (math.nan if end is None else end for end in (interval.low, interval.high))
     return percents(interval.mean, low, high, digits=1).replace("%", " %")

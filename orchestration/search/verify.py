@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from orchestration.analysis.statistics import Estimate, holm, paired_difference, t_interval
-from orchestration.campaign.found import (
-    FoundCondition,
-    FoundGroup,
-    FoundInterval,
-    FoundRank,
+from orchestration.campaign.search_result import (
+    ResultCondition,
+    ResultGroup,
+    ResultInterval,
+    ResultRank,
     When,
 )
 from orchestration.core.records import Floats
@@ -38,7 +38,7 @@ def verify(
     figures: Figures,
     measure: Measure,
     when: When,
-) -> FoundGroup:
+) -> ResultGroup:
     """Run the finalists of a search at `count` fresh seeds, and return what they say.
 
     `cells` are the levels of its conditions, by their numbers; `when` is what these share.
@@ -64,7 +64,7 @@ def verify(
         own = figures.table([oracle], one, seeds)
         gaps.append(losses[one][best] - losses[one][oracle])
         found.append(
-            FoundCondition(
+            ResultCondition(
                 when=levels,
                 oracle=local[0].setting,
                 figure=_interval(t_interval(own[0] if len(own) else [])),
@@ -72,7 +72,7 @@ def verify(
                 ranking=local,
             )
         )
-    return FoundGroup.model_validate(
+    return ResultGroup.model_validate(
         {
             "when": when,
             "best-static": ranking[0].setting,
@@ -104,7 +104,7 @@ def _losses(
 
 def _ranked(
     regrets: Mapping[Setting, float], losses: Mapping[Setting, Floats]
-) -> tuple[FoundRank, ...]:
+) -> tuple[ResultRank, ...]:
     """Return settings, the best first: told apart by a paired t-test, p < 0.05 after Holm's."""
     order = best_of(dict(regrets), len(regrets))
     best = order[0]
@@ -113,7 +113,7 @@ def _ranked(
     ]
     corrected = holm([one.p_t for one in differences])
     others = [
-        FoundRank(
+        ResultRank(
             setting=dict(setting),
             regret=_digits(regrets[setting]),
             behind=_interval(
@@ -124,12 +124,12 @@ def _ranked(
         )
         for setting, difference, p in zip(order[1:], differences, corrected, strict=True)
     ]
-    return (FoundRank(setting=dict(best), regret=_digits(regrets[best])), *others)
+    return (ResultRank(setting=dict(best), regret=_digits(regrets[best])), *others)
 
 
-def _interval(estimate: Estimate) -> FoundInterval:
+def _interval(estimate: Estimate) -> ResultInterval:
     mean = _digits(estimate.mean)
-    return FoundInterval(
+    return ResultInterval(
         mean=0.0 if mean is None else mean, low=_digits(estimate.low), high=_digits(estimate.high)
     )
 

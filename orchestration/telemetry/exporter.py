@@ -17,7 +17,7 @@ import numpy as np
 
 from collectors.snapshot import Snapshot
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.trial_figures import measure
+from orchestration.analysis.trial_metrics import measure
 from orchestration.core.errors import InputError, NotReadyError, needs
 from orchestration.core.knobs import KNOBS
 from orchestration.core.signals import recorded

@@ -29,7 +29,7 @@ from orchestration.core.problems import Code, Problem, told
 from orchestration.run.runner import Listener
 
 if TYPE_CHECKING:  # the process itself needs none of these
-    from orchestration.core.repeats import RepeatRule, Standing
+    from orchestration.core.repeats import ConditionStatus, StoppingRule
     from orchestration.core.trial import TrialSpec
     from orchestration.run.worker import Failed, Finished, Progressed
     from orchestration.telemetry.settings import Settings
@@ -183,11 +183,11 @@ class Following(Listener):
         """Pass it on."""
         self._listener.failed(trial, failure)
 
-    def looked(
-        self, found: Sequence[Standing], rule: RepeatRule, trials: int, finished: int
+    def on_interim_analysis(
+        self, found: Sequence[ConditionStatus], rule: StoppingRule, trials: int, finished: int
     ) -> None:
         """Pass it on."""
-        self._listener.looked(found, rule, trials, finished)
+        self._listener.on_interim_analysis(found, rule, trials, finished)
 
     def tick(self) -> None:
         """Pass on the tick, and show the sender's messages."""

@@ -18,7 +18,7 @@ from orchestration.core.ports import Backend, TrialRun
 from orchestration.core.records import Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
-from orchestration.run.executors import THIS_MACHINE, Place
+from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import Failed, Finished, Job, enter_worker
 from traffic.schedule import make_schedule
 
@@ -67,7 +67,7 @@ class Players:
         backend: Backend,
         jobs: int,
         keep: Keep = trace_of,
-        place: Place = THIS_MACHINE,
+        place: Executor = THIS_MACHINE,
     ) -> None:
         self._pool = place.workers(backend, partial(play, keep=keep))
         self._jobs = jobs

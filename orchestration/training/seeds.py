@@ -19,12 +19,12 @@ from pathlib import Path
 
 from orchestration.core.errors import ClosloopError, Interrupted, TrialError
 from orchestration.core.machine import noted_signals
-from orchestration.run import wiring
-from orchestration.run.executors import THIS_MACHINE, Place
+from orchestration.run import backend_factory
+from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import die_with
 from orchestration.training.episodes import Players
+from orchestration.training.evaluation import FILE, Evaluator, HeldOut, figure_of
 from orchestration.training.files import Round, check_folder
-from orchestration.training.judge import FILE, HeldOut, Judge, figure_of
 from orchestration.training.outcome import Result, read_result
 from orchestration.training.request import Episodes, TrainRequest
 from orchestration.training.train import train
@@ -54,7 +54,7 @@ def train_seeds(
     listener: Listener,
     *,
     fresh: bool = False,
-    place: Place = THIS_MACHINE,
+    place: Executor = THIS_MACHINE,
 ) -> dict[str, Result]:
     """Train every request in its folder below `folder`, and return the results by name.
 
@@ -105,19 +105,19 @@ def train_seeds(
 
 
 def _play_references(
-    request: TrainRequest, folder: Path, jobs: int, listener: Listener, place: Place
+    request: TrainRequest, folder: Path, jobs: int, listener: Listener, place: Executor
 ) -> bool:
     """Play placebo and static settings; return whether that was not interrupted."""
     if request.rule is None:
         raise ValueError("trainings from several seeds have a rule: give them one")
     held_out = HeldOut(request, request.rule)
-    backend = wiring.backend(Episodes(request).backend)
+    backend = backend_factory.backend(Episodes(request).backend)
     first = held_out.trials(request.rule.placebo, range(1, 2))
     place.check(backend, held_out.testbed, jobs, first)
     players = Players(backend, jobs, figure_of, place)
     work = folder / "work"
     with noted_signals(players.kill) as signals:
-        judge = Judge(held_out, folder / FILE, work, players, lambda: not signals)
+        judge = Evaluator(held_out, folder / FILE, work, players, lambda: not signals)
         try:
             return judge.prepare(lambda text: listener.note("", text))
         finally:
@@ -126,7 +126,7 @@ def _play_references(
 
 
 def _start(
-    name: str, request: TrainRequest, folder: Path, jobs: int, fresh: bool, place: Place
+    name: str, request: TrainRequest, folder: Path, jobs: int, fresh: bool, place: Executor
 ) -> _Running:
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -144,7 +144,7 @@ def _one(
     name: str,
     jobs: int,
     fresh: bool,
-    place: Place,
+    place: Executor,
     pipe: Connection,
     parent: int,
 ) -> None:
@@ -155,7 +155,7 @@ def _one(
     try:
         train(
             request,
-            wiring.backend(Episodes(request).backend),
+            backend_factory.backend(Episodes(request).backend),
             folder / name,
             jobs,
             lambda round_, total: pipe.send((round_, total)),

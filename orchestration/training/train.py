@@ -21,11 +21,11 @@ from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.machine import noted_signals
 from orchestration.core.ports import Backend
 from orchestration.core.trial import TrialSpec
-from orchestration.run.executors import THIS_MACHINE, Place
+from orchestration.run.executors import THIS_MACHINE, Executor
 from orchestration.run.worker import Job
 from orchestration.training.episodes import Players, Trace, episode_job
+from orchestration.training.evaluation import FILE, Evaluator, HeldOut, figure_of
 from orchestration.training.files import Folder, Round, card, check_folder
-from orchestration.training.judge import FILE, HeldOut, Judge, figure_of
 from orchestration.training.outcome import FILE as RESULT
 from orchestration.training.outcome import Selection, write_result
 from orchestration.training.request import (
@@ -56,7 +56,7 @@ def train(
     fresh: bool = False,
     references: Path | None = None,
     note: Callable[[str], None] = lambda text: None,
-    place: Place = THIS_MACHINE,
+    place: Executor = THIS_MACHINE,
 ) -> Path:
     """Train as long as the request says, and return the checkpoint's path.
 
@@ -98,7 +98,7 @@ def train(
             judge = None
             if held_out is not None:
                 file = references or folder / FILE
-                judge = Judge(held_out, file, folder / "work", judges, go_on)
+                judge = Evaluator(held_out, file, folder / "work", judges, go_on)
                 judge.prepare(note)
             training.run(players, judge, listener, note, go_on)
         finally:
@@ -189,7 +189,7 @@ class _Training:
     def run(
         self,
         players: Players,
-        judge: Judge | None,
+        judge: Evaluator | None,
         listener: Listener,
         note: Callable[[str], None],
         go_on: GoOn,
@@ -215,7 +215,9 @@ class _Training:
         finally:
             self._save_state()
 
-    def _evaluate(self, judge: Judge, selection: Selection, note: Callable[[str], None]) -> None:
+    def _evaluate(
+        self, judge: Evaluator, selection: Selection, note: Callable[[str], None]
+    ) -> None:
         found = judge.evaluate(self.folder.latest, self._decisions, self.done)
         if found is None:
             return
@@ -227,7 +229,7 @@ class _Training:
         self._save()
         self._save_state()
 
-    def _conclude(self, judge: Judge, selection: Selection, begin_s: float) -> None:
+    def _conclude(self, judge: Evaluator, selection: Selection, begin_s: float) -> None:
         """Judge the network that is kept, and write down what the training came to."""
         result = judge.result(self.folder.checkpoint, self._rounds[-1], selection, begin_s)
         if result is None:

@@ -45,7 +45,7 @@ class ByProtocol:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Options:
     """What is asked of either kind of training; `request` lacks its scenario and length."""
 
     request: TrainRequest
@@ -150,7 +150,7 @@ def train(
     if own and not scenario:
         what = "a learner of one's own has no scenario of ours"
         raise InputError.single("--scenario", what, "name a campaign file")
-    asked = _Asked(request, scenario, out, fresh, cluster)
+    asked = _Options(request, scenario, out, fresh, cluster)
     if not episodes:
         if seed is not None:
             what = "the protocol trains several seeds"
@@ -169,16 +169,16 @@ def _cores(slots: int, jobs: int) -> int:
     return jobs or slots or len(os.sched_getaffinity(0))
 
 
-def _by_episodes(asked: _Asked, jobs: int) -> None:
+def _by_episodes(asked: _Options, jobs: int) -> None:
     """Train once, for a number of episodes."""
     from orchestration.analysis.learning_curve import write_curve
-    from orchestration.run import wiring
+    from orchestration.run import backend_factory
     from orchestration.training.display import Display
     from orchestration.training.request import Episodes
     from orchestration.training.train import train as run
 
     request = asked.having(asked.scenario or asked.name)
-    engine = wiring.backend(Episodes(request).backend)
+    engine = backend_factory.backend(Episodes(request).backend)
     folder = asked.out or Path("runs/train") / asked.name
     with executor_named(asked.cluster) as place, Display("episode") as display:
         checkpoint = run(
@@ -194,7 +194,7 @@ def _by_episodes(asked: _Asked, jobs: int) -> None:
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {page}")
 
 
-def _by_protocol(asked: _Asked, by: ByProtocol, jobs: int, *, as_json: bool) -> None:
+def _by_protocol(asked: _Options, by: ByProtocol, jobs: int, *, as_json: bool) -> None:
     """Train every seed by the protocol, and print what they came to."""
     from orchestration.analysis.learning_curve import write_curve
     from orchestration.training.display import Display, show_results

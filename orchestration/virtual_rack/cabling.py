@@ -44,7 +44,7 @@ def links(layout: Layout, pids: Mapping[str, int]) -> Iterator[str]:
         here = [
             port
             for port in map(testbed.ports.__getitem__, (link.a, link.b))
-            if not layout.is_lent(port)
+            if not layout.is_leased(port)
         ]
         if len(here) == 1:  # its cable goes nowhere, and has no carrier
             yield f"link add name {_CUT_END.format(number)} type veth peer {end(here[0])}"
@@ -81,7 +81,7 @@ def ports_up(layout: Layout, device: str) -> Iterator[str]:
         yield f"link add {line} type ifb"
         yield f"link set {line} up"
     for port in layout.testbed.ports_of[device]:
-        mtu = f"mtu {layout.testbed.mtu_bytes} " if layout.is_lent(port) else ""
+        mtu = f"mtu {layout.testbed.mtu_bytes} " if layout.is_leased(port) else ""
         yield f"link set {layout.interface(port)} {mtu}up"
 
 

@@ -36,8 +36,14 @@ from orchestration.backends.emulated.system import (
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import groups
 from orchestration.virtual_rack.folder import python_path, which
+from orchestration.virtual_rack.isolation import (
+    DISK_BYTES,
+    FileTree,
+    Keys,
+    device_place,
+    make_place,
+)
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.roots import DISK_BYTES, Keys, Place, device_place, make_place
 
 # In order of preference. Each takes the same words.
 RUNTIMES = ("runc", "crun")
@@ -172,7 +178,7 @@ def settle(differences: int) -> int:
     return differences
 
 
-def run_container(place: Place, device: str, init: Sequence[str] = _INIT) -> int:
+def run_container(place: FileTree, device: str, init: Sequence[str] = _INIT) -> int:
     """Start a container; return its first process. Raises RuntimeError with the runtime's words."""
     group = f"{os.environ[GROUP]}/{device}"
     unified = groups.unified() is not None
@@ -192,7 +198,7 @@ def run_container(place: Place, device: str, init: Sequence[str] = _INIT) -> int
 
 
 def config(
-    place: Place, device: str, group: str, *, init: Sequence[str], unified: bool, may: int
+    place: FileTree, device: str, group: str, *, init: Sequence[str], unified: bool, may: int
 ) -> dict[str, Any]:
     """Return a container's settings in the form of the OCI.
 

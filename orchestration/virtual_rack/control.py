@@ -25,8 +25,8 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Testbed
 from orchestration.kernel.boot import memory_dir
 from orchestration.kernel.cache import require_kernel
+from orchestration.virtual_rack import cleanup, interface_leases
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import leftovers, lending
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import (
     SBIN,
@@ -184,11 +184,11 @@ class RackHandle:
                     "closloop rack down again, when the machine is less busy",
                 )
             time.sleep(0.02)
-        if left := lending.loans(self.folder):
+        if left := interface_leases.loans(self.folder):
             raise NotReadyError(
                 f"{', '.join(loan.interface for loan in left)} could not be given back: "
                 f"see {self._folder.console}",
-                lending.CLEAN,
+                interface_leases.CLEAN,
             )
         self._folder.remove()
 
@@ -277,7 +277,7 @@ def up(
     """
     layout = make_layout(scaled(testbed, scale), sonic, roce, bluefield)
     if clock == "real":
-        lent = lending.choose(testbed, interfaces)
+        lent = interface_leases.choose(testbed, interfaces)
         layout = replace(layout_here(layout), lent=lent, scale=scale)
         if containers:
             layout = replace(layout, image=str(image_tree()))
@@ -293,11 +293,11 @@ def up(
             )
         return handle, False
     require_programs(layout)
-    lending.require_free(layout)
+    interface_leases.require_free(layout)
     runtime = ""
     if containers:
         runtime, tree = oci.require_runtime(), require_image(progress=progress)
-        leftovers.remove_dead(leftovers.control_groups, leftovers.half_images)
+        cleanup.remove_dead(cleanup.control_groups, cleanup.half_images)
         oci.require_containers(runtime, tree)
     guest: tuple[str, ...] = ()
     if clock == "virtual":

@@ -27,9 +27,9 @@ from orchestration.backends.emulated.namespaces import offloads_off, route_socke
 from orchestration.backends.emulated.system import enter_cgroup, run, run_batch, unshare
 from orchestration.virtual_rack import cabling, console, containers
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
+from orchestration.virtual_rack.isolation import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.reboot import REDIS_FOLDER, Fresh, go_down, new_boot_id
-from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -23,7 +23,7 @@ from pathlib import Path
 from orchestration.backends.common.realtime import RACK_CLOCK
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import state_folder
-from orchestration.device.jumps import PACKAGE, PROGRAM, new_key, public_words
+from orchestration.device.jump_hosts import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.virtual_rack.layout import Layout
 
 PROJECT = Path(__file__).resolve().parents[2]

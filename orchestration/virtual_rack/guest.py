@@ -49,9 +49,9 @@ from orchestration.virtual_rack.commands import (
 )
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.interface_leases import forget_namespaces
+from orchestration.virtual_rack.isolation import Keys
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
-from orchestration.virtual_rack.lending import forget_namespaces
-from orchestration.virtual_rack.roots import Keys
 
 LINE = "/dev/tty1"
 HOME = Path("/run/home")

@@ -126,7 +126,7 @@ class Layout:
         lent = dict(self.lent)
         return [(port, lent[port.label]) for port in self.testbed.ports if port.label in lent]
 
-    def is_lent(self, port: Port) -> bool:
+    def is_leased(self, port: Port) -> bool:
         """Whether an interface of the machine is there in place of a port."""
         return port.label in dict(self.lent)
 
@@ -135,7 +135,7 @@ class Layout:
 
         What that is really cabled to is not in the rack.
         """
-        return self.is_lent(port) != self.is_lent(self.testbed.ports[port.peer])
+        return self.is_leased(port) != self.is_leased(self.testbed.ports[port.peer])
 
     def rack(self, key_file: Path, known_hosts_file: Path) -> Rack:
         """Return the rack in the form of an inventory, with the testbed's name."""

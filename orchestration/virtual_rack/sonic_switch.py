@@ -36,7 +36,7 @@ from orchestration.agent.sonic.resp import (
     RedisError,
     RedisGone,
 )
-from orchestration.core.red_law import red_max_p
+from orchestration.core.marking_probability import red_max_p
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.reboot import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters

@@ -36,8 +36,8 @@ from orchestration.virtual_rack.commands import (
     encode,
 )
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.guardian import Keeper
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.reaper import Reaper
 
 # A program whose caller has gone gets a signal to end; after this long it is killed.
 _GRACE_S = 30.0
@@ -78,7 +78,7 @@ class Supervisor:
         self._failed: Message = {}
         self._heard = asyncio.Event()
         self._guest: asyncio.subprocess.Process
-        self._keeper = Keeper(folder)
+        self._keeper = Reaper(folder)
 
     async def run(self, argv: list[str]) -> None:
         """Boot the guest and serve until it ends or this process gets a signal to end."""
@@ -190,7 +190,7 @@ class Supervisor:
         for port, interface in layout.ports_lent:
             place = first / namespaces[port.device]
             wanted[interface] = port.device, layout.interface(port), str(place)
-        answer = await self._keeper.lend(wanted)
+        answer = await self._keeper.take_lease(wanted)
         if "failed" in answer:
             remedy = "see ip -d link show; closloop clean gives back what is left"
             self._failed = {"error": f"no rack: {answer['failed']}", "remedy": remedy}

@@ -246,7 +246,7 @@ def clean(
     Only what closloop made is touched, and nothing that a rack or run which is alive uses. Ends
     with 3 if something could not be removed.
     """
-    from orchestration.virtual_rack.leftovers import leftovers
+    from orchestration.virtual_rack.cleanup import leftovers
 
     rows = []
     for found in leftovers():

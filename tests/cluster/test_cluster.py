@@ -198,9 +198,9 @@ class Large(FluidBackend):
         return (1 << 50) if trial.tuner.name == "secn1" else 1
 
     def luggage(self):
-        from orchestration.core.ports import Luggage
+        from orchestration.core.ports import TrialBundle
 
-        return Luggage()
+        return TrialBundle()
 
 
 def test_a_trial_that_fits_no_node_fails_at_once(place, tmp_path):
@@ -290,17 +290,17 @@ def test_ctrl_c_cancels_and_cleans_up_and_finished_trials_are_kept(nodes, tmp_pa
 def test_a_machine_that_is_no_node_joins_without_cpus(nodes, place, monkeypatch):
     import ray
 
-    from orchestration.cluster import started
+    from orchestration.cluster import launcher
 
     def alive():
         return [node for node in ray.nodes() if node["Alive"]]
 
     said = []
     slots, before = place.slots(), len(alive())
-    with started.joined(nodes.address, said.append):
+    with launcher.joined(nodes.address, said.append):
         assert len(alive()) == before
-    monkeypatch.setattr(started, "_is_node", lambda address: False)
-    with started.joined(nodes.address, said.append):
+    monkeypatch.setattr(launcher, "_is_node", lambda address: False)
+    with launcher.joined(nodes.address, said.append):
         assert len(alive()) == before + 1
         assert place.slots() == slots
     assert said == []  # the cluster asks for a token

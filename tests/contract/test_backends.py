@@ -7,14 +7,14 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration.analysis.port_figures import packet_hops
+from orchestration.analysis.port_metrics import packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, UNFINISHED
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.trials import trial_spec
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -34,7 +34,7 @@ def static(kmin_bytes: int, kmax_bytes: int, pmax: float) -> TunerSpec:
 
 @pytest.fixture
 def backend(backend_name):
-    return wiring.backend(backend_name)
+    return backend_factory.backend(backend_name)
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from orchestration.core.congestion import roce_controls
 from orchestration.core.knobs import KNOBS
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.ports import TrialRun
-from orchestration.core.records import DONE, LASTING, MISSING, Setup
+from orchestration.core.records import DONE, LONG_LIVED, MISSING, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.signals import BY_KEY, DERIVED, targets
 from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.concurrent import ConcurrentSpec
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -74,10 +74,10 @@ def run(request, tmp_path):
         bed = load_testbed(trial.testbed)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        engine = wiring.backend(backend.name)
+        engine = backend_factory.backend(backend.name)
         engine.check(bed, 1, [trial])
         record = engine.run(TrialRun(trial, bed, make_schedule(trial, bed), folder, tuner=tuner))
-        assert set(record.flows.status) <= {DONE, LASTING}
+        assert set(record.flows.status) <= {DONE, LONG_LIVED}
         return bed, record
 
     run_trial.mode = mode
@@ -214,7 +214,7 @@ def test_flows_of_roce_nics_last_and_are_sampled(run):
         return
     lasting = ConcurrentSpec(2, 0, 0, "h1", senders=2)
     _, record = run(traffic=(lasting,), host=spec("dcqcn"), flow_sample_period_ns=500 * US)
-    assert (record.flows.status == LASTING).all()
+    assert (record.flows.status == LONG_LIVED).all()
     assert record.samples["flow"]["acked_bytes"][-1].min() > 0
 
 

@@ -11,7 +11,7 @@ from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, TrialSpec, TunerSpec
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.testbeds import single_switch
 from traffic.patterns.poisson import PoissonSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -61,7 +61,7 @@ def run(request, tmp_path):
         schedule = make_schedule(trial, fabric)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        backend = wiring.backend(request.param)
+        backend = backend_factory.backend(request.param)
         record = backend.run(TrialRun(trial, fabric, schedule, folder, tuner=tuner))
         assert (record.flows.status == DONE).all()
         return record, tuner.seen

@@ -8,7 +8,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.signals import FLOW_TABLE
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
@@ -45,7 +45,7 @@ class Watcher(BaseTuner):
 @pytest.fixture
 def watch(backend_name, tmp_path):
     def run(traffic, duration_ns=2 * MS, *, observes_flows=True):
-        backend = wiring.backend(backend_name)
+        backend = backend_factory.backend(backend_name)
         spec = TunerSpec("secn1")
         trial = TrialSpec("c", "graphcc", backend_name, spec, traffic, 1, 1, duration_ns, 20 * MS)
         schedule, watcher = make_schedule(trial, TESTBED), Watcher(observes_flows)

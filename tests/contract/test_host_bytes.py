@@ -7,7 +7,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import CLOSLOOP, LINUX, TCP, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
@@ -33,7 +33,7 @@ def test_a_host_has_sent_what_its_edge_switch_sends_on(tmp_path, backend, host, 
         host=host, fabric=fabric,
     )  # fmt: skip
     schedule = make_schedule(trial, TESTBED)
-    record = wiring.backend(backend).run(TrialRun(trial, TESTBED, schedule, tmp_path))
+    record = backend_factory.backend(backend).run(TrialRun(trial, TESTBED, schedule, tmp_path))
     assert (record.flows.status == DONE).all()
     ports = record.ports
     for name, edge in SENDERS.items():

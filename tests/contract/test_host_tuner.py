@@ -10,7 +10,7 @@ from inventory.files import load_testbed
 from orchestration.core.codec import flattened
 from orchestration.core.ports import TrialRun
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 from tuners import registry
@@ -50,7 +50,7 @@ class Watched(BaseTuner):
 
 @pytest.fixture
 def run(backend_name, tmp_path):
-    backend = wiring.backend(backend_name)
+    backend = backend_factory.backend(backend_name)
 
     def run_trial(tuner, name="secn1"):
         trial = TrialSpec(

@@ -7,11 +7,11 @@ from inventory.files import load_testbed
 from inventory.routing import base_rtt_ns
 from orchestration.analysis.stamp import stamp
 from orchestration.core.ports import TrialRun
-from orchestration.core.records import DONE, LASTING
+from orchestration.core.records import DONE, LONG_LIVED
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.signals import names
 from orchestration.core.trial import CLOSLOOP, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.concurrent import ConcurrentSpec
 from traffic.schedule import make_schedule
 
@@ -35,7 +35,9 @@ def run(request, tmp_path):
             host=host, fabric=CLOSLOOP, flow_sample_period_ns=500 * US,
         )  # fmt: skip
         schedule = make_schedule(trial, testbed)
-        record = wiring.backend(trial.backend).run(TrialRun(trial, testbed, schedule, tmp_path))
+        record = backend_factory.backend(trial.backend).run(
+            TrialRun(trial, testbed, schedule, tmp_path)
+        )
         return trial, schedule, record
 
     return run_trial
@@ -44,7 +46,7 @@ def run(request, tmp_path):
 def test_flows_last_until_the_trials_end_and_no_longer(run):
     trial, schedule, record = run(LONG, SHORT)
     lasting = schedule.klass == 0
-    assert (record.flows.status[lasting] == LASTING).all()
+    assert (record.flows.status[lasting] == LONG_LIVED).all()
     assert (record.flows.status[~lasting] == DONE).all()
     # not a reading of the 20 ms that flows would have to finish
     assert record.ports.t_ns[-1] == trial.duration_ns

@@ -8,7 +8,7 @@ from inventory.files import load_testbed
 from orchestration.core.ports import TrialRun
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
 
@@ -18,7 +18,7 @@ TESTBED = load_testbed("rlcc-7")
 
 @pytest.fixture
 def backend(backend_name):
-    return wiring.backend(backend_name)
+    return backend_factory.backend(backend_name)
 
 
 def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):
@@ -52,7 +52,7 @@ def test_pauses_buffers_and_nics_are_shown_as_the_tables_have_them(tmp_path):
         "host_link: {rate: 25Gbps, delay: 1us}, switch: {buffer: 1MB, alpha: 1/8, pfc: [3]}}"
     )
     testbed = load_testbed(str(path))
-    backend = wiring.backend("emulated")
+    backend = backend_factory.backend("emulated")
     traffic = (IncastSpec(9, 400_000, 100 * MS, 0, MS, receiver=testbed.hosts[0]),)
     tuner, host = TunerSpec("secn1"), HostSpec("dcqcn", roce=RoceSpec())
     trial = TrialSpec(

@@ -14,7 +14,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.testbeds import leaf_spine
 from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
@@ -66,7 +66,7 @@ def run(request, tmp_path):
         schedule = make_schedule(trial, testbed)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        backend = wiring.backend(request.param)
+        backend = backend_factory.backend(request.param)
         record = backend.run(TrialRun(trial, testbed, schedule, folder, tuner=tuner))
         assert (record.flows.status == DONE).all(), "no flow may be lost"
         return record, stamp(trial, testbed, schedule, record)

@@ -12,7 +12,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core import capabilities, plugins
 from orchestration.core.errors import InputError
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 
 CAMPAIGN = """
 campaign: own
@@ -85,11 +85,11 @@ def test_it_is_known_only_while_its_package_is_installed(offer, campaign):
     ):
         load_campaign(campaign("water"))
     with pytest.raises(InputError, match="no backend is called 'water'"):
-        wiring.backend("water")
+        backend_factory.backend("water")
     offer("water", "water_model:CAPABILITIES")
     with pytest.raises(InputError, match="use emulated, fluid, simulated, water or hardware"):
         load_campaign(campaign("wter"))
-    assert isinstance(wiring.backend("water"), WaterBackend)
+    assert isinstance(backend_factory.backend("water"), WaterBackend)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import Setup
 from orchestration.core.trial import CLOSLOOP, LINUX, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from orchestration.run.checked import checked
 from traffic.patterns.incast import IncastSpec
 from traffic.schedule import make_schedule
@@ -115,7 +115,7 @@ def test_a_signal_without_a_reading_voids_the_stamp(tmp_path, fabric):
     )  # fmt: skip
     schedule = make_schedule(trial, TESTBED)
     tuner = Watching("qlen_bytes", "host.retransmits", "host.cnps", "switch.reroutes")
-    backend = wiring.backend("emulated")
+    backend = backend_factory.backend("emulated")
     record = backend.run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=tuner))
     verdict = stamp(trial, TESTBED, schedule, record)
     assert not verdict.valid

@@ -96,11 +96,11 @@ def test_of_flows_that_end_in_time_delivered_is_their_size(run):
     assert load["discarded_bytes"] > 0
 
 
-LASTING = ConcurrentSpec(8, 0, 0, "h9")
+LONG_LIVED = ConcurrentSpec(8, 0, 0, "h9")
 
 
 def test_a_trial_whose_flows_starve_is_invalid(run):
-    one = run(LASTING, duration_ns=5 * MS, roce=RoceSpec(timeout_ns=16 * MS))
+    one = run(LONG_LIVED, duration_ns=5 * MS, roce=RoceSpec(timeout_ns=16 * MS))
     verdict = stamp(one.trial, one.testbed, one.schedule, one.record)
     assert not verdict.valid
     (found,) = (reason for reason in verdict.reasons if reason.severity == "invalid")
@@ -115,7 +115,7 @@ def test_a_trial_whose_flows_starve_is_invalid(run):
 
 def test_flows_that_share_a_port_evenly_do_not_starve(run):
     roce = RoceSpec(timeout_ns=16 * MS, window_bytes=16 * 1024)
-    one = run(LASTING, duration_ns=5 * MS, buffer="64MB", tuner=NEVER_MARKS, roce=roce)
+    one = run(LONG_LIVED, duration_ns=5 * MS, buffer="64MB", tuner=NEVER_MARKS, roce=roce)
     verdict = stamp(one.trial, one.testbed, one.schedule, one.record)
     assert "starvation" in verdict.checked
     assert verdict.valid, verdict.reasons

@@ -7,7 +7,7 @@ from inventory.files import load_testbed
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.core.ports import TrialRun
 from orchestration.core.trial import CLOSLOOP, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.trials import trial_spec
 from traffic.patterns.poisson import PoissonSpec
 from traffic.schedule import make_schedule
@@ -44,7 +44,7 @@ def test_switches_have_the_timeouts_that_it_chose(name, learner, shape, tmp_path
         load_balancing=LoadBalancingSpec("flowlets"),
     )
     schedule = make_schedule(trial, TESTBED)
-    record = wiring.backend("emulated").run(TrialRun(trial, TESTBED, schedule, tmp_path))
+    record = backend_factory.backend("emulated").run(TrialRun(trial, TESTBED, schedule, tmp_path))
     x, action, reward = (record.trace[part] for part in ("x", "action", "reward"))
     assert x.shape[1:] == shape
     assert x.shape[0] == record.facts["decisions"] >= 4

@@ -9,7 +9,7 @@ from inventory.files import load_testbed
 from orchestration.core.ports import TrialRun
 from orchestration.core.signals import PAIRS, targets
 from orchestration.core.trial import CLOSLOOP, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.trials import Watching
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
@@ -46,7 +46,9 @@ def test_each_pair_has_the_bytes_of_its_hosts(tmp_path):
     )
     tuner = Watching(PAIRS)
     schedule = make_schedule(trial, TESTBED)
-    wiring.backend("emulated").run(TrialRun(trial, TESTBED, schedule, tmp_path, tuner=tuner))
+    backend_factory.backend("emulated").run(
+        TrialRun(trial, TESTBED, schedule, tmp_path, tuner=tuner)
+    )
     seen = [one[PAIRS] for one in tuner.seen]
     pairs = dict(zip(targets(TESTBED, "pair"), (seen[-1] - seen[0]).tolist(), strict=True))
     there = {"edge1>edge5": on_the_way(1_000_000), "edge2>edge5": on_the_way(500_000)}

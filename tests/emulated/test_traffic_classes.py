@@ -13,7 +13,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.run.wiring import backend
+from orchestration.run.backend_factory import backend
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner

@@ -28,7 +28,7 @@ from orchestration.backends.emulated.system import (
 )
 from orchestration.virtual_rack import containers, groups
 from orchestration.virtual_rack.image import require_image
-from orchestration.virtual_rack.roots import Place, make_place
+from orchestration.virtual_rack.isolation import FileTree, make_place
 
 BRIDGE = "clab"
 
@@ -96,7 +96,7 @@ def start(lab, name, folder, tree):
         os.close(told)
         unshare_mounts()
         made = make_place(tree, {"/etc/hostname": (f"{name}\n", 0o644)})
-        place = Place(made.path, made.upper, made.root, (*made.binds, *files))
+        place = FileTree(made.path, made.upper, made.root, (*made.binds, *files))
         pid = containers.run_container(place, name, shlex.split(group["cmd"]))
         os.write(tell, str(pid).encode())
         os._exit(0)

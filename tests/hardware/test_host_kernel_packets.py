@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from orchestration.backends.emulated.forwarding import measure
-from orchestration.core.red_law import RedLaw
+from orchestration.core.marking_probability import MarkingProbability
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -93,7 +93,7 @@ def test_what_the_machine_forwards_is_measured_and_nothing_stays():
 
 @pytest.mark.skipif(kernel() < (6, 6), reason="a program at a port takes Linux 6.6 (tcx)")
 def test_the_share_of_marks_is_the_straight_line_at_the_queue_that_a_packet_finds():
-    law = RedLaw(kmin_bytes=100_000, kmax_bytes=500_000, pmax=0.5)
+    law = MarkingProbability(kmin_bytes=100_000, kmax_bytes=500_000, pmax=0.5)
     numbers = json.dumps([law.kmin_bytes, law.kmax_bytes, 2**31])
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", SCRIPT, numbers],

@@ -21,7 +21,7 @@ from orchestration.agent.safety.deadman_process import Process
 from orchestration.bench import machine
 from orchestration.bench.killed_racks import FOUR_DEVICES
 from orchestration.core.errors import NotReadyError
-from orchestration.virtual_rack import interfaces, leftovers, lending
+from orchestration.virtual_rack import cleanup, interface_leases, interfaces
 from orchestration.virtual_rack.control import up
 
 pytestmark = [
@@ -102,7 +102,7 @@ def test_two_cards_are_a_cable_of_the_rack_and_are_given_back(cards, testbed):
         with pytest.raises(NotReadyError, match=f"{NEAR} has been given to the rack") as refused:
             up(testbed, clock="real", interfaces=words[:1], folder=rack.folder.with_name("other"))
         assert "rack down" in refused.value.remedy
-        kept = {row.name: row.alive for row in leftovers.leftovers()}
+        kept = {row.name: row.alive for row in cleanup.leftovers()}
         assert all(kept[name] for name in (NEAR, FAR, "four"))
     finally:
         rack.down()
@@ -134,11 +134,11 @@ def machine_membership():
 
 
 def test_an_error_while_it_is_built_gives_back_what_was_lent(cards, testbed, monkeypatch):
-    monkeypatch.setattr(lending, "require_free", lambda _: None)
+    monkeypatch.setattr(interface_leases, "require_free", lambda _: None)
     with pytest.raises(NotReadyError, match="nic9 cannot be moved to leaf1"):
         up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}", "leaf1:eth0=nic9"))
     assert settled(cards) == cards
-    assert lending.loans() == []
+    assert interface_leases.loans() == []
 
 
 def test_refused_before_anything_is_made(cards, testbed, tmp_path):
@@ -151,7 +151,7 @@ def test_refused_before_anything_is_made(cards, testbed, tmp_path):
     with pytest.raises(NotReadyError, match=r"has the address 192\.0\.2\.77/32"):
         up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}",))
     assert not (tmp_path / "state").exists()
-    assert lending.loans() == []
+    assert interface_leases.loans() == []
 
 
 def guardian_of(rack):
@@ -215,19 +215,22 @@ def namespace(tmp_path):
 
 def test_a_card_that_the_kernel_has_brought_back_is_found_by_its_mark(cards, namespace, tmp_path):
     # what default_device_exit_net does to a card when its namespace ends
-    lending.lend(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
-    (loan,) = lending.loans()
+    interface_leases.take_lease(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
+    (loan,) = interface_leases.loans()
     interfaces.move("eth0", Path(f"/proc/{os.getpid()}/ns/net"), "dev7", loan.namespace)
-    lending.unmount(str(loan.namespace))
+    interface_leases.unmount(str(loan.namespace))
     assert not loan.alive
-    assert lending.give_back(loan)
+    assert interface_leases.return_interface(loan)
     assert settled(cards) == cards
     # again, as after a kill between two steps
-    assert lending.give_back(loan) == "it had been given back"
+    assert interface_leases.return_interface(loan) == "it had been given back"
 
 
 def test_a_loan_of_an_earlier_boot_has_nothing_to_put_back(cards, namespace, tmp_path):
-    lending.lend(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
-    (loan,) = lending.loans()
-    assert lending.give_back(replace(loan, boot="another")) == "the machine has booted since"
-    assert lending.loans() == []
+    interface_leases.take_lease(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
+    (loan,) = interface_leases.loans()
+    assert (
+        interface_leases.return_interface(replace(loan, boot="another"))
+        == "the machine has booted since"
+    )
+    assert interface_leases.loans() == []

@@ -18,7 +18,7 @@ import pytest
 from collectors.bpf.compile import path_choice_object
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.linux_switch.paths import HEAD, ROUTE_BY
-from orchestration.analysis.device_figures import measure_paths
+from orchestration.analysis.device_metrics import measure_paths
 from orchestration.bench.rack import ROOT, closloop, dumps, program
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.results.reader import read_trial

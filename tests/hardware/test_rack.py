@@ -37,7 +37,7 @@ import json, socket
 from inventory.addressing import rack_addresses
 from orchestration.virtual_rack.cabling import set_up_switch
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.roots import LAYOUT_FILE
+from orchestration.virtual_rack.isolation import LAYOUT_FILE
 from orchestration.backends.emulated.system import run_batch
 
 layout, name = Layout.from_json(json.load(open(LAYOUT_FILE))), socket.gethostname()

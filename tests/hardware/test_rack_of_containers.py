@@ -13,7 +13,7 @@ import pytest
 
 from orchestration.bench.rack import closloop, dumps
 from orchestration.core.errors import NotReadyError
-from orchestration.virtual_rack import containers, groups, leftovers
+from orchestration.virtual_rack import cleanup, containers, groups
 from orchestration.virtual_rack.control import find_rack, up
 from tuners.pretrained import __path__ as pretrained
 
@@ -173,7 +173,7 @@ def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(machi
     mine.mkdir()
     try:
         (left,) = groups_of(child)
-        assert str(left) in leftovers.remove_dead(leftovers.control_groups)
+        assert str(left) in cleanup.remove_dead(cleanup.control_groups)
         assert not left.exists()
         assert mine.exists()  # its process lives
     finally:

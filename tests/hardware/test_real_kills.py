@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.bench import machine, real_kills
 from orchestration.bench.killed_racks import CARDS, KilledRacks
-from orchestration.virtual_rack import groups, leftovers
+from orchestration.virtual_rack import cleanup, groups
 
 pytestmark = [
     pytest.mark.root,
@@ -104,7 +104,7 @@ def test_a_benchmark_that_is_told_to_end_takes_its_rack_with_it(number, tmp_path
     assert not any(process.lives for process in family)
     assert machine.running(str(tmp_path)) == set()
     assert not Path("/sys/class/net", CARDS[0]).exists()
-    left = [*leftovers.interfaces(), *leftovers.racks()]
+    left = [*cleanup.interfaces(), *cleanup.racks()]
     assert [row for row in left if not row.alive] == []
     assert machine.settled(before) == []
 

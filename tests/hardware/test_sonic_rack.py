@@ -29,7 +29,7 @@ from inventory.ansible import load_rack
 from orchestration.agent.linux import qdiscs
 from orchestration.device.client import AgentClient
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.core.red_law import red_max_p
+from orchestration.core.marking_probability import red_max_p
 
 rack, device, provisioned = load_rack(Path(sys.argv[1])), sys.argv[2], sys.argv[3] == "provisioned"
 agent = AgentClient(rack.access[device], rack.known_hosts_file, ["sonic", "redq"])

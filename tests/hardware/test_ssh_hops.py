@@ -9,7 +9,7 @@ import pytest
 from inventory.rack import Access
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceGone, LoginRefused
-from orchestration.device.jumps import Hop, way
+from orchestration.device.jump_hosts import Hop, way
 from orchestration.device.ssh import Secrets
 
 pytestmark = pytest.mark.ssh

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from inventory.ansible import write_rack
-from inventory.cabling import Neighbour, Survey
+from inventory.cabling import DeviceFacts, Neighbour
 from inventory.rack import Access, Rack
 from orchestration.agent import reach
 from orchestration.agent import survey as agent
@@ -265,7 +265,7 @@ def test_a_rack_side_by_side(loopback, tmp_path):
     assert sorted(done) == ["h1", "h2", "leaf1"]
     assert isinstance(found["h1"], DeviceGone)
     assert isinstance(found["h2"], LoginRefused)
-    assert isinstance(found["leaf1"], Survey)
+    assert isinstance(found["leaf1"], DeviceFacts)
     findings = {(f.device, f.check): f for f in judge_rack(rack, found)}
     assert {("h1", "reachable"), ("h2", "login"), ("leaf1", "cabling")} <= set(findings)
     assert all(finding.remedy for finding in findings.values())

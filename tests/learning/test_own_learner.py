@@ -13,7 +13,7 @@ import pytest
 
 import closloop
 from orchestration.core.errors import InputError, Interrupted
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from orchestration.training.request import TrainRequest, acting_tuner, split_settings
 from orchestration.training.train import train
 from tuners.learning.checkpoint import load
@@ -80,7 +80,7 @@ def test_an_interrupted_training_ends_with_the_same_network():
     request = TrainRequest(
         acting_tuner("climb.py:Climb"), "scenario.yml", episodes=6, learner="climb.py:Climb"
     )
-    backend = wiring.backend("fluid")
+    backend = backend_factory.backend("fluid")
     whole = train(request, backend, Path("whole"), 1, lambda done, total: None)
 
     def interrupt(done, total):

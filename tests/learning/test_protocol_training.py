@@ -12,8 +12,8 @@ import pytest
 
 from orchestration.core.errors import InputError
 from orchestration.core.trial import TunerSpec
-from orchestration.run import wiring
-from orchestration.training import judge as judging
+from orchestration.run import backend_factory
+from orchestration.training import evaluation as judging
 from orchestration.training.outcome import read_result
 from orchestration.training.protocol import Rule
 from orchestration.training.request import TrainRequest, with_exploration
@@ -58,7 +58,9 @@ def request_(tmp_path):
 
 
 def run(request, folder, **more):
-    return train(request, wiring.backend("fluid"), folder, 2, lambda done, total: None, **more)
+    return train(
+        request, backend_factory.backend("fluid"), folder, 2, lambda done, total: None, **more
+    )
 
 
 def changed(request, **rule):
@@ -85,9 +87,9 @@ def test_the_budget_ends_a_training_and_the_best_network_is_kept(request_, tmp_p
 @pytest.mark.slow
 def test_a_kept_network_is_an_earlier_one_if_that_was_better(request_, tmp_path, monkeypatch):
     """With figures that only rise, the first network is kept, and patience ends the training."""
-    real = judging.Judge.evaluate
+    real = judging.Evaluator.evaluate
     monkeypatch.setattr(
-        judging.Judge,
+        judging.Evaluator,
         "evaluate",
         lambda *args: dataclasses.replace(real(*args), log_slowdown=float(args[2])),
     )
@@ -111,7 +113,7 @@ def test_the_same_request_gives_the_same_network_resumed_or_not(request_, tmp_pa
 
     for _ in range(2):  # each time it plays one round more, and is stopped
         with pytest.raises(EnoughError):
-            train(request_, wiring.backend("fluid"), tmp_path / "parts", 1, stop)
+            train(request_, backend_factory.backend("fluid"), tmp_path / "parts", 1, stop)
     parts = run(request_, tmp_path / "parts")
     assert whole.read_bytes() == parts.read_bytes()
     one, other = (read_result(tmp_path / name) for name in ("whole", "parts"))

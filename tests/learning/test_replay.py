@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuners.learning.experience import Replay
+from tuners.learning.replay_buffer import Replay
 
 
 def rows(first: int, count: int) -> dict[str, np.ndarray]:

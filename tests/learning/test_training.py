@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from orchestration.core.errors import InputError, TrialError
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from orchestration.training.request import SCENARIOS, Episodes, TrainRequest, find_scenario
 from orchestration.training.train import train
 from tuners.learning.checkpoint import load
@@ -37,7 +37,7 @@ def scenario(tmp_path) -> str:
 
 def run(scenario, folder, tuner="acc", episodes=4, **more) -> Path:
     request = TrainRequest(tuner, scenario, "fluid", episodes=episodes, **more)
-    return train(request, wiring.backend("fluid"), folder, 2, lambda round_, all_: None)
+    return train(request, backend_factory.backend("fluid"), folder, 2, lambda round_, all_: None)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from orchestration.core.records import DONE
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.signals import PAIRS, targets
 from orchestration.core.trial import CLOSLOOP, LINUX, TCP, HostSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.trials import Watching, trial_spec
 from traffic.patterns.poisson import PoissonSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -57,7 +57,9 @@ def run(folder, traffic, host, backend="simulated", testbed="drlet-k4", balancin
     tuner, loaded = Watching(PAIRS), load_testbed(testbed)
     schedule = make_schedule(trial, loaded)
     folder.mkdir()
-    record = wiring.backend(backend).run(TrialRun(trial, loaded, schedule, folder, tuner=tuner))
+    record = backend_factory.backend(backend).run(
+        TrialRun(trial, loaded, schedule, folder, tuner=tuner)
+    )
     assert (record.flows.status == DONE).all()
     return np.array([one[PAIRS] for one in tuner.seen]), record
 
@@ -171,7 +173,7 @@ def test_drlet_decides_from_the_pairs(tmp_path):
         load_balancing=LoadBalancingSpec("flowlets"),
     )
     schedule = make_schedule(trial, TESTBED)
-    record = wiring.backend("simulated").run(TrialRun(trial, TESTBED, schedule, tmp_path))
+    record = backend_factory.backend("simulated").run(TrialRun(trial, TESTBED, schedule, tmp_path))
     x, action, reward = (record.trace[part] for part in ("x", "action", "reward"))
     assert x.shape == (record.facts["decisions"], 1, 56)
     assert len(x) >= 4

@@ -12,7 +12,7 @@ from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE, Setup
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.trial import CLOSLOOP, LINUX, TCP, FaultSpec, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.testbeds import leaf_spine
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
@@ -54,7 +54,7 @@ def run(tmp_path):
         schedule = make_schedule(trial, testbed)
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        record = wiring.backend(backend).run(
+        record = backend_factory.backend(backend).run(
             TrialRun(trial, testbed, schedule, folder, tuner=tuner)
         )
         return testbed, record

@@ -19,7 +19,7 @@ from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec,
 from orchestration.datapath.flows import PARAMETER_ORDER
 from orchestration.datapath.policy_dcqcn import DCQCN_SETS
 from orchestration.results.reader import LOAD_FACT
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from tests.testbeds import single_switch
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.poisson import PoissonSpec
@@ -60,7 +60,7 @@ def run(tmp_path):
         schedule = make_schedule(trial, built)
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
-        backend = wiring.backend(trial.backend)
+        backend = backend_factory.backend(trial.backend)
         record = backend.run(TrialRun(trial, built, schedule, work))
         return trial, built, schedule, record
 

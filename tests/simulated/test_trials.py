@@ -16,7 +16,7 @@ from orchestration.core.errors import TrialError
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
 from orchestration.core.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.patterns.incast import IncastSpec
 from traffic.patterns.poisson import PoissonSpec
 from traffic.patterns.single_flow import SingleFlowSpec
@@ -41,7 +41,7 @@ def run(tmp_path):
         schedule = make_schedule(trial, testbed)
         work = tmp_path / str(len(list(tmp_path.iterdir())))
         work.mkdir()
-        record = wiring.backend(backend).run(TrialRun(trial, testbed, schedule, work))
+        record = backend_factory.backend(backend).run(TrialRun(trial, testbed, schedule, work))
         return schedule, record, stamp(trial, testbed, schedule, record)
 
     return run_trial

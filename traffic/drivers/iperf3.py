@@ -53,7 +53,7 @@ class Transfer:
     """What one test moved. A receiver's values are None if it did not report any.
 
     `packets` are UDP's datagrams up to the last that came, `sent_packets` all that were sent.
-    `under_way_bytes` is the most that the sockets of TCP's streams held at once, None if unknown.
+    `in_flight_bytes` is the most that the sockets of TCP's streams held at once, None if unknown.
     """
 
     version: str
@@ -66,7 +66,7 @@ class Transfer:
     packets: int | None = None
     lost_packets: int | None = None
     sent_packets: int | None = None
-    under_way_bytes: int | None = None
+    in_flight_bytes: int | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -106,7 +106,7 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
         packets=told("sum_received", "packets"),
         lost_packets=told("sum_received", "lost_packets"),
         sent_packets=told("sum_sent", "packets"),
-        under_way_bytes=_under_way_bytes(end),
+        in_flight_bytes=_under_way_bytes(end),
     )
 
 
@@ -222,13 +222,13 @@ def _incomplete(moved: Transfer, size_bytes: int) -> str:
     came = moved.received_bytes
     if moved.protocol == "UDP":
         return f"none of {size_bytes} bytes came" if came == 0 else ""
-    if came is None or moved.under_way_bytes is None:
+    if came is None or moved.in_flight_bytes is None:
         return ""
     missing = size_bytes - came
-    if missing <= moved.under_way_bytes:
+    if missing <= moved.in_flight_bytes:
         return ""
     return (
-        f"{came} of {size_bytes} bytes came, and at most {moved.under_way_bytes} of the others "
+        f"{came} of {size_bytes} bytes came, and at most {moved.in_flight_bytes} of the others "
         "were under way when it ended"
     )
 
@@ -263,7 +263,7 @@ def _uncounted(moved: Transfer, size_bytes: int) -> list[str]:
     if moved.received_bytes is None or moved.received_bytes >= size_bytes:
         return []
     missing = size_bytes - moved.received_bytes
-    if moved.under_way_bytes is None:
+    if moved.in_flight_bytes is None:
         return [f"its receiver counted {missing} bytes too few: under way when it ended, or lost"]
     return [f"its receiver stopped counting {missing} bytes before the end"]  # in its buffers
 

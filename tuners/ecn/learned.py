@@ -16,10 +16,10 @@ from tuners.base import BaseTuner, not_a_probability
 from tuners.ecn.features import FeatureWindow, utilisation, wrong_weights
 from tuners.ecn.templates import Templates
 from tuners.learning.checkpoint import Checkpoint, CheckpointError
-from tuners.learning.experience import Decisions
 from tuners.learning.learner import LEARNERS
 from tuners.learning.networks import Arrays, ready
 from tuners.learning.q_learning import DISCOUNT, Explorer
+from tuners.learning.replay_buffer import Decisions
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
@@ -121,7 +121,7 @@ class LearnedTuner(BaseTuner, ABC):
 
         This is what the tuner's learner maximises, if `after` is what the decision after the one on
         `before` would see. No paper's reward charges for the change itself: see
-        `tuners.learning.experience`.
+        `tuners.learning.replay_buffer`.
         """
         self._meet(testbed)
         return self.earned(after, utilisation(before, after, self._rate_bps))

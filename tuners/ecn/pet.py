@@ -41,8 +41,8 @@ from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, pet_reward, wi
 from tuners.ecn.learned import HISTORY, Actions, LearnedTuner, switch_of
 from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, acc_templates, exponential_bytes
 from tuners.learning.checkpoint import CheckpointError, load, load_for
-from tuners.learning.experience import Decisions
 from tuners.learning.networks import Arrays, init_mlp, log, mlp_by_group, ready, softmax
+from tuners.learning.replay_buffer import Decisions
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

@@ -27,9 +27,9 @@ from tuners.flowlet.settings import (
     timeout_of,
 )
 from tuners.learning.checkpoint import Checkpoint
-from tuners.learning.experience import Decisions
 from tuners.learning.learner import part_of
 from tuners.learning.networks import Arrays, concatenate, exp, init_mlp, log, mlp, ready
+from tuners.learning.replay_buffer import Decisions
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
-from tuners.learning.experience import Replay
 from tuners.learning.networks import Arrays
+from tuners.learning.replay_buffer import Replay
 
 LEARNERS = "closloop.learners"
 State = dict[str, NDArray[Any]]

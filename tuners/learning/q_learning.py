@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from orchestration.core.records import Ints
 from orchestration.core.trial import Scalar
-from tuners.learning.experience import Replay
 from tuners.learning.learner import ReplayLearner, State, TrainedNet
 from tuners.learning.networks import exp
+from tuners.learning.replay_buffer import Replay
 
 # Of training, in none of the three papers.
 DISCOUNT = 0.9

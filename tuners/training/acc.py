@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tuners.ecn.acc import FEATURES, HIDDEN, MIN_BYTES, PARTS, architecture, fresh
 from tuners.ecn.features import size_feature
 from tuners.ecn.learned import switch_of
-from tuners.learning.experience import Replay
 from tuners.learning.learner import TrainedNet
 from tuners.learning.networks import Arrays, mlp
 from tuners.learning.q_learning import QLearner, QSettings, at_work, held_returns
+from tuners.learning.replay_buffer import Replay
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from orchestration.core.trial import Scalar
 from tuners.flowlet.learned import fresh, policy, value
-from tuners.learning.experience import Replay
 from tuners.learning.learner import ReplayLearner, TrainedNet, part_of
 from tuners.learning.q_learning import exploration
+from tuners.learning.replay_buffer import Replay
 
 
 @dataclass(frozen=True)

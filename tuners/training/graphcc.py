@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuners.ecn.graphcc import LAYER, architecture, fresh, graph, q_values
-from tuners.learning.experience import Replay
 from tuners.learning.learner import TrainedNet, load_torch
 from tuners.learning.q_learning import QLearner, QSettings, at_work, multi_step_returns
+from tuners.learning.replay_buffer import Replay
 
 if TYPE_CHECKING:
     from orchestration.core.topology import Testbed

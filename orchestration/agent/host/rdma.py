@@ -29,17 +29,17 @@ _CONGESTION = "cc_"
 _IPV4_GID = "0" * 20 + "ffff"
 
 
-class Places(NamedTuple):
+class SysfsFolders(NamedTuple):
     """Folders of the kernel's files; tests use others."""
 
     net: str = "/sys/class/net"
     infiniband: str = "/sys/class/infiniband"
 
 
-HERE = Places()
+HERE = SysfsFolders()
 
 
-def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
+def counters(request: dict[str, Any], places: SysfsFolders = HERE) -> dict[str, Any]:
     """Return the counters of the sources asked for; a missing source has `problem` instead."""
     readers: dict[str, Callable[[], dict[str, int]]] = {
         "hw": lambda: _hw_counters(request, places),
@@ -110,7 +110,7 @@ class OptionalCounters:
         return out if code == 0 else ""
 
 
-def gids(_: dict[str, Any], places: Places = HERE) -> list[list[Any]]:
+def gids(_: dict[str, Any], places: SysfsFolders = HERE) -> list[list[Any]]:
     """Return the place and address of each GID of RoCE v2 that is one of an IPv4 address."""
     found: list[list[Any]] = []
     for device in listed(places.infiniband):
@@ -139,7 +139,7 @@ def ethtool_statistics(interface: str) -> dict[str, int]:
     return found
 
 
-def _interface(request: dict[str, Any], places: Places) -> str:
+def _interface(request: dict[str, Any], places: SysfsFolders) -> str:
     name = str(request["interface"])
     if os.sep in name or not os.path.isdir(os.path.join(places.net, name)):
         raise OperationError(f"has no interface {name}", "correct closloop_links in the inventory")
@@ -160,7 +160,7 @@ def _read(path: str) -> int:
         raise OperationError(f"{path} has no number, but {number[:40]!r}") from None
 
 
-def _hw_counters(request: dict[str, Any], places: Places) -> dict[str, int]:
+def _hw_counters(request: dict[str, Any], places: SysfsFolders) -> dict[str, int]:
     device = str(request["rdma_device"])
     folder = os.path.join(places.infiniband, device, "ports", "1", "hw_counters")
     if os.sep in device or not device or not os.path.isdir(os.path.dirname(folder)):

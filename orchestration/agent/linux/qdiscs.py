@@ -174,7 +174,7 @@ def red(
 ) -> bytes:
     """Add RED that marks by the instantaneous queue (EWMA weight 1) and drops only above the limit.
 
-    `max_p` is the kernel's 32-bit probability (`orchestration.core.red_law.red_max_p`).
+    `max_p` is the kernel's 32-bit probability (`orchestration.core.marking_probability.red_max_p`).
 
     With the flag `nodrop`, a packet that cannot carry a mark is neither marked nor dropped below
     the limit (red_enqueue, net/sched/sch_red.c).

@@ -17,7 +17,7 @@ from ..linux.netlink import RouteSocket
 from ..main import OperationError
 
 # struct route and its struct way
-ROUTE_BYTES, MAX_WAYS, MAX_ROUTES = 1544, 64, 256
+ROUTE_BYTES, MAX_NEXT_HOPS, MAX_ROUTES = 1544, 64, 256
 _COUNTS, _WAY = struct.Struct("=II"), struct.Struct("=II16s")
 # the map's keys and values
 KEY, PLACE = struct.Struct("=I4s"), struct.Struct("=I")
@@ -98,8 +98,8 @@ def _choice(route: Route, names: Mapping[int, str]) -> tuple[Hop, ...]:
         )
     if len(route.hops) < 2 or any(hop.ifindex not in names for hop in route.hops):
         return ()
-    if len(route.hops) > MAX_WAYS:
-        raise OperationError(f"{len(route.hops)} ports are more than {MAX_WAYS}", "use fewer")
+    if len(route.hops) > MAX_NEXT_HOPS:
+        raise OperationError(f"{len(route.hops)} ports are more than {MAX_NEXT_HOPS}", "use fewer")
     if len({hop.weight for hop in route.hops}) > 1:
         raise OperationError(
             "its ports have different weights, and paths are chosen among equal ones",

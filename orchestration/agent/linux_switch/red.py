@@ -30,7 +30,7 @@ from ..small_files import text
 NET = "/sys/class/net"
 
 
-class Place(NamedTuple):
+class OpenedQueue(NamedTuple):
     """A queue that was opened."""
 
     name: str
@@ -46,7 +46,7 @@ class Queues:
 
     def __init__(self) -> None:
         self._socket = RouteSocket()
-        self._places: list[Place] = []
+        self._places: list[OpenedQueue] = []
 
     def _locate(self, request: dict[str, Any]) -> dict[tuple[int, int], Qdisc]:
         """Remember the queues and return them. Raises OperationError if one does not exist."""
@@ -58,7 +58,7 @@ class Queues:
                 raise OperationError(
                     f"has no interface {interface}", "correct closloop_links in the inventory"
                 ) from None
-            self._places.append(Place(f"{interface} ({int(handle):#x})", index, int(handle)))
+            self._places.append(OpenedQueue(f"{interface} ({int(handle):#x})", index, int(handle)))
         return self._found()
 
     def _found(self) -> dict[tuple[int, int], Qdisc]:

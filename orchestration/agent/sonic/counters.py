@@ -26,12 +26,12 @@ from typing import Any
 from ..main import Agent, Operation, OperationError
 from .ages import ChangeTimes
 from .asics import cells_of
-from .places import (
+from .queue_objects import (
     DEPTH,
     GROUPS,
     MARKS,
     VERSION_FILE,
-    Place,
+    QueueObjects,
     capabilities,
     find_places,
     polls_ms,
@@ -86,7 +86,7 @@ class Queues:
         self._cell_bytes = cell_bytes
         self._restarts = redis.restarts
         self._edit_ns = 0
-        self._places: list[Place] = []
+        self._places: list[QueueObjects] = []
         self._changes: dict[str, ChangeTimes] = {}
         self._find()
 
@@ -201,7 +201,7 @@ class Queues:
         }
 
     def _row(
-        self, place: Place, values: Sequence[str | None], asic: Sequence[str | None]
+        self, place: QueueObjects, values: Sequence[str | None], asic: Sequence[str | None]
     ) -> list[int | None]:
         sent, packets, dropped, marked, depth, _ = (whole(value) for value in values)
         thresholds = [whole(value) for value in asic]

@@ -140,12 +140,12 @@ class DepthStream:
         self._heard_ns = time.monotonic_ns()
         self._columns = {}
         names = self._redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP")
-        place_of = {oid: place for place, oid in enumerate(oids)}
+        cell_key = {oid: place for place, oid in enumerate(oids)}
         # HFTelOrch replaces the last colon of the name
         queues = {
-            "|".join(name.rsplit(":", 1)): place_of[oid]
+            "|".join(name.rsplit(":", 1)): cell_key[oid]
             for name, oid in names.items()
-            if oid in place_of
+            if oid in cell_key
         }
         for _, row in sessions(self._redis):
             if row.get("stream_status") == "enabled" and row.get("session_type") == "ipfix":
@@ -265,7 +265,7 @@ def _columns(
     """Return the templates of a session that have depths of `queues`, places by name."""
     units = {DEPTH_BYTES: 1, DEPTH_CELLS: cell_bytes}
     names, labels = row.get("object_names", "").split(","), row.get("object_ids", "").split(",")
-    place_of = {label: queues.get(name) for name, label in zip(names, labels)}
+    cell_key = {label: queues.get(name) for name, label in zip(names, labels)}
     found = {}
     for number, template in _templates(row).items():
         times = [
@@ -273,7 +273,7 @@ def _columns(
         ]
         depths = []
         for at, field in enumerate(template.fields):
-            place, unit = place_of.get(str(field.element)), units.get(field.enterprise or 0)
+            place, unit = cell_key.get(str(field.element)), units.get(field.enterprise or 0)
             if place is not None and unit and field.length in (1, 2, 4, 8):
                 depths.append((at, place, unit))
         whole, seconds, rest = times

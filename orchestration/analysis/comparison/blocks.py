@@ -8,11 +8,11 @@ from typing import Any
 from orchestration.analysis.comparison import figures, sentences
 from orchestration.analysis.comparison.causes import ORDER
 from orchestration.analysis.comparison.equivalence import DIFFERENT
-from orchestration.analysis.comparison.judge import Judged
+from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.runs import Run
-from orchestration.analysis.comparison.trials import PairFigures
-from orchestration.analysis.report.report_tables import plain_facts, settings_told
+from orchestration.analysis.comparison.trials import PairMetrics
+from orchestration.analysis.report.report_tables import first_settings, plain_facts
 from orchestration.render.figure_style import colours_of
 from orchestration.render.html import page_html
 from orchestration.render.json import plain
@@ -142,7 +142,7 @@ def verdict_table(cell: ComparedCell) -> Table:
     return Table(columns, rows)
 
 
-def _verdict(item: Judged) -> Text:
+def _verdict(item: TestedMetric) -> Text:
     if item.verdict == DIFFERENT:
         return strong(item.verdict)
     lacking = sentences.needs(item)
@@ -190,7 +190,7 @@ def _told(trial: TrialResult) -> dict[str, str]:
     spec = trial.spec
     return {
         "trial": spec.id,
-        **settings_told(spec, trial.facts),
+        **first_settings(spec, trial.facts),
         "parent": spec.parent or NOTHING,
         "minimum RTO": quantity(spec.host.min_rto_ns, "ns"),
         "stamp's findings": "; ".join(reason.code for reason in trial.stamp.reasons) or "none",
@@ -253,7 +253,7 @@ def _cell_json(cell: ComparedCell) -> dict[str, Any]:
     }
 
 
-def _pair(pair: PairFigures) -> dict[str, Any]:
+def _pair(pair: PairMetrics) -> dict[str, Any]:
     paired, parting = pair.paired, pair.parting
     return {
         "a": pair.a.trial.spec.id,
@@ -265,7 +265,7 @@ def _pair(pair: PairFigures) -> dict[str, Any]:
     }
 
 
-def _judged(item: Judged) -> dict[str, Any]:
+def _judged(item: TestedMetric) -> dict[str, Any]:
     return {
         "metric": item.metric.key,
         "label": item.metric.short_label,

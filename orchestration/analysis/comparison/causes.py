@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from orchestration.analysis.comparison.equivalence import DIFFERENT
-from orchestration.analysis.comparison.judge import Judged
+from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
 from orchestration.analysis.comparison.runs import fresh
 from orchestration.analysis.metrics import DROPS, FCT, MARKS, QUEUE, SLOWDOWN, TAIL, UTILISATION
 from orchestration.analysis.summary import tuner_label
@@ -82,7 +82,7 @@ class Settings:
         return {**self.trial.facts, **self.trial.versions}.get(key, default)
 
 
-def causes_of(a: Settings, b: Settings, judged: Sequence[Judged]) -> list[Cause]:
+def causes_of(a: Settings, b: Settings, judged: Sequence[TestedMetric]) -> list[Cause]:
     """Return the settings in which two paired trials differ, in the order in which they act."""
     different = [item.metric.topic for item in judged if item.verdict == DIFFERENT]
     return [

@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 
 from orchestration.analysis import student_t
-from orchestration.analysis.metric import Metric
+from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.sequential import FIXED, Look
+from orchestration.analysis.sequential import FIXED, InterimAnalysis
 from orchestration.analysis.statistics import fieller
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats
@@ -100,7 +100,7 @@ class Interval:
     relative_high: float
 
 
-def interval_of(means: Means, look: Look = FIXED) -> Interval:
+def interval_of(means: Means, look: InterimAnalysis = FIXED) -> Interval:
     """Return the difference with Student's interval, and with Fieller's relative to A.
 
     They are those of the `look` at which the runs are read, if there are several.
@@ -133,7 +133,7 @@ class PValues:
     allowed: float
 
 
-def p_values(means: Means, margin: float, floor: float, look: Look = FIXED) -> PValues:
+def p_values(means: Means, margin: float, floor: float, look: InterimAnalysis = FIXED) -> PValues:
     """Test a difference against 0 and against the margin.
 
     `margin` is a share of A; `floor`, in the metric's unit, replaces it if larger. A relative

@@ -26,8 +26,8 @@ from orchestration.analysis.comparison.flows import (
     quantiles,
 )
 from orchestration.analysis.comparison.ports import PortBlocks
-from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
-from orchestration.analysis.metric import Metric
+from orchestration.analysis.comparison.trials import PairMetrics, TrialFigures
+from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import (
     DROPPED_SHARE,
     FCT_RATIO,
@@ -36,7 +36,7 @@ from orchestration.analysis.metrics import (
     fct_key,
     slowdown_key,
 )
-from orchestration.analysis.sequential import FIXED, Look
+from orchestration.analysis.sequential import FIXED, InterimAnalysis
 from orchestration.core.records import Floats
 
 # Compares two CDFs (rows, bins), most often by their difference.
@@ -54,7 +54,7 @@ _BIN = {"slowdown_p50": 0.005, "slowdown_p99": 0.005, "queue_p99": 0.012}
 class Resampled:
     """A block bootstrap of one pair. With too few blocks results are NaN, or noise is empty."""
 
-    def __init__(self, pair: PairFigures) -> None:
+    def __init__(self, pair: PairMetrics) -> None:
         rng = np.random.default_rng(0)
         same = pair.paired is not None and pair.paired.same
         self._pair = pair
@@ -140,7 +140,7 @@ class Resampled:
         return self._pair.parting is not None and self._pair.parting.identical
 
 
-def _filled(pair: PairFigures, metric: Metric) -> tuple[int, bool]:
+def _filled(pair: PairMetrics, metric: Metric) -> tuple[int, bool]:
     """Return in how many blocks both trials have data on a metric, and whether that is enough."""
     if metric.scope != "flow":
         return BLOCKS, True
@@ -213,7 +213,7 @@ class Distance:
 class CellEstimates:
     """The estimates of one cell's pairs, and the `look` at which they are read."""
 
-    def __init__(self, pairs: Sequence[PairFigures], look: Look = FIXED) -> None:
+    def __init__(self, pairs: Sequence[PairMetrics], look: InterimAnalysis = FIXED) -> None:
         self.look = look
         self._pairs = pairs
         self._resampled = Resampled(pairs[0]) if len(pairs) == 1 else None
@@ -323,7 +323,7 @@ class CellEstimates:
 
 
 def mean_distribution(
-    pairs: Sequence[PairFigures], metric: Metric
+    pairs: Sequence[PairMetrics], metric: Metric
 ) -> tuple[Floats, Floats, Floats] | None:
     """Return the edges and the mean CDFs of A and of B over the pairs, all (bins,)."""
     known = _with_counts(pairs, metric)
@@ -340,8 +340,8 @@ def _cdfs(counts: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
 
 
 def _with_counts(
-    pairs: Sequence[PairFigures], metric: Metric
-) -> list[tuple[PairFigures, Floats, Floats]]:
+    pairs: Sequence[PairMetrics], metric: Metric
+) -> list[tuple[PairMetrics, Floats, Floats]]:
     """Return the pairs of which both sides have a distribution, with A's and B's counts."""
     found = ((pair, _counts(pair.a, metric), _counts(pair.b, metric)) for pair in pairs)
     return [(pair, a, b) for pair, a, b in found if a is not None and b is not None]

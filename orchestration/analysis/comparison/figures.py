@@ -9,7 +9,7 @@ import numpy as np
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
 from orchestration.analysis.comparison.estimates import mean_distribution
-from orchestration.analysis.comparison.judge import Judged
+from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
 from orchestration.analysis.comparison.result import ComparedCell
 from orchestration.analysis.figure_parts import (
     corner_name,
@@ -23,7 +23,7 @@ from orchestration.analysis.figure_parts import (
     time_axis,
 )
 from orchestration.analysis.metrics import METRICS, QUEUE_WASSERSTEIN, SLOWDOWN_WASSERSTEIN
-from orchestration.analysis.port_figures import queue_span
+from orchestration.analysis.port_metrics import queue_span
 from orchestration.core.records import Floats
 from orchestration.core.units import format_duration, format_size
 from orchestration.render.figure import Figure, scatter
@@ -65,7 +65,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
     )
 
 
-def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
+def _margin(figure: Figure, row: int, item: TestedMetric) -> list[float]:
     """Draw the margin of a row; return its ends as ratios."""
     relative, base = item.interval.relative, 1.0
     if item.metric.distance != "cdf":  # the value to which a relative difference refers
@@ -80,7 +80,7 @@ def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
     return [low, high]
 
 
-def _estimate(figure: Figure, row: int, item: Judged, colour: str) -> list[float]:
+def _estimate(figure: Figure, row: int, item: TestedMetric, colour: str) -> list[float]:
     got = item.interval
     shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
     ratio = _within(1 + got.relative)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from orchestration.analysis.flow_figures import in_class
+from orchestration.analysis.flow_metrics import in_class
 from orchestration.analysis.metrics import SIZE_CLASSES
 from orchestration.analysis.sample_parts import measured_flows
 from orchestration.core.errors import InputError

@@ -12,7 +12,7 @@ from orchestration.analysis import student_t
 from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.sample_parts import arrivals
-from orchestration.analysis.sequential import Look
+from orchestration.analysis.sequential import InterimAnalysis
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples
 from orchestration.core.topology import Queue, Testbed
@@ -271,7 +271,9 @@ class AlignedTimeline:
     high: Floats
 
 
-def align(lines: Sequence[tuple[Timeline, Timeline]], look: Look) -> list[AlignedTimeline]:
+def align(
+    lines: Sequence[tuple[Timeline, Timeline]], look: InterimAnalysis
+) -> list[AlignedTimeline]:
     """Return the quantities of `SERIES` over the time span common to all trials, given in pairs.
 
     Empty without trials; a quantity that one run did not count is left out. Time is cut into
@@ -293,7 +295,7 @@ def align(lines: Sequence[tuple[Timeline, Timeline]], look: Look) -> list[Aligne
 
 
 def _aligned(
-    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, look: Look
+    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, look: InterimAnalysis
 ) -> AlignedTimeline:
     a, b = (np.stack([_binned(both[side], name, edges) for both in lines]) for side in (0, 1))
     apart, n = b - a, len(lines)

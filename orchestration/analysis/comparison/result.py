@@ -21,14 +21,14 @@ from orchestration.analysis.comparison.equivalence import (
     interval_of,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates
-from orchestration.analysis.comparison.judge import Judged, judge
+from orchestration.analysis.comparison.hypothesis_tests import TestedMetric, judge
 from orchestration.analysis.comparison.ports import AlignedTimeline, align
 from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_runs, pair_trials
-from orchestration.analysis.comparison.trials import PairFigures, Speed, reduce_pair, speed_of
+from orchestration.analysis.comparison.trials import PairMetrics, Speed, reduce_pair, speed_of
 from orchestration.analysis.counters import why_identical
-from orchestration.analysis.metric import Metric
+from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.port_figures import told_hops
+from orchestration.analysis.port_metrics import told_hops
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.records import Floats
 from orchestration.results.reader import TrialResult
@@ -70,7 +70,7 @@ class PortGap:
 
 
 @dataclass(frozen=True)
-class Places:
+class Subgroups:
     """Where the pairs of a cell differ.
 
     `sizes` are ordered by flow size, `ports` by the difference of their queues, largest first.
@@ -91,8 +91,8 @@ class Places:
 
 
 def find_places(
-    pairs: Sequence[PairFigures], estimates: CellEstimates, size_edges: Floats
-) -> Places:
+    pairs: Sequence[PairMetrics], estimates: CellEstimates, size_edges: Floats
+) -> Subgroups:
     """Return where the pairs differ."""
     times = [
         (pair.parting.parted_ns, pair.parting.parted_at)
@@ -103,7 +103,7 @@ def find_places(
     timelines = tuple(align(lines, estimates.look))
     apart_ns, apart_bytes = _eighth(timelines)
     names = [name for _, name in times]
-    return Places(
+    return Subgroups(
         sizes=tuple(_sizes(pairs, estimates, size_edges)),
         ports=tuple(_ports(pairs)),
         timelines=timelines,
@@ -116,7 +116,7 @@ def find_places(
 
 
 def _sizes(
-    pairs: Sequence[PairFigures], estimates: CellEstimates, edges: Floats
+    pairs: Sequence[PairMetrics], estimates: CellEstimates, edges: Floats
 ) -> list[SizeGroup]:
     groups = []
     for group, upto in enumerate(edges):
@@ -130,7 +130,7 @@ def _sizes(
     return groups
 
 
-def _ports(pairs: Sequence[PairFigures]) -> list[PortGap]:
+def _ports(pairs: Sequence[PairMetrics]) -> list[PortGap]:
     known = [pair for pair in pairs if pair.parting is not None]
     partings = [pair.parting for pair in known if pair.parting is not None]
     if not known or any(item.labels != partings[0].labels for item in partings):
@@ -170,10 +170,10 @@ class ComparedCell:
 
     label: str
     how: str
-    pairs: tuple[PairFigures, ...]
-    judged: tuple[Judged, ...]
+    pairs: tuple[PairMetrics, ...]
+    judged: tuple[TestedMetric, ...]
     left_out: tuple[tuple[Metric, str], ...]
-    places: Places
+    places: Subgroups
     causes: tuple[Cause, ...]
 
 
@@ -190,7 +190,7 @@ class RunComparison:
     notes: tuple[str, ...]
 
     @property
-    def judged(self) -> tuple[Judged, ...]:
+    def judged(self) -> tuple[TestedMetric, ...]:
         """All verdicts, cell by cell."""
         return tuple(item for cell in self.cells for item in cell.judged)
 
@@ -294,8 +294,8 @@ class _Work:
 
     def _read(
         self, cell: PairedCell
-    ) -> tuple[list[PairFigures], Floats, tuple[Settings, Settings]]:
-        pairs: list[PairFigures] = []
+    ) -> tuple[list[PairMetrics], Floats, tuple[Settings, Settings]]:
+        pairs: list[PairMetrics] = []
         edges: Floats | None = None
         settings: list[Settings] = []
         for a, b in cell.pairs:

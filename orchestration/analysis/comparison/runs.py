@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.sequential import FIXED, Look, Looks
+from orchestration.analysis.sequential import FIXED, AnalysisPlan, InterimAnalysis
 from orchestration.analysis.summary import tuner_label
 from orchestration.core.condition import TUNER, factors_of, labels_of
 from orchestration.core.errors import InputError, Problem, gather
-from orchestration.results.looks import read_looks
+from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import TrialResult, campaign_below, read_each, trial_folders
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -61,14 +61,14 @@ class PairedCell:
     shared: bool = False
 
     @property
-    def look(self) -> Look:
+    def look(self) -> InterimAnalysis:
         """The look at which intervals are read, if a run had several: the more cautious run's."""
         sides = []
         for side in zip(*self.pairs, strict=True):
-            planned = read_looks(side[0].folder.parent)
+            planned = read_interim_analyses(side[0].folder.parent)
             if planned is not None:
                 repeats = max(trial.spec.repeat for trial in side)
-                sides.append(Looks(planned.sizes).at(repeats))
+                sides.append(AnalysisPlan(planned.sizes).at(repeats))
         return min(sides, key=lambda look: look.level, default=FIXED)
 
 

@@ -11,8 +11,8 @@ from orchestration.analysis.comparison.equivalence import (
     MAX_REPEATS,
     UNDECIDED,
 )
-from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison
+from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
+from orchestration.analysis.comparison.result import ComparedCell, RunComparison, Subgroups
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
 from orchestration.core.units import format_duration, format_size
@@ -52,7 +52,7 @@ def _one_or_more(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
-def _repeats(judged: Sequence[Judged]) -> str:
+def _repeats(judged: Sequence[TestedMetric]) -> str:
     """Return how many repeats would settle half of the open verdicts, and all of them."""
     open_ = [item for item in judged if item.verdict == UNDECIDED]
     known = sorted(item.repeats for item in open_ if item.repeats is not None)
@@ -67,7 +67,7 @@ def _repeats(judged: Sequence[Judged]) -> str:
     return f" ({maximum} repeats would settle {'it' if len(open_) == 1 else settled})"
 
 
-def difference(item: Judged) -> str:
+def difference(item: TestedMetric) -> str:
     """Return the difference with its interval, relative if possible: `-38.7% [-41.1, -36.4]`.
 
     Differences of shares are in percentage points, to avoid confusion with relative ones.
@@ -82,14 +82,14 @@ def difference(item: Judged) -> str:
     return percents(got.relative, got.relative_low, got.relative_high, sign=sign)
 
 
-def values(item: Judged) -> tuple[str, str]:
+def values(item: TestedMetric) -> tuple[str, str]:
     """Return A's and B's values; a distance has none."""
     if item.metric.distance:
         return NOTHING, NOTHING
     return quantity(item.a, item.metric.unit), quantity(item.b, item.metric.unit)
 
 
-def allowed(item: Judged) -> str:
+def allowed(item: TestedMetric) -> str:
     """Return the margin: `10%`, `1.5KB` if the floor is larger, `10 points` of all flows."""
     if item.metric.distance == "cdf":
         return f"{100 * item.margin:g} points"
@@ -100,7 +100,7 @@ def allowed(item: Judged) -> str:
     return quantity(item.allowed, item.metric.unit)
 
 
-def needs(item: Judged) -> str:
+def needs(item: TestedMetric) -> str:
     """Return what an open verdict needs: `needs 21 repeats`; "" if it is settled."""
     if item.verdict != UNDECIDED:
         return ""
@@ -120,7 +120,7 @@ def parting(cell: ComparedCell) -> list[str]:
     return [said for said in (_by_size(places), _by_port(places), _by_time(cell)) if said]
 
 
-def _by_size(places: Places) -> str:
+def _by_size(places: Subgroups) -> str:
     known = [group for group in places.sizes if math.isfinite(group.interval.relative)]
     if not known:
         return ""
@@ -137,7 +137,7 @@ def _by_size(places: Places) -> str:
     )
 
 
-def _by_port(places: Places) -> str:
+def _by_port(places: Subgroups) -> str:
     if not places.ports:
         return ""
     maximum = places.ports[0]

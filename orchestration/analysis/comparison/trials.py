@@ -20,16 +20,16 @@ from orchestration.analysis.comparison.flows import (
 )
 from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
 from orchestration.analysis.comparison.runs import fresh
-from orchestration.analysis.flow_figures import flow_scalars
+from orchestration.analysis.flow_metrics import flow_scalars
 from orchestration.analysis.metrics import DROPPED_SHARE, METRICS
-from orchestration.analysis.port_figures import (
+from orchestration.analysis.port_metrics import (
     HISTOGRAM_FACT,
     QueueHistogram,
     measure_ports,
     queue_span,
 )
 from orchestration.analysis.summary import size_edges
-from orchestration.analysis.trial_figures import own_figures
+from orchestration.analysis.trial_metrics import own_figures
 from orchestration.core.capabilities import capabilities
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats
@@ -54,7 +54,7 @@ class TrialFigures:
 
 
 @dataclass(frozen=True)
-class PairFigures:
+class PairMetrics:
     """A pair of trials, reduced. `notes` say what could not be read or compared, and why.
 
     `paired` is None if flows are unknown on a side; `parting` is None if ports are unknown on a
@@ -70,7 +70,7 @@ class PairFigures:
 
 def reduce_pair(
     trials: tuple[TrialResult, TrialResult], edges: Floats | None
-) -> tuple[PairFigures, Floats]:
+) -> tuple[PairMetrics, Floats]:
     """Read both trials; return their figures and the edges of the flow-size groups.
 
     `edges` are those of the cell's first pair, or None for the first pair itself.
@@ -113,7 +113,7 @@ def reduce_pair(
     parting = None
     if None not in ports:
         parting = part_ports(trials, notes)
-    return PairFigures(figures[0], figures[1], paired, parting, tuple(notes)), edges
+    return PairMetrics(figures[0], figures[1], paired, parting, tuple(notes)), edges
 
 
 def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[str]) -> _T | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from orchestration.analysis.figure_parts import corner_name, size_axis, time_axis
-from orchestration.analysis.report.heat_maps import MAX_ROWS, Spans, grid_data, over_time, spans_of
+from orchestration.analysis.report.heat_maps import MAX_ROWS, Bins, bins_of, grid_data, over_time
 from orchestration.analysis.report.queue_figures import downsample
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import arrivals
@@ -186,7 +186,7 @@ def _buffer_map(
     size = testbed.switch.buffer_bytes
     by_peak = np.argsort(-peak, kind="stable")
     rows, rest = np.sort(by_peak[:MAX_ROWS]), by_peak[MAX_ROWS:]
-    of_time = spans_of([window.t_ns for window in windows.values()], spans)
+    of_time = bins_of([window.t_ns for window in windows.values()], spans)
     grids = {
         tuner: of_time.binned(window.t_ns, _known(window.buffer_bytes[:, rows]))
         for tuner, window in windows.items()
@@ -220,7 +220,7 @@ def _buffer_map(
     )
 
 
-def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Spans, size: int) -> str:
+def _fullest(grids: Mapping[str, Floats], names: list[str], of_time: Bins, size: int) -> str:
     """Return which switch was the fullest with each tuner, how full, and when."""
     clauses = {}
     for tuner, grid in grids.items():

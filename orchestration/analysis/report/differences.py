@@ -18,7 +18,7 @@ from orchestration.analysis.figure_parts import (
 )
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.sequential import Looks
+from orchestration.analysis.sequential import AnalysisPlan
 from orchestration.analysis.statistics import (
     PairedDifference,
     paired_difference,
@@ -121,7 +121,7 @@ class PairedValues:
     repeats: tuple[int, ...]
     first: tuple[float, ...]
     second: tuple[float, ...]
-    looks: Looks
+    looks: AnalysisPlan
 
     @property
     def percent(self) -> Floats:

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from orchestration.analysis.counters import per_port
-from orchestration.analysis.device_figures import packets_by_uplink, shares
+from orchestration.analysis.device_metrics import packets_by_uplink, shares
 from orchestration.analysis.report.heat_maps import (
     MAX_ROWS,
+    bins_of,
     cell_panels,
     grid_data,
     over_time,
     sentence,
-    spans_of,
 )
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import after_warm_up, arrivals
@@ -55,7 +55,7 @@ def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
     sampled = np.flatnonzero(~np.isnan(worst))
     by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
     rows, rest = np.sort(by_peak[:MAX_ROWS]), worst[by_peak[MAX_ROWS:]]
-    of_time = spans_of([t_ns for t_ns, _ in held], spans)
+    of_time = bins_of([t_ns for t_ns, _ in held], spans)
     grids = {
         tuner: of_time.binned(t_ns, values[:, rows])
         for tuner, (t_ns, values) in zip(shown.by_tuner, held, strict=True)

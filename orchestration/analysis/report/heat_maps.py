@@ -24,7 +24,7 @@ _SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
 
 
 @dataclass(frozen=True)
-class Spans:
+class Bins:
     """Spans of time: `edges_ns` (spans + 1,). Samples are inside of spans, not on their edges."""
 
     edges_ns: Floats
@@ -58,24 +58,24 @@ class Spans:
         return found
 
 
-def spans_of(times_ns: Sequence[Ints], maximum: int) -> Spans:
+def bins_of(times_ns: Sequence[Ints], maximum: int) -> Bins:
     """Return at most `maximum` spans for samples taken at each of `times_ns`, shapes (samples,)."""
     first, last = times_ns[0][0], min(float(t_ns[-1]) for t_ns in times_ns)
     samples = min(len(t_ns) for t_ns in times_ns)
     count, half_ns = min(maximum, samples), (last - first) / max(1, samples - 1) / 2
-    return Spans(np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1))
+    return Bins(np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1))
 
 
-def spans_between(times_ns: Sequence[Ints], maximum: int) -> Spans:
+def bins_between(times_ns: Sequence[Ints], maximum: int) -> Bins:
     """Return at most `maximum` spans that each end with a sample, the first of which begins one."""
     first, last = float(times_ns[0][0]), min(float(t_ns[-1]) for t_ns in times_ns)
     count = min(maximum, min(len(t_ns) for t_ns in times_ns) - 1)
-    return Spans(np.linspace(first, last + 1, count + 1))
+    return Bins(np.linspace(first, last + 1, count + 1))
 
 
 def over_time(
     grids: Mapping[str, Floats],
-    spans: Spans,
+    spans: Bins,
     rows: Mapping[str, Sequence[str]],
     unit: Unit,
     colours: Colours,
@@ -174,7 +174,7 @@ def cell_panels(
     return figure
 
 
-def grid_data(grids: Mapping[str, Floats], spans: Spans, columns: Sequence[str]) -> Data:
+def grid_data(grids: Mapping[str, Floats], spans: Bins, columns: Sequence[str]) -> Data:
     """Return grids (columns, spans) by tuner as data: a row for each tuner and span of time."""
     lines = {tuner: dict(zip(columns, grid.tolist(), strict=True)) for tuner, grid in grids.items()}
     return lines_of("tuner", lines, {"from_ns": spans.begins_ns.tolist()})

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestration.analysis.device_figures import allowed_bps, round_trips_ns
+from orchestration.analysis.device_metrics import allowed_bps, round_trips_ns
 from orchestration.analysis.figure_parts import corner_name, time_axis
 from orchestration.analysis.report.heat_maps import (
     MAX_ROWS,
-    Spans,
+    Bins,
+    bins_between,
     grid_data,
     over_time,
     sentence,
-    spans_between,
 )
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.sample_parts import arrivals
@@ -63,7 +63,7 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
         cnps, notified = {}, held
     rows = np.sort(np.lexsort((-held, -notified))[:MAX_ROWS])
     hosts, lines = [testbed.hosts[row] for row in rows], line_bps[rows]
-    of_time = spans_between([window.t_ns for window in windows.values()], spans)
+    of_time = bins_between([window.t_ns for window in windows.values()], spans)
     # by tuner, shapes (hosts, spans): NaN without unfinished flows
     grids = {
         tuner: of_time.binned(window.t_ns[1:], rates[tuner][1:, rows], np.nanmin)
@@ -130,7 +130,7 @@ def rate_picture(shown: ShownRepeat, spans: int, colours: Colours) -> Picture | 
     )
 
 
-def _lowest(grid: Floats, of_time: Spans) -> tuple[int, float, str]:
+def _lowest(grid: Floats, of_time: Bins) -> tuple[int, float, str]:
     """Return which drawn host had the lowest rate, that rate, and when."""
     row, span = np.unravel_index(int(np.nanargmin(grid)), grid.shape)
     at = quantity(1e6 * float(of_time.middle_ms[span]), "ns")
@@ -181,7 +181,7 @@ def nics_over_time(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
     windows = _windows(shown)
     if any(len(window.t_ns) < 3 for window in windows.values()):
         return None
-    of_time = spans_between([window.t_ns for window in windows.values()], spans)
+    of_time = bins_between([window.t_ns for window in windows.values()], spans)
     by_tuner = {tuner: _lines(shown, window, of_time) for tuner, window in windows.items()}
     panels = {key: {tuner: lines[key] for tuner, lines in by_tuner.items()} for key in _PANELS}
     panels = {
@@ -225,7 +225,7 @@ def nics_over_time(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
     )
 
 
-def _lines(shown: ShownRepeat, window: Samples, of_time: Spans) -> dict[str, Floats]:
+def _lines(shown: ShownRepeat, window: Samples, of_time: Bins) -> dict[str, Floats]:
     """Return CNPs a ms, rates and round trips of hosts with unfinished flows, shapes (spans,)."""
     t_ns, testbed = window.t_ns[1:], shown.results[0].testbed
     rates, trips = allowed_bps(testbed, window)[1:], round_trips_ns(window)[1:]
@@ -247,7 +247,7 @@ def _over_hosts(grid: Floats, reduced: Callable[..., Floats]) -> Floats:
 
 
 def _name_lines(
-    figure: Figure, panel: _Panel, lines: Mapping[str, Floats], of_time: Spans, colours: Colours
+    figure: Figure, panel: _Panel, lines: Mapping[str, Floats], of_time: Bins, colours: Colours
 ) -> None:
     """Write the tuners' names at the ends of the first panel's lines."""
     last = {tuner: np.flatnonzero(~np.isnan(line)) for tuner, line in lines.items()}
@@ -261,7 +261,7 @@ def _name_lines(
     end_labels(figure, ends, colours, 2.2 * (high - low))
 
 
-def _peaks(panels: _Lines, of_time: Spans) -> str:
+def _peaks(panels: _Lines, of_time: Bins) -> str:
     """Return the extreme of each panel, and when it was."""
     clauses = []
     for key, lines in panels.items():

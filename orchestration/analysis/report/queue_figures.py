@@ -16,7 +16,7 @@ from orchestration.analysis.figure_parts import (
     thresholds,
     time_axis,
 )
-from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
+from orchestration.analysis.port_metrics import QUEUE_GRID_BYTES
 from orchestration.analysis.report.shown import ShownRepeat, shown_arms
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.analysis.summary import Condition

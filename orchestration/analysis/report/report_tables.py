@@ -37,7 +37,7 @@ from orchestration.render.table import (
     table,
 )
 from orchestration.results.reader import LOAD_FACT
-from orchestration.results.stamp import Severity, Told, said_once, where
+from orchestration.results.stamp import GroupedText, Severity, grouped_texts, where
 
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warning")
 STYLES: dict[Severity, Style] = {"invalid": "bad", "warning": "warning"}
@@ -219,9 +219,9 @@ def _mean_load(arm: Arm, name: str, what: str) -> str:
     return with_error(t_interval([part.share(what) for part in parts]), "share")
 
 
-def findings(summary: Summary, severity: Severity) -> list[Told]:
+def findings(summary: Summary, severity: Severity) -> list[GroupedText]:
     """Return what the stamps say of a severity, once where it is of several trials."""
-    return said_once(
+    return grouped_texts(
         {
             trial.id: [item.text for item in trial.stamp.reasons if item.severity == severity]
             for trial in summary.trials
@@ -289,7 +289,7 @@ def provenance_table(summary: Summary) -> Table:
     """Return what the trials ran on: each value once, with a count if trials differ."""
     values: dict[str, Counter[str]] = {}
     for trial in summary.trials:
-        told = {**settings_told(trial.spec, trial.facts), **trial.versions}
+        told = {**first_settings(trial.spec, trial.facts), **trial.versions}
         told |= plain_facts(trial.facts)
         for key, value in told.items():
             values.setdefault(key, Counter())[value] += 1
@@ -298,7 +298,7 @@ def provenance_table(summary: Summary) -> Table:
     return Table([Column("what"), Column("value", wraps=True)], rows, caption=note)
 
 
-def settings_told(spec: TrialSpec, facts: Mapping[str, object]) -> dict[str, str]:
+def first_settings(spec: TrialSpec, facts: Mapping[str, object]) -> dict[str, str]:
     """Return the settings of a trial that pages show first."""
     return {
         "testbed": spec.testbed,

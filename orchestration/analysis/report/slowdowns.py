@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestration.analysis.figure_parts import flow_size_axis, log_axis
 from orchestration.analysis.report.shown import shown_arms
-from orchestration.analysis.sequential import Look
+from orchestration.analysis.sequential import InterimAnalysis
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.summary import Arm, Condition
 from orchestration.core.records import Floats
@@ -75,7 +75,7 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
     )
 
 
-def _mean_fcts(arm: Arm, look: Look) -> Floats:
+def _mean_fcts(arm: Arm, look: InterimAnalysis) -> Floats:
     """Return mean, low, high and number of flows of each size group, shape (4, groups)."""
     edges = arm.by_size.upto_bytes
     place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]

@@ -1,6 +1,6 @@
 """Watches the machine that is a whole fabric in real time: could it keep up during a trial?
 
-    with MachineWatch(trial) as watch:
+    with MachineMonitor(trial) as watch:
         ...
     watch.facts(), watch.findings()
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.common.lag import Lag, LagProgram
+from orchestration.backends.common.timer_latency import LagProgram, TimerLatency
 from orchestration.core.trial import TrialSpec
 
 # Says to programs in a rack whose time passes there: see `virtual_rack.layout.Clock`.
@@ -107,11 +107,13 @@ class Load:
     squeezed: float
     dropped: int
     waiting: float
-    processes: Lag
-    shapers: Lag
+    processes: TimerLatency
+    shapers: TimerLatency
 
     @classmethod
-    def between(cls, first: Counters, last: Counters, processes: Lag, shapers: Lag) -> Load:
+    def between(
+        cls, first: Counters, last: Counters, processes: TimerLatency, shapers: TimerLatency
+    ) -> Load:
         """Return the load between two moments."""
         total = max(1, sum(last.total) - sum(first.total))
         by_cpu = [
@@ -203,7 +205,7 @@ def judge(load: Load, scale: int) -> list[dict[str, str]]:
     return [{"code": code, "severity": "invalid", "text": text} for code, text in found]
 
 
-class MachineWatch:
+class MachineMonitor:
     """Watches this machine while a trial runs on it, all of it; then `load` was measured."""
 
     def __init__(self, trial: TrialSpec) -> None:
@@ -211,7 +213,7 @@ class MachineWatch:
         period_ns = trial.sample_period_ns * trial.scale
         self._period_ns = min(max(period_ns, _MIN_PERIOD_NS), _MAX_PERIOD_NS)
 
-    def __enter__(self) -> MachineWatch:
+    def __enter__(self) -> MachineMonitor:
         self._lags = LagProgram("timers", str(self._period_ns)), LagProgram("shapers")
         for program in self._lags:
             program.await_start()
@@ -254,9 +256,9 @@ def on_this_machine() -> bool:
     return os.environ.get(RACK_CLOCK) == "real"
 
 
-def watch_for(trial: TrialSpec) -> MachineWatch | NoWatch:
+def watch_for(trial: TrialSpec) -> MachineMonitor | NoWatch:
     """Return a watch of this machine if all devices are on it, in real time."""
-    return MachineWatch(trial) if on_this_machine() else NoWatch()
+    return MachineMonitor(trial) if on_this_machine() else NoWatch()
 
 
 def rounded_up(factor: float) -> int:

@@ -22,9 +22,9 @@ from orchestration.backends.emulated.real_time import check_here, facts_here, fi
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
-from orchestration.core.ports import Luggage, TrialRun
+from orchestration.core.marking_probability import MarkingProbability
+from orchestration.core.ports import TrialBundle, TrialRun
 from orchestration.core.records import TrialRecord
-from orchestration.core.red_law import RedLaw
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import REAL, FabricSpec, TrialSpec
 from orchestration.kernel.cache import require_kernel
@@ -68,12 +68,12 @@ class EmulatedBackend:
         """Return the memory of a trial's guest."""
         return memory.trial_memory_bytes(trial, testbed, flows)
 
-    def luggage(self) -> Luggage:
+    def luggage(self) -> TrialBundle:
         """Return the kernel, and the programs that were compiled for it.
 
         A machine without the compiler can use these. Raises NotReadyError without a kernel.
         """
-        return programs.cached_luggage()
+        return programs.cached_bundle()
 
     def run(self, run: TrialRun) -> TrialRecord:
         """Run one trial; raise TrialError with the end of the guest's console if it fails.
@@ -131,20 +131,20 @@ class EmulatedBackend:
         record = replace(record, facts=facts)
         return record if answering is None else answering.complete(record)
 
-    def _ground(self, run: TrialRun) -> _Ground:
+    def _ground(self, run: TrialRun) -> _TrialGround:
         """Return where a job runs. Raises NotReadyError as `run` does."""
         trial, testbed = run.trial, run.testbed
         if trial.clock != REAL:
             kernel = require_kernel()
             memory_bytes = memory.require_memory(trial, testbed, len(run.schedule))
             start = partial(run_guest, kernel, run.folder, memory_bytes)
-            return _Ground(start, {"clock": "virtual", "kernel_hash": kernel.hash})
+            return _TrialGround(start, {"clock": "virtual", "kernel_hash": kernel.hash})
         if self._lacks is None:
             self._lacks = check_here(testbed, 1, [trial])
         lacks = self._lacks
         late_ns = bound_shapers_late_ns(trial.scale)
         about, findings = facts_here(testbed, lacks, late_ns), findings_here(testbed, lacks)
-        return _Ground(partial(run_here, run.folder), about, lacks, findings, late_ns)
+        return _TrialGround(partial(run_here, run.folder), about, lacks, findings, late_ns)
 
 
 def _prepare(testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
@@ -158,7 +158,7 @@ def _prepare(testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
 
 
 @dataclass(frozen=True)
-class _Ground:
+class _TrialGround:
     """Where a trial runs, what is known of it, what its kernel lacks, and what the stamp says."""
 
     start: Callable[[Listener], None]
@@ -177,7 +177,10 @@ def _marking_law(record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]
     thresholds = record.changes[ECN.name]
     columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
     settings = np.unique(np.column_stack(columns), axis=0)
-    laws = [RedLaw(int(kmin), int(kmax), float(pmax)) for kmin, kmax, pmax in settings[:_LAWS]]
+    laws = [
+        MarkingProbability(int(kmin), int(kmax), float(pmax))
+        for kmin, kmax, pmax in settings[:_LAWS]
+    ]
     worst = max((law.worst_departure() for law in laws), default=0.0)
     return {
         "Linux_RED_on": "the instantaneous queue",

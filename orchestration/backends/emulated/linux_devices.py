@@ -17,8 +17,13 @@ from collectors.readers.tc import PlainReader, QueueReading, RedReader
 from orchestration.agent.linux import qdiscs
 from orchestration.agent.linux.kernel import TCP_FILES, counted
 from orchestration.backends.emulated.namespaces import Fabric, NetlinkError, send_requests
+from orchestration.core.marking_probability import (
+    line_max_ps,
+    line_pmax,
+    read_back_pmax,
+    red_max_ps,
+)
 from orchestration.core.records import MISSING, Floats, Ints
-from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
 from orchestration.core.signals import names
 from orchestration.core.topology import Testbed
 

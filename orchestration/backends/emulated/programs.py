@@ -26,7 +26,7 @@ from orchestration.backends.emulated.real_time import dctcp_of
 from orchestration.backends.emulated.system import say
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.files import BPF, here, packaged
-from orchestration.core.ports import Luggage
+from orchestration.core.ports import TrialBundle
 from orchestration.core.signals import wants_flow_table
 from orchestration.core.trial import FabricSpec, TrialSpec
 from orchestration.kernel.cache import BINARY, MANIFEST, OVERRIDE, find_kernel, require_kernel
@@ -99,7 +99,7 @@ def check_policies(trials: Sequence[TrialSpec]) -> None:
             raise InputError(one.at(program) for one in error.problems) from error
 
 
-def cached_luggage() -> Luggage:
+def cached_bundle() -> TrialBundle:
     """Return the kernel that trials would boot here, and the BPF programs that are compiled.
 
     Raises NotReadyError without a kernel, InputError as `require_kernel` does.
@@ -116,7 +116,7 @@ def cached_luggage() -> Luggage:
     programs = sorted(path for folder in folders for path in folder.glob("*.o"))
     # the same names as here, which are made of the source's hash: a newer source is compiled there
     files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
-    return Luggage(files, variables)
+    return TrialBundle(files, variables)
 
 
 def with_object(trial: TrialSpec) -> TrialSpec:

@@ -20,7 +20,7 @@ from orchestration.backends.common.dilation import (
     unscalable,
 )
 from orchestration.backends.common.linux import DCTCP, by_name, dctcp_facts, dctcp_findings, delays
-from orchestration.backends.common.realtime import MachineWatch
+from orchestration.backends.common.realtime import MachineMonitor
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.machine import missing_parts
 from orchestration.core.errors import NotReadyError
@@ -144,7 +144,7 @@ class RealTime:
     def run(self, rig: Rig, tuner: Tuner, run: TrialRun) -> TrialRecord:
         """Run the trial, and say what of the machine disturbed it."""
         scale = run.trial.scale
-        with MachineWatch(run.trial) as watch:
+        with MachineMonitor(run.trial) as watch:
             record = run_trial(dilated(rig, scale), tuner, run)
         findings = [*record.facts["findings"], *watch.findings(), *unscalable(run.trial)]
         facts = {**record.facts, **watch.facts(), "findings": findings}

@@ -28,7 +28,7 @@ from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import Change, Event, Observation
 from orchestration.core.signals import HOST_KEYS, PAIRS
 from orchestration.core.trial import REAL
-from orchestration.datapath.hosts import Hosts, NicFile, PairCounters, ParameterFile
+from orchestration.datapath.hosts import Hosts, NicFile, ParameterFile, TrafficMatrix
 from orchestration.datapath.paths import PathFile
 from orchestration.datapath.ports import QueueFile, SharedBuffers
 from orchestration.datapath.samples import OwnFlowTables, Sample, SampleFile
@@ -98,7 +98,7 @@ class EmulatedRig(BaseRig):
             pairs = None
             if PAIRS in observes:
                 edges = self._namespaces(testbed.edges)
-                pairs = PairCounters(testbed, edges, job.plan.host_addresses)
+                pairs = TrafficMatrix(testbed, edges, job.plan.host_addresses)
             self._samples = SampleFile(
                 len(testbed.queues),
                 self._hosts,

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inventory.rack import Rack
+from orchestration.backends.hardware.monitors import NIC_SERVICE
 from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.settings import control_services
 from orchestration.backends.hardware.switch_programs import path_services, table_services
 from orchestration.backends.hardware.switches import Switch, make_switch
-from orchestration.backends.hardware.watches import NIC_SERVICE
 from orchestration.core.errors import TrialError
 from orchestration.core.trial import TrialSpec
 from orchestration.device.client import AgentClient, Fleet, holder_name, open_agents

@@ -13,8 +13,8 @@ from collectors.readers.tc import RED_SIGNALS, Unwrapped
 from inventory.rack import Rack, SwitchSystem
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
+from orchestration.core.marking_probability import line_max_ps, line_pmax, read_back_pmax, red_max_p
 from orchestration.core.records import Floats
-from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
 
 _ROW = 8
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from inventory.rack import Rack
+from orchestration.backends.hardware.monitors import NicMonitor
 from orchestration.backends.hardware.safety.guard import Guard
 from orchestration.backends.hardware.switches import Switch, SwitchReading
-from orchestration.backends.hardware.watches import NicWatch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.pattern import SOCKETS, DriverSpec
 from orchestration.core.records import MISSING
@@ -128,7 +128,7 @@ def try_marking(
     Thresholds are changed meanwhile, and `guard`, which is entered here, puts them back.
     """
     hosts = [host for host in rack.testbed.hosts if rack.access[host].nic == "roce"]
-    nics = NicWatch(rack, fleet)
+    nics = NicMonitor(rack, fleet)
     nics.start()
     nics.finish()
     if len(hosts) < MIN_HOSTS or not nics.counted(_SENT):

@@ -24,7 +24,7 @@ from orchestration.device.client import Clock, Fleet
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.safety.guard import Guard
-    from orchestration.backends.hardware.safety.limits import ChangeLimiter, CorridorWatch
+    from orchestration.backends.hardware.safety.limits import ChangeLimiter, GuardrailMonitor
     from orchestration.backends.hardware.switch_programs import Balancing, RackFlowTables
     from traffic.drivers.rack import RackTraffic
 
@@ -57,7 +57,7 @@ class HardwareRig(BaseRig):
         clocks: Mapping[str, Clock],
         traffic: RackTraffic,
         guard: Guard,
-        corridor: CorridorWatch,
+        corridor: GuardrailMonitor,
         limiter: ChangeLimiter,
         paths: Balancing | None = None,
         flows: RackFlowTables | None = None,

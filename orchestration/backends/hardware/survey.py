@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inventory.cabling import (
+    DeviceFacts,
     Finding,
     InterfaceState,
     Neighbour,
     Reach,
-    Survey,
     fabric_addresses,
     judge,
 )
@@ -29,14 +29,14 @@ def survey_rack(
     rack: Rack,
     secrets: Secrets | None = None,
     told: Callable[[str], None] = lambda device: None,
-) -> dict[str, Survey | DeviceError]:
+) -> dict[str, DeviceFacts | DeviceError]:
     """Survey every device of a rack; return each survey, or the error of the device.
 
     `told` is called with each device's name when that device is done.
     """
     addresses = fabric_addresses(rack)
 
-    def survey(access: Access) -> Survey:
+    def survey(access: Access) -> DeviceFacts:
         try:
             return survey_device(access, rack.known_hosts_file, secrets, addresses)
         finally:
@@ -50,7 +50,7 @@ def survey_device(
     known_hosts_file: str = "",
     secrets: Secrets | None = None,
     addresses: Mapping[str, Sequence[str]] | None = None,
-) -> Survey:
+) -> DeviceFacts:
     """Log in to a device and survey it. Raises DeviceError.
 
     A host of the fabric, one of `addresses`, pings the addresses of all others.
@@ -67,10 +67,10 @@ def survey_device(
     return survey_of(access.device, facts)
 
 
-def judge_rack(rack: Rack, found: Mapping[str, Survey | DeviceError]) -> list[Finding]:
+def judge_rack(rack: Rack, found: Mapping[str, DeviceFacts | DeviceError]) -> list[Finding]:
     """Return what is wrong or unproven about a rack: first devices that failed, then the others."""
     errors = {name: item for name, item in found.items() if isinstance(item, DeviceError)}
-    surveys = {name: item for name, item in found.items() if isinstance(item, Survey)}
+    surveys = {name: item for name, item in found.items() if isinstance(item, DeviceFacts)}
     return [_failure(name, error) for name, error in errors.items()] + judge(rack, surveys)
 
 
@@ -85,13 +85,13 @@ def _failure(device: str, error: DeviceError) -> Finding:
     return Finding.of(check, "wrong", error.alone.relocated(device))
 
 
-def survey_of(device: str, facts: Any) -> Survey:
+def survey_of(device: str, facts: Any) -> DeviceFacts:
     """Return a device's facts, checked. Raises DeviceError if they are malformed."""
     try:
         system = {key: _scalar(value) for key, value in _dict(facts["system"]).items()}
         clock = {f"clock_{key}": _int(value) for key, value in _dict(facts["clock"]).items()}
         lldp, rights = _dict(facts["lldp"]), _dict(facts["rights"])
-        return Survey(
+        return DeviceFacts(
             device=device,
             hostname=_word(system["hostname"]),
             interfaces={

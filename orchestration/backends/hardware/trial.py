@@ -15,9 +15,10 @@ from orchestration.backends.common.linux import absent_settings
 from orchestration.backends.common.realtime import on_this_machine, watch_for
 from orchestration.backends.hardware.agents import RackAgents, services_for, switches_of
 from orchestration.backends.hardware.facts import expected_settings, rack_facts, source_findings
+from orchestration.backends.hardware.monitors import LinkMonitor, NicMonitor
 from orchestration.backends.hardware.readiness import check_sources
 from orchestration.backends.hardware.rig import HardwareRig
-from orchestration.backends.hardware.safety.limits import ChangeLimiter, CorridorWatch
+from orchestration.backends.hardware.safety.limits import ChangeLimiter, GuardrailMonitor
 from orchestration.backends.hardware.settings import Controls, Settings
 from orchestration.backends.hardware.switch_programs import (
     Balancing,
@@ -25,7 +26,6 @@ from orchestration.backends.hardware.switch_programs import (
     check_platforms,
     chooses,
 )
-from orchestration.backends.hardware.watches import LinkWatch, NicWatch
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import SHAPERS_LATE, TrialRecord
@@ -52,12 +52,12 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
     with (
         agents.open(rack_programs.services_for(trial), services_for(rack, [trial])) as fleet,
         agents.guard(fleet, trial, settings.names()) as guard,
-        LinkWatch(rack, fleet),
+        LinkMonitor(rack, fleet),
     ):
         controls.begin(fleet)
         absent = settings.write(fleet)
         clocks = fleet.clocks()
-        nics = NicWatch(rack, fleet)
+        nics = NicMonitor(rack, fleet)
         nics.start()
         later = stretched_schedule(run.schedule, trial.scale)
         promptly = on_this_machine()
@@ -68,7 +68,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         switches = switches_of(rack)
         interval_ns = rack.safety.min_change_interval_ns
         limiter = ChangeLimiter(ECN, len(run.testbed.queues), interval_ns)
-        corridor = CorridorWatch(rack.testbed, rack.safety.corridor)
+        corridor = GuardrailMonitor(rack.testbed, rack.safety.corridor)
         paths = Balancing(rack, fleet, told) if chooses(trial) else None
         watched = wants_flow_table(tuner.observes)
         flows = RackFlowTables(rack, fleet, told) if watched else None

@@ -34,9 +34,15 @@ from orchestration.backends.simulated.job import build_arrays, cut_ports, route_
 from orchestration.backends.simulated.program import Operation, Simulation
 from orchestration.core.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, balancing_facts
+from orchestration.core.marking_probability import (
+    line_max_ps,
+    line_pmax,
+    read_back_pmax,
+    red_max_ps,
+)
 from orchestration.core.ports import Observer, Outcome
 from orchestration.core.records import (
-    LASTING,
+    LONG_LIVED,
     MISSING,
     UNFINISHED,
     Change,
@@ -46,7 +52,6 @@ from orchestration.core.records import (
     Observation,
     Schedule,
 )
-from orchestration.core.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
 from orchestration.core.signals import (
     BALANCING_KEYS,
     FLOW_SCOPE,
@@ -252,7 +257,7 @@ class SimulatedRig(BaseRig):
         words = self._simulation.ask(Operation.FLOWS)
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         sent_ns, end_ns, retransmits, status = rows.reshape(-1, _FLOW_COLUMNS).T
-        status = np.where(self._lasting & (status == UNFINISHED), LASTING, status)
+        status = np.where(self._lasting & (status == UNFINISHED), LONG_LIVED, status)
         flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, simulated, *sums = rest.tolist()
         events: Sequence[Event] = self.events

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
-from orchestration.campaign.arriving import arriving
+from orchestration.campaign.deliverable_load import deliverable_loads
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.starter import arms as sizes
 from orchestration.campaign.starter.arms import COMPARISONS, DCTCP, Comparison, choose
@@ -202,5 +202,5 @@ def _arrives(draft: Draft, answers: Answers, file: Path) -> bool:
                 for one in error.problems
             ]
             raise InputError(problems) from error
-        found = arriving(campaign.trials, campaign.testbeds, make_schedule)
+        found = deliverable_loads(campaign.trials, campaign.testbeds, make_schedule)
     return all(one.enough for one in found)

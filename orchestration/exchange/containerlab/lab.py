@@ -32,7 +32,7 @@ from orchestration.cli.terminal import print_json, waiting
 from orchestration.core.errors import InputError, NotReadyError, Problem, raise_any, suggest
 from orchestration.core.topology import Device, Port, Testbed
 from orchestration.core.units import format_duration, format_rate
-from orchestration.device.jumps import PACKAGE, PROGRAM, new_key, public_words
+from orchestration.device.jump_hosts import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.exchange.source import NewFolder, new_folder
 
 SwitchKind = Literal["linux", "sonic-vs"]

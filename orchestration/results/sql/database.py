@@ -24,7 +24,7 @@ from orchestration.core.condition import labels_of
 from orchestration.core.errors import InputError
 from orchestration.core.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 from orchestration.core.trial import checkpoint_in
-from orchestration.results.reader import Found, find_trials, written_shares
+from orchestration.results.reader import FoundTrials, find_trials, written_shares
 from orchestration.results.tables import TABLES, check_file, is_absent, no_rows_arrow
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ _UNKNOWN = {
 }
 
 
-def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[Found]) -> None:
+def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[FoundTrials]) -> None:
     """Create the tables `trials` and `reasons` in `connection`."""
     cell = cell_types(found)
     shape = {**_TRIALS, "cell": cell} if cell else {**_TRIALS, "cell": "JSON"}
@@ -86,12 +86,12 @@ def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[Found])
     _create(connection, "reasons", _REASONS, reasons)
 
 
-def identity(trial: Found) -> dict[str, str]:
+def identity(trial: FoundTrials) -> dict[str, str]:
     """Return the columns that identify the trial of a row, in every table."""
     return {"run": trial.run, "campaign": trial.result.spec.campaign, "trial": trial.trial}
 
 
-def cell_types(found: Sequence[Found]) -> dict[str, str]:
+def cell_types(found: Sequence[FoundTrials]) -> dict[str, str]:
     """Return factor -> SQL type of its values: numeric or boolean if all values are, else text."""
     kinds: dict[str, set[str]] = {}
     for trial in found:
@@ -101,7 +101,7 @@ def cell_types(found: Sequence[Found]) -> dict[str, str]:
     return {name: kind.pop() if len(kind) == 1 else _TEXT for name, kind in kinds.items()}
 
 
-def _trial(trial: Found) -> dict[str, Any]:
+def _trial(trial: FoundTrials) -> dict[str, Any]:
     result, spec = trial.result, trial.result.spec
     said = spec.to_json()
     return {
@@ -140,7 +140,9 @@ def _create(
     )
 
 
-def create_view(connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[Found]) -> None:
+def create_view(
+    connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[FoundTrials]
+) -> None:
     """Create the view of table `name` over all trials.
 
     Columns that files of older versions lack are NULL there.

@@ -10,7 +10,7 @@ import pytest
 from inventory.rack import Access
 from orchestration.agent.host import rdma as agent
 from orchestration.agent.main import OperationError
-from orchestration.backends.hardware.watches import NicWatch, growth
+from orchestration.backends.hardware.monitors import NicMonitor, growth
 from orchestration.device.errors import DeviceError
 
 RECORDED = Path(__file__).parents[2] / "hardware" / "recorded"
@@ -21,7 +21,7 @@ class Machine:
     """A device's /sys as folders: an interface, perhaps with a NIC's files."""
 
     def __init__(self, root):
-        self.places = agent.Places(*(str(root / name) for name in ("net", "infiniband")))
+        self.places = agent.SysfsFolders(*(str(root / name) for name in ("net", "infiniband")))
         self.net = root / "net" / "nic0"
         self.net.mkdir(parents=True)
         self.infiniband = root / "infiniband"
@@ -185,7 +185,7 @@ class Answering:
 def watch(*answers):
     access = Access("h1", "10.9.0.1", nic="roce", interfaces=("nic0",), rdma_devices=("mlx5_0",))
     rack = SimpleNamespace(access={"h1": access})
-    return NicWatch(rack, SimpleNamespace(agents={"h1": Answering(*answers)}))
+    return NicMonitor(rack, SimpleNamespace(agents={"h1": Answering(*answers)}))
 
 
 def test_what_counters_did_between_two_readings_is_told_by_source():

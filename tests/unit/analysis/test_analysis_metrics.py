@@ -3,11 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from orchestration.analysis.flow_figures import in_class
+from orchestration.analysis.flow_metrics import in_class
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.port_figures import QUEUE_GRID_BYTES
+from orchestration.analysis.port_metrics import QUEUE_GRID_BYTES
 from orchestration.analysis.stamp import stamp
-from orchestration.analysis.trial_figures import measure
+from orchestration.analysis.trial_metrics import measure
 from orchestration.results.reader import read_trial
 from orchestration.results.writer import write_trial
 

@@ -12,7 +12,7 @@ from orchestration.analysis.sequential import (
     ALPHA,
     FIXED,
     PLAIN,
-    Looks,
+    AnalysisPlan,
     boundaries,
     nominal_levels,
     obrien_fleming_spending,
@@ -56,14 +56,14 @@ def test_a_level_that_is_spent_more_freely_has_lower_boundaries_at_every_look() 
 
 
 def test_results_belong_to_the_first_look_that_has_as_many_repeats() -> None:
-    looks = Looks(SIZES)
+    looks = AnalysisPlan(SIZES)
     assert [looks.at(n).repeats for n in (1, 5, 6, 8, 59, 60, 99)] == [5, 5, 8, 8, 60, 60, 60]
     assert [(looks.at(n).number, looks.at(n).of) for n in (5, 60)] == [(1, 7), (7, 7)]
 
 
 def test_a_plain_campaign_is_read_as_always() -> None:
     assert PLAIN.at(30) is FIXED
-    assert Looks((5,)).at(5) is FIXED
+    assert AnalysisPlan((5,)).at(5) is FIXED
     assert FIXED.in_words == ""
     for p in (0.0, 0.04, 0.7, 1.0):
         assert FIXED.p_value(p) == FIXED.one_sided(p) == p
@@ -72,7 +72,7 @@ def test_a_plain_campaign_is_read_as_always() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_the_interval_excludes_zero_exactly_if_the_p_value_is_below_five_percent(size) -> None:
-    look, rng = Looks(SIZES).at(size), np.random.default_rng(size)
+    look, rng = AnalysisPlan(SIZES).at(size), np.random.default_rng(size)
     seen = set()
     for shift in np.linspace(0, 4, 60):
         a = rng.normal(20, 1, size)
@@ -85,7 +85,7 @@ def test_the_interval_excludes_zero_exactly_if_the_p_value_is_below_five_percent
 
 
 def test_p_values_of_a_look_are_larger_ordered_and_end_at_one() -> None:
-    look = Looks(SIZES).at(18)
+    look = AnalysisPlan(SIZES).at(18)
     ps = [1e-12, 1e-6, 0.001, 0.01, 0.05, 0.3, 0.9, 1.0]
     found = [look.p_value(p) for p in ps]
     assert found == sorted(found)
@@ -98,7 +98,7 @@ def test_p_values_of_a_look_are_larger_ordered_and_end_at_one() -> None:
 
 def test_the_interval_of_a_look_is_students_at_its_nominal_level() -> None:
     values = [3.1, 2.7, 3.4, 2.9, 3.3]
-    plain, wide = t_interval(values), t_interval(values, Looks(SIZES).at(5))
+    plain, wide = t_interval(values), t_interval(values, AnalysisPlan(SIZES).at(5))
     level = 0.05 * math.log(1 + (math.e - 1) * 5 / 60)
     wanted = stats.t.ppf(1 - level / 2, 4) / stats.t.ppf(0.975, 4)
     assert (wide.high - wide.mean) / (plain.high - plain.mean) == pytest.approx(wanted)

@@ -162,7 +162,7 @@ def test_a_learned_tuner_is_told_beside_what_it_has_to_beat(tmp_path, cases):
             write(tmp_path, case, tuner=tuner, cell=cell, repeat=repeat)
     found = summarise(tmp_path)
     assert found.tuners == ("secn1", *sorted(set(arms) - {"secn1"}))
-    pairs = [(one.tuner, one.baseline) for one in found.conditions[0].yardsticks]
+    pairs = [(one.tuner, one.baseline) for one in found.conditions[0].baselines]
     assert list(dict.fromkeys(pairs)) == [("acc", "best-static"), ("acc", "placebo-acc")]
     assert any(said.startswith("acc against placebo-acc (3 paired") for said in answers(found))
 

@@ -15,10 +15,10 @@ from orchestration.analysis.comparison.flows import (
     pair_flows,
     reduce_flows,
 )
-from orchestration.analysis.comparison.judge import judge
+from orchestration.analysis.comparison.hypothesis_tests import judge
 from orchestration.analysis.comparison.ports import PortBlocks, Timeline, TrialPorts
-from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
-from orchestration.analysis.flow_figures import flow_scalars
+from orchestration.analysis.comparison.trials import PairMetrics, TrialFigures
+from orchestration.analysis.flow_metrics import flow_scalars
 
 COMPARISONS, FLOWS, DURATION_NS = 40, 400, 1_000_000
 EDGES = np.array([np.inf])
@@ -76,7 +76,7 @@ def make_pair(rng, slower=1.0, same_seed=True):
     a = make_flows(draws, rng, 1.0)
     b = make_flows(draws if same_seed else make_draws(rng), rng, slower)
     paired = pair_flows(a, b, (0, DURATION_NS))
-    return PairFigures(make_trial(a, rng), make_trial(b, rng), paired, None, ())
+    return PairMetrics(make_trial(a, rng), make_trial(b, rng), paired, None, ())
 
 
 def verdicts(pairs):
@@ -137,7 +137,7 @@ def shifted(pairs, factor):
         a = make_flows(draws, rng, 0.0)
         b = dataclasses.replace(a, fct_ns=(a.fct_ns * factor).astype(np.int64))
         made.append(
-            PairFigures(
+            PairMetrics(
                 make_trial(a, rng), make_trial(b, rng), pair_flows(a, b, (0, DURATION_NS)), None, ()
             )
         )

@@ -14,21 +14,21 @@ from orchestration.analysis.comparison.equivalence import (
     Interval,
     Margins,
 )
-from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.result import ComparedCell, Places, RunComparison
+from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
+from orchestration.analysis.comparison.result import ComparedCell, RunComparison, Subgroups
 from orchestration.analysis.comparison.runs import Run
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.metrics import METRICS
 
 KNOWN = Interval(0.1, 0.05, 0.15, 0.1, 0.05, 0.15)
 LONE = Interval(0.1, *[math.nan] * 2, 0.1, *[math.nan] * 2)
-NOWHERE = Places((), (), (), math.nan, 0, "", None, math.nan)
+NOWHERE = Subgroups((), (), (), math.nan, 0, "", None, math.nan)
 UNTIMED = Speed(1_000, None, None, 1, "packets")
 
 
 def judged(verdict, repeats=None, interval=KNOWN):
     values = (1.0, 1.1, interval, 0.1, 0.1, 0.5, 0.5)
-    return Judged("cell", METRICS.between_runs[0], *values, verdict, repeats, 5)
+    return TestedMetric("cell", METRICS.between_runs[0], *values, verdict, repeats, 5)
 
 
 def compared(items, left_out=0, speeds=(UNTIMED, UNTIMED)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.load import Ends, measure_delivered
-from orchestration.core.records import DONE, LASTING, MISSING, UNFINISHED, Samples, Schedule
+from orchestration.core.records import DONE, LONG_LIVED, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.roce import RoceSpec
 from orchestration.core.trial import FabricSpec, HostSpec
@@ -62,7 +62,7 @@ def carried(payload, packets, header=ROCE_HEADER_BYTES, *, acks=0):
 def test_readings_say_what_was_accepted_and_ports_what_was_thrown_away(acks):
     trial, schedule = trial_of(lasting=True), two_to_h2(10**7, 10**7)
     read = {MS: (50 * FULL, 100 * FULL), 2 * MS: (60 * FULL, 240 * FULL)}
-    ends = ends_of(-1, -1, status=LASTING, resent=(300, 100), acked=read)
+    ends = ends_of(-1, -1, status=LONG_LIVED, resent=(300, 100), acked=read)
     ports = carried([200 * FULL, 400 * FULL], [200, 400], acks=acks)
     found = measure_delivered(trial, STAR, schedule, ends, ports)
     assert found.accepted.tolist() == [60 * FULL, 240 * FULL]
@@ -74,7 +74,7 @@ def test_readings_say_what_was_accepted_and_ports_what_was_thrown_away(acks):
 
 
 def test_what_is_on_its_way_to_be_acknowledged_is_not_discarded():
-    ends = ends_of(-1, -1, status=LASTING, acked={2 * MS: (100 * FULL, 100 * FULL)})
+    ends = ends_of(-1, -1, status=LONG_LIVED, acked={2 * MS: (100 * FULL, 100 * FULL)})
     trial, schedule = trial_of(lasting=True), two_to_h2(10**7, 10**7)
     found = measure_delivered(trial, STAR, schedule, ends, carried([0, 216 * FULL], [0, 216]))
     assert found.accepted.sum() == 200 * FULL

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.port_figures import PACKET_HOP, packet_hops, told_hops
+from orchestration.analysis.port_metrics import PACKET_HOP, packet_hops, told_hops
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.records import Samples

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.device_figures import measure_devices
+from orchestration.analysis.device_metrics import measure_devices
 from orchestration.analysis.report.buffers import buffer_pictures
 from orchestration.analysis.report.nics import nics_over_time, rate_picture
 from orchestration.analysis.report.shown import ShownRepeat

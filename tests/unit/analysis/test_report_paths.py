@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.device_figures import measure_paths, packets_by_uplink
+from orchestration.analysis.device_metrics import measure_paths, packets_by_uplink
 from orchestration.analysis.report.fabric import uplink_picture
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.core.records import MISSING, Samples

@@ -7,7 +7,7 @@ import pytest
 
 from orchestration.analysis.load import Ends
 from orchestration.analysis.starvation import check_starvation, measure_shares
-from orchestration.core.records import DONE, LASTING, Samples, Schedule
+from orchestration.core.records import DONE, LONG_LIVED, Samples, Schedule
 from orchestration.core.roce import RoceSpec
 from orchestration.core.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.core.trial import FabricSpec, FaultSpec, HostSpec, TrialSpec, TunerSpec
@@ -65,7 +65,7 @@ def case_of(got, *, resent=1, dst=9, start_ns=0, more=()):
     schedule = Schedule(
         start, np.arange(count), np.full(count, dst), size, np.zeros(count, int), ("c",)
     )
-    status = np.array([LASTING] * lasting + [DONE] * len(more))
+    status = np.array([LONG_LIVED] * lasting + [DONE] * len(more))
     acked = Samples(np.array([10 * MS]), {"acked_bytes": np.array([[*got, *more]])})
     ends = Ends(np.where(status == DONE, 9 * MS, -1), status, np.full(count, resent), acked)
     return schedule, ends

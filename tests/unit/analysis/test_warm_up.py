@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 
 from orchestration.analysis.comparison.flows import read_flows, reduce_flows
 from orchestration.analysis.comparison.ports import read_ports
-from orchestration.analysis.device_figures import measure_balance
-from orchestration.analysis.flow_figures import done_flows
+from orchestration.analysis.device_metrics import measure_balance
+from orchestration.analysis.flow_metrics import done_flows
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.port_figures import measure_throughput
+from orchestration.analysis.port_metrics import measure_throughput
 from orchestration.analysis.report.queue_figures import timeline
 from orchestration.analysis.sample_parts import arrivals, since
 from orchestration.analysis.stamp import stamp
-from orchestration.analysis.trial_figures import measure, of_flows
+from orchestration.analysis.trial_metrics import measure, of_flows
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.core.errors import InputError

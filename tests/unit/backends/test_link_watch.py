@@ -6,7 +6,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.linux.kernel import read_links
 from orchestration.agent.main import OperationError
-from orchestration.backends.hardware.watches import LinkWatch
+from orchestration.backends.hardware.monitors import LinkMonitor
 from orchestration.core.errors import TrialError
 from orchestration.device.errors import DeviceError, DeviceGone
 
@@ -41,7 +41,7 @@ def watch(fleet):
         )
         for device in testbed.devices
     }
-    return LinkWatch(Rack("lab", testbed, access), fleet)
+    return LinkMonitor(Rack("lab", testbed, access), fleet)
 
 
 def test_ports_that_stay_up_are_no_news(watch):

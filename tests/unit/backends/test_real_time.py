@@ -90,7 +90,7 @@ def test_the_command_line_is_told_what_a_clock_can_be(file):
 
 def test_trials_in_real_time_take_turns_for_as_long_as_they_last(file, tmp_path):
     campaign = load_campaign(file, clock="real")
-    assert campaign.takes_turns
+    assert campaign.runs_one_at_a_time
     assert default_jobs(campaign, EmulatedBackend()) == 1
     made = make_plan(campaign, 1, tmp_path)
     assert all(3.0 < planned.wall_s < 5.0 for planned in made.trials)

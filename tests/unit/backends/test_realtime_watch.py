@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 from orchestration.backends.common import realtime
-from orchestration.backends.common.lag import Lag
-from orchestration.backends.common.realtime import Counters, Load, MachineWatch, judge, rounded_up
+from orchestration.backends.common.realtime import Counters, Load, MachineMonitor, judge, rounded_up
+from orchestration.backends.common.timer_latency import TimerLatency
 from orchestration.core.trial import TrialSpec, TunerSpec
 
 STAT = """cpu  0 0 0 0 0 0 0 0 0 0
@@ -29,10 +29,10 @@ IDLE = Load(
     squeezed=0.0,
     dropped=0,
     waiting=0.1,
-    processes=Lag(60_000, 1_300_000, 400),
-    shapers=Lag(35_000, 90_000, 400),
+    processes=TimerLatency(60_000, 1_300_000, 400),
+    shapers=TimerLatency(35_000, 90_000, 400),
 )
-LATE = Lag(60_000, 9_000_000, 400)
+LATE = TimerLatency(60_000, 9_000_000, 400)
 
 
 def proc(folder, *, user=100, idle=500, softirq=20, steal=0, squeezed=0, dropped=0, own=0, at=10):
@@ -56,7 +56,7 @@ def test_a_load_is_the_growth_of_counters(tmp_path):
         tmp_path / "b", user=200, idle=560, softirq=40, steal=20, squeezed=3, dropped=2, own=50,
         at=14,
     )  # fmt: skip
-    load = Load.between(first, last, Lag(5, 7, 9), Lag(1, 2, 3))
+    load = Load.between(first, last, TimerLatency(5, 7, 9), TimerLatency(1, 2, 3))
     # 100 + 20 + 20 of 200 ticks; cpu1 stood still
     assert load.busy == pytest.approx(140 / 200)
     assert load.stolen == pytest.approx(20 / 200)
@@ -64,7 +64,7 @@ def test_a_load_is_the_growth_of_counters(tmp_path):
     assert load.others == pytest.approx((140 - 20 - 50 - 20) / 200)
     assert (load.squeezed, load.dropped) == (3 / 100, 2)
     assert load.waiting == pytest.approx(0.1)
-    assert (load.processes, load.shapers) == (Lag(5, 7, 9), Lag(1, 2, 3))
+    assert (load.processes, load.shapers) == (TimerLatency(5, 7, 9), TimerLatency(1, 2, 3))
     assert load.facts()["shaper_lag_us"] == {"p50": 0.0, "p99": 0.0, "count": 3}
 
 
@@ -111,7 +111,7 @@ def test_lateness_is_harmless_in_slow_time():
     late = dataclasses.replace(IDLE, processes=LATE, shapers=LATE)
     assert [found["code"] for found in judge(late, 4_000)] == ["timers-late", "shapers-late"]
     assert judge(late, 5_000) == []
-    few = Lag(0, 9_000_000, 20)
+    few = TimerLatency(0, 9_000_000, 20)
     assert judge(dataclasses.replace(late, processes=few, shapers=few), 1) == []
 
 
@@ -126,7 +126,7 @@ def a_trial():
 
 
 def watched(seconds):
-    with MachineWatch(a_trial()) as watch:
+    with MachineMonitor(a_trial()) as watch:
         time.sleep(seconds)
     return watch
 
@@ -150,7 +150,7 @@ def test_with_all_cores_spinning_a_trial_is_invalid():
 
 @pytest.mark.slow
 def test_a_watch_ends_its_process_also_after_an_error():
-    with suppress(KeyError), MachineWatch(a_trial()) as watch:
+    with suppress(KeyError), MachineMonitor(a_trial()) as watch:
         pids = [program.pid for program in watch._lags]
         time.sleep(0.4)
         raise KeyError
@@ -169,7 +169,7 @@ def test_departures_of_shapers_are_timed_on_each_cpu():
 
 
 def test_only_a_rack_in_real_time_is_watched(monkeypatch):
-    for clock, watched_kind in (("real", MachineWatch), ("virtual", realtime.NoWatch)):
+    for clock, watched_kind in (("real", MachineMonitor), ("virtual", realtime.NoWatch)):
         monkeypatch.setenv(realtime.RACK_CLOCK, clock)
         assert type(realtime.watch_for(a_trial())) is watched_kind
     with realtime.NoWatch() as watch:

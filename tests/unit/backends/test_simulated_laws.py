@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import orchestration.backends.simulated as simulated
-from orchestration.core.red_law import RedLaw, red_max_p
+from orchestration.core.marking_probability import MarkingProbability, red_max_p
 
 SOURCE = Path(simulated.__file__).parent / "ns3"
 HARNESS = r"""
@@ -62,7 +62,7 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize("setting", [(5_000, 200_000, 0.01), (100_000, 400_000, 0.2), (9, 9, 1.0)])
 def test_queues_mark_by_the_law_of_linux_red(run, setting):
     kmin, kmax, pmax = setting
-    law, rng = RedLaw(kmin, kmax, pmax), np.random.default_rng(1)
+    law, rng = MarkingProbability(kmin, kmax, pmax), np.random.default_rng(1)
     span = kmax - kmin
     queues = [0, max(0, kmin - 1), *(kmin + span * n // 8 for n in range(1, 9)), 2 * kmax]
     marked = run("red", kmin, kmax, red_max_p(pmax), *queues)

@@ -111,7 +111,7 @@ def test_quickstart_has_what_a_learned_tuner_has_to_beat(tmp_path: Path) -> None
     assert arms == ["secn1", "best-static", "acc", "placebo-acc"]
     plan = make_plan(campaign, 2, tmp_path)
     assert plan.wall_s < 180 / 2  # a slower machine needs room
-    assert all(one.enough for one in plan.arriving)
+    assert all(one.enough for one in plan.deliverable_loads)
 
 
 def test_two_published_settings_are_compared_on_every_backend(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_combinations_of_answers_plan_as_they_are(testbed, compare, tmp_path, mo
         assert len(campaign.trials) == 6 * len(campaign.cells)
         assert 0 < trial.warm_up_ns < trial.duration_ns
         assert len(trial.traffic) == 1 + incast
-        arriving = [one for one in plan.arriving if one.offered]
+        arriving = [one for one in plan.deliverable_loads if one.offered]
         told = "largest flows outlast that" in made.texts[place].replace("\n# ", " ")
         # a plan of one repeat may differ from what six come to
         assert told or workload == "DataMining" or all(one.share > 0.8 for one in arriving)
@@ -116,7 +116,7 @@ def test_the_default_is_a_fair_set_and_ends_with_the_next_two_commands(run, tmp_
     ]
     campaign, plan = planned(place, tmp_path)
     assert tuners(campaign) == ["secn1", "secn2", "amt", "qaecn", "acc", "placebo-acc"]
-    assert all(one.enough for one in plan.arriving)
+    assert all(one.enough for one in plan.deliverable_loads)
     checked(load_campaign(place, backend="fluid"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.cluster.authentication import new_token, own_token
-from orchestration.cluster.started import _MADE_FOLDER, _held
+from orchestration.cluster.launcher import _MADE_FOLDER, _held
 
 # In place of `ray start`: shows what it finds, and runs until it is ended.
 PROGRAM = """\

@@ -9,7 +9,7 @@ import pytest
 
 from inventory.ansible import load_machines, load_rack
 from orchestration.campaign.expand import load_campaign
-from orchestration.cluster.orders import cache_name, missing_in, own_files, packed, put, unpack
+from orchestration.cluster.tasks import cache_name, missing_in, own_files, packed, put, unpack
 from orchestration.core.errors import InputError
 from orchestration.core.files import BROUGHT, here
 from orchestration.run.executors import THIS_MACHINE

@@ -11,7 +11,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.cluster.host import Host, difference
-from orchestration.cluster.orders import Duty, Order, described
+from orchestration.cluster.tasks import Task, TaskKind, described
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Failed, Finished, Progressed, work
 from traffic.patterns.incast import IncastSpec
@@ -58,12 +58,12 @@ def order_of(tmp_path, nap_s=0.0, pickled=b""):
         duration_ns=1_000_000,
         drain_ns=20_000_000,
     )
-    duty = Duty(
+    duty = TaskKind(
         *(pickled or pickle.dumps((FluidBackend(), work)), "/nowhere", described(), {}, {}), "cache"
     )
     text = TUNER.replace("NOTE", repr(str(tmp_path / "note")))
     files = {"/nowhere/mine.py": text.encode()}
-    return Order(duty, load_testbed("rlcc-7"), trial, files, str(tmp_path / "cache"))
+    return Task(duty, load_testbed("rlcc-7"), trial, files, str(tmp_path / "cache"))
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_a_trial_that_nobody_waits_for_is_stopped(host, tmp_path):
 
 def test_a_node_that_differs_says_in_what():
     theirs = {**described(), "files": "0123"}
-    duty = Duty(b"", "/", theirs, {}, {}, "cache")
+    duty = TaskKind(b"", "/", theirs, {}, {}, "cache")
     problem = difference(duty)
     assert "it has files" in problem.problems[0].what
     assert difference(dataclasses.replace(duty, versions=described())) is None

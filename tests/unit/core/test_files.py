@@ -102,13 +102,13 @@ def test_nothing_else_renames_what_it_wrote_into_place():
         "orchestration/backends/hardware/safety/ledger.py",
         "orchestration/backends/simulated/program.py",
         "orchestration/cluster/host.py",
-        "orchestration/cluster/orders.py",
+        "orchestration/cluster/tasks.py",
         "orchestration/agent/safety/lease.py",
         "orchestration/replay/build.py",
         "orchestration/run/folder.py",
         "orchestration/papers/claims.py",
         "orchestration/virtual_rack/image.py",
-        "orchestration/virtual_rack/lending.py",
+        "orchestration/virtual_rack/interface_leases.py",
     }
     found = {
         str(path.relative_to(root))

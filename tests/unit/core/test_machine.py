@@ -3,13 +3,13 @@
 import time
 
 from orchestration.core import machine
-from orchestration.core.machine import Stopwatch, Took
+from orchestration.core.machine import ElapsedTime, Stopwatch
 
 
 def test_both_times_are_said_where_they_differ():
-    assert Took(0.4, 37.2, virtual=True).in_words() == "0.4 s of virtual time in 37 s"
-    assert Took(37.2, 37.2).in_words() == "37 s"
-    assert Took(0.04, 1.26, virtual=True).in_words(2) == "0.04 s of virtual time in 1.26 s"
+    assert ElapsedTime(0.4, 37.2, virtual=True).in_words() == "0.4 s of virtual time in 37 s"
+    assert ElapsedTime(37.2, 37.2).in_words() == "37 s"
+    assert ElapsedTime(0.04, 1.26, virtual=True).in_words(2) == "0.04 s of virtual time in 1.26 s"
 
 
 def test_outside_a_virtual_rack_there_is_one_clock(monkeypatch):

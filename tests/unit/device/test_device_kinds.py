@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from inventory.cabling import InterfaceState, Survey, judge
+from inventory.cabling import DeviceFacts, InterfaceState, judge
 from inventory.rack import Access, Rack
 from orchestration.agent import survey
 from orchestration.agent.host.dcqcn import lockdown
 from orchestration.agent.linux import vrf
 from orchestration.agent.main import OperationError
 from orchestration.agent.sonic import asics
-from orchestration.agent.sonic.places import capabilities
+from orchestration.agent.sonic.queue_objects import capabilities
 from orchestration.cli.inventory_check import Checked, print_checked
 from orchestration.core.topology import Device, LinkSpec, Testbed
 from tests.programs import start_redis
@@ -159,7 +159,7 @@ def rack_of(**changes):
 
 def findings(rack, device, **system):
     state = InterfaceState(True, "up", 10**9, 1500)
-    item = Survey(
+    item = DeviceFacts(
         device,
         device,
         dict.fromkeys(rack.access[device].interfaces, state),

@@ -12,7 +12,7 @@ from inventory.ansible import load_rack, write_rack
 from inventory.ansible_schema import DEVICE_NAMES, RACK_NAMES
 from inventory.ansible_text import is_example, skeleton
 from inventory.files import known_testbeds, load_testbed
-from inventory.rack import Access, Corridor, Rack, Safety
+from inventory.rack import Access, Guardrails, Rack, Safety
 from orchestration.core.errors import InputError
 from orchestration.core.topology import Testbed, TrafficClass
 
@@ -82,7 +82,7 @@ def rack_of(testbed, name="lab"):
         )
         for number, device in enumerate(testbed.devices)
     }
-    corridor = Corridor(0.25, 0.01, 0.2, 0.5)
+    corridor = Guardrails(0.25, 0.01, 0.2, 0.5)
     safety = Safety(12.5, 90.0, 1_500_000, corridor)
     collector = Access("metrics", "metrics.example", user="me", key_file="~/.ssh/id")
     return Rack(name, testbed, access, collector, "/keys/known_hosts", safety, "10.64.0.0/12")
@@ -243,7 +243,7 @@ def test_safety_and_known_hosts(tmp_path):
     )
     rack = load(tmp_path, text)
     assert rack.known_hosts_file == str(tmp_path / "keys" / "known")
-    assert rack.safety == Safety(10.0, corridor=Corridor(max_drop_share=0.25))
+    assert rack.safety == Safety(10.0, corridor=Guardrails(max_drop_share=0.25))
 
 
 @pytest.mark.parametrize(

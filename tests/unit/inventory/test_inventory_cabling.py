@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from inventory.cabling import (
+    DeviceFacts,
     InterfaceState,
     Neighbour,
     Reach,
-    Survey,
     fabric_addresses,
     is_provisioned,
     judge,
@@ -55,7 +55,7 @@ def surveys(shape="ifname", **neighbours):
     result = {}
     for name, heard in wires.items():
         names = ("swp1", "swp2") if name == "leaf1" else ("eth0",)
-        result[name] = Survey(
+        result[name] = DeviceFacts(
             device=name,
             hostname=name,
             interfaces={n: InterfaceState(True, "up", RATE, 1500, mac(name, n)) for n in names},

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from orchestration.analysis.flow_figures import DoneFlows
+from orchestration.analysis.flow_metrics import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.core.trial import Scalar
 from orchestration.papers.cross_fit import check_metrics, scene_of

@@ -10,10 +10,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from orchestration.analysis.flow_figures import DoneFlows, FlowProgress, done_flows, flow_figure
+from orchestration.analysis.flow_metrics import DoneFlows, FlowProgress, done_flows, flow_figure
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.port_figures import measure_throughput
-from orchestration.analysis.trial_figures import written_load
+from orchestration.analysis.port_metrics import measure_throughput
+from orchestration.analysis.trial_metrics import written_load
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.core.errors import InputError

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from orchestration.analysis.flow_figures import DoneFlows
+from orchestration.analysis.flow_metrics import DoneFlows
 from orchestration.core.errors import InputError
 from orchestration.papers.claims import Section
 from orchestration.papers.headroom import Headroom, headroom_of, verdict_on

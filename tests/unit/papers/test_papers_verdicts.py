@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from orchestration.analysis.flow_figures import DoneFlows
+from orchestration.analysis.flow_metrics import DoneFlows
 from orchestration.analysis.student_t import noncentrality
 from orchestration.papers.answer import (
+    baselines,
     claim_text,
     detectable_text,
     headline,
     headline_tables,
     sentence,
     tally_text,
-    yardsticks,
 )
 from orchestration.papers.claims import Claim, Section
 from orchestration.papers.condition import Condition, Repeat
@@ -287,16 +287,16 @@ def test_a_tuner_that_does_not_beat_the_best_static_setting_is_told_so() -> None
     better = {"best-static": OLD, "new": HALF["new"], "placebo-new": OLD}
     even = {"best-static": OLD, "new": NOISE["new"], "placebo-new": OLD}
     worse = {"best-static": HALF["new"], "new": OLD, "placebo-new": HALF["new"]}
-    static, chance = yardsticks("P", [result_of(*conditions_of(better, even, worse))])
+    static, chance = baselines("P", [result_of(*conditions_of(better, even, worse))])
     assert (static.better, static.worse, static.even) == (1, 1, 1)
     assert chance.rival == "placebo-new", "its own"
     assert sentence(static) == (
         "`new` beats the best static setting in 1 of 3 conditions "
         "(worse in 1, not to be told from it in 1)."
     )
-    static, _ = yardsticks("P", [result_of(*conditions_of(even, worse))])
+    static, _ = baselines("P", [result_of(*conditions_of(even, worse))])
     assert sentence(static).startswith("**`new` does not beat the best static setting**")
-    assert yardsticks("P", [result_of(*conditions_of({"best-static": OLD}))]) == []
+    assert baselines("P", [result_of(*conditions_of({"best-static": OLD}))]) == []
 
 
 def test_another_confidence_moves_the_verdict() -> None:

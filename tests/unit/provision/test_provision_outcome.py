@@ -4,7 +4,7 @@ import pytest
 
 from inventory.rack import Access
 from orchestration.core.errors import InputError
-from orchestration.core.machine import Took
+from orchestration.core.machine import ElapsedTime
 from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally, explain
 from orchestration.provision.verbs import parameters, skipped_steps
 
@@ -38,7 +38,7 @@ def test_events_become_outcomes_and_steps():
         Step("h1", "Routes", "running"),
         Step("h1", "Routes", "unchanged"),
     ]
-    result = ProvisionResult("provision", tally.outcomes, Took(3.0, 3.0))
+    result = ProvisionResult("provision", tally.outcomes, ElapsedTime(3.0, 3.0))
     assert (result.changed, result.failed) == (("leaf1",), ())
     leaf = result.devices["leaf1"]
     assert (leaf.tasks, leaf.changes, leaf.seconds) == (1, ["mtu eth0"], 1.5)
@@ -140,7 +140,7 @@ def test_steps_left_out_on_many_devices_are_told_once():
     missing = {"step": "trust eth0", "reason": "the NIC's driver does not offer it"}
     for host in ("leaf1", "h1"):
         tally.take(event("runner_on_ok", host, skipped_steps=[missing]))
-    result = ProvisionResult("provision", tally.outcomes, Took(1.0, 1.0))
+    result = ProvisionResult("provision", tally.outcomes, ElapsedTime(1.0, 1.0))
     assert skipped_steps(result) == [(*missing.values(), "leaf1, h1")]
 
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.sequential import Looks
+from orchestration.analysis.sequential import AnalysisPlan
 from orchestration.analysis.statistics import (
     likely_repeats,
     paired_difference,
-    standing_at,
+    status_at,
     t_interval,
 )
 from orchestration.bench.sequential import lognormal, normal, simulate
-from orchestration.core.repeats import RepeatRule
+from orchestration.core.repeats import StoppingRule
 
-RULE = RepeatRule(0.03, ("m",), 5, 60)
-LOOKS = Looks(RULE.sizes)
+RULE = StoppingRule(0.03, ("m",), 5, 60)
+LOOKS = AnalysisPlan(RULE.sizes)
 
 
 def values(*tuners: np.ndarray) -> dict[str, dict[int, dict[str, float]]]:
@@ -45,7 +45,7 @@ def draw(spread: float, count: int = 60) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_looks_grow_and_end_at_the_most(minimum: int, maximum: int, sizes: tuple[int, ...]) -> None:
-    rule = RepeatRule(0.03, ("m",), minimum, maximum)
+    rule = StoppingRule(0.03, ("m",), minimum, maximum)
     assert rule.sizes == sizes
     assert [rule.after(size) for size in sizes[:-1]] == list(sizes[1:])
 
@@ -55,19 +55,19 @@ def test_it_is_done_when_every_difference_is_narrow_enough() -> None:
     first, near = draw(0.004)
     far = draw(0.2)[1]
     look = LOOKS.at(5)
-    alone = standing_at(look, RULE, {}, values(first, near))
+    alone = status_at(look, RULE, {}, values(first, near))
     apart = paired_difference(first[:5], near[:5], look)
     width = (apart.high - apart.low) / 2 / first[:5].mean()
     assert alone.widths["m"]["t1"] == pytest.approx(width)
     assert (alone.done, alone.repeats, alone.look) == ("width", 5, 1)
-    both = standing_at(look, RULE, {}, values(first, near, far))
+    both = status_at(look, RULE, {}, values(first, near, far))
     assert (both.done, list(both.widths["m"])) == ("", ["t1", "t2"])
-    assert standing_at(LOOKS.at(60), RULE, {}, values(first, near, far)).done == "most"
+    assert status_at(LOOKS.at(60), RULE, {}, values(first, near, far)).done == "most"
 
 
 def test_one_tuner_alone_is_known_by_its_mean() -> None:
     first, _ = draw(0.1)
-    found = standing_at(LOOKS.at(12), RULE, {}, values(first))
+    found = status_at(LOOKS.at(12), RULE, {}, values(first))
     interval = t_interval(first[:12], LOOKS.at(12))
     width = (interval.high - interval.low) / 2 / first[:12].mean()
     assert found.widths == {"m": {"t0": pytest.approx(width)}}
@@ -75,8 +75,8 @@ def test_one_tuner_alone_is_known_by_its_mean() -> None:
 
 def test_later_repeats_do_not_count_at_an_earlier_look() -> None:
     first, near = draw(0.02)
-    whole = standing_at(LOOKS.at(8), RULE, {}, values(first, near))
-    assert whole == standing_at(LOOKS.at(8), RULE, {}, values(first[:8], near[:8]))
+    whole = status_at(LOOKS.at(8), RULE, {}, values(first, near))
+    assert whole == status_at(LOOKS.at(8), RULE, {}, values(first[:8], near[:8]))
 
 
 def test_a_pair_without_one_of_its_trials_is_missing() -> None:
@@ -88,17 +88,17 @@ def test_a_pair_without_one_of_its_trials_is_missing() -> None:
     look = LOOKS.at(5)
     apart = paired_difference(first[kept], near[kept], look)
     width = (apart.high - apart.low) / 2 / first[kept].mean()
-    found = standing_at(look, RULE, {}, some)
+    found = status_at(look, RULE, {}, some)
     assert found.widths["m"]["t1"] == pytest.approx(width)
     del some["t0"][1]
-    assert standing_at(look, RULE, {}, some).widths == {"m": {"t1": None}}
+    assert status_at(look, RULE, {}, some).widths == {"m": {"t1": None}}
 
 
 def test_values_that_never_differ_are_known_even_if_they_are_zero() -> None:
     nothing = np.zeros(5)
-    assert standing_at(LOOKS.at(5), RULE, {}, values(nothing, nothing)).done == "width"
+    assert status_at(LOOKS.at(5), RULE, {}, values(nothing, nothing)).done == "width"
     other = np.arange(5.0)
-    assert standing_at(LOOKS.at(5), RULE, {}, values(nothing, other)).done == ""
+    assert status_at(LOOKS.at(5), RULE, {}, values(nothing, other)).done == ""
 
 
 def test_a_metric_that_no_trial_has_holds_nothing_up_but_is_no_reason_to_stop() -> None:
@@ -107,11 +107,11 @@ def test_a_metric_that_no_trial_has_holds_nothing_up_but_is_no_reason_to_stop() 
     for rows in some.values():
         for row in rows.values():
             row["none"] = math.nan
-    both = RepeatRule(0.03, ("m", "none"), 5, 60)
-    found = standing_at(LOOKS.at(5), both, {}, some)
+    both = StoppingRule(0.03, ("m", "none"), 5, 60)
+    found = status_at(LOOKS.at(5), both, {}, some)
     assert (found.done, found.widths["none"]) == ("width", {})
     assert "no trial has none" in found.in_words(both)
-    alone = standing_at(LOOKS.at(5), RepeatRule(0.03, ("none",), 5, 60), {}, some)
+    alone = status_at(LOOKS.at(5), StoppingRule(0.03, ("none",), 5, 60), {}, some)
     assert alone.done == ""
 
 
@@ -126,7 +126,7 @@ def test_what_is_likely_follows_from_the_spread() -> None:
 
 def test_a_look_in_words() -> None:
     first, other = draw(0.02)
-    found = standing_at(LOOKS.at(5), RULE, {"load": 0.6}, values(first, other))
+    found = status_at(LOOKS.at(5), RULE, {"load": 0.6}, values(first, other))
     assert found.in_words(RULE) == (
         f"load 0.6: 5 repeats, m known to ±{100 * (found.widest('m') or 0):.1f}%; "
         "±3% is wanted, on to 8"

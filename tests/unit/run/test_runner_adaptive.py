@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import closloop
 from orchestration.analysis.comparison.equivalence import Margins
 from orchestration.analysis.comparison.result import compare_runs
-from orchestration.analysis.sequential import Looks
+from orchestration.analysis.sequential import AnalysisPlan
 from orchestration.analysis.statistics import t_interval
 from orchestration.analysis.summary import summarise
 from orchestration.backends.fluid.backend import FluidBackend
@@ -20,7 +20,7 @@ from orchestration.cli.main import app
 from orchestration.core.errors import InputError, Interrupted, TrialError
 from orchestration.core.records import FAILED
 from orchestration.papers.results import Compared, _look, measure_campaign
-from orchestration.results.looks import LOOKS_FILE, read_looks
+from orchestration.results.interim_analyses import INTERIM_FILE, read_interim_analyses
 from orchestration.run.checked import checked
 from orchestration.run.folder import read_journal
 from orchestration.run.launcher import run_campaign
@@ -66,7 +66,7 @@ class Listener:
     def failed(self, trial, failure):
         self.finished(trial, failure)
 
-    def looked(self, found, rule, trials, finished):
+    def on_interim_analysis(self, found, rule, trials, finished):
         self.looks.append((trials, finished, [item.in_words(rule) for item in found]))
 
     def tick(self):
@@ -123,7 +123,7 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
     summary, listener = run(campaign, tmp_path)
     assert repeats_of(campaign, flows(tmp_path)) == {"busy": 16, "calm": 6}
     assert (summary.trials, summary.finished, summary.exit_code) == (22, 22, 0)
-    assert [(s.label, s.repeats, s.look, s.done) for s in summary.standings] == [
+    assert [(s.label, s.repeats, s.look, s.done) for s in summary.condition_statuses] == [
         ("pattern busy", 8, 3, "most"),
         ("pattern calm", 3, 1, "width"),
     ]
@@ -132,9 +132,9 @@ def test_conditions_are_repeated_until_they_are_known_or_at_the_most(load, tmp_p
     assert listener.looks[1][2][1] == (
         "pattern calm: 3 repeats, slowdown_mean known to ±0.0%; within ±1%, done"
     )
-    found = read_looks(tmp_path / "tiny")
+    found = read_interim_analyses(tmp_path / "tiny")
     assert (found.rule.of, found.sizes) == (("slowdown_mean",), (3, 5, 8))
-    assert found.standings == summary.standings
+    assert found.condition_statuses == summary.condition_statuses
     assert [entry["trials"] for entry in journal(tmp_path, "looked")] == [16, 22, 22]
 
 
@@ -145,7 +145,7 @@ def test_neither_jobs_nor_who_ends_first_changes_what_is_run(load, tmp_path):
         run(campaign, tmp_path / str(jobs), jobs=jobs)
     one, two, five = (tmp_path / name for name in "125")
     assert flows(one) == flows(two) == flows(five)
-    looks = {(out / "tiny" / LOOKS_FILE).read_bytes() for out in (one, two, five)}
+    looks = {(out / "tiny" / INTERIM_FILE).read_bytes() for out in (one, two, five)}
     assert len(looks) == 1
     started = [[e["trial"] for e in journal(out, "trial-started")] for out in (one, two, five)]
     # complete blocks, in the campaign's order
@@ -173,7 +173,7 @@ def test_a_plain_campaign_goes_on_as_an_adaptive_one(load, tmp_path):
     run(load("4"), tmp_path)
     summary, _ = run(load(), tmp_path)
     assert (summary.skipped, summary.finished) == (8 + 6, 8)
-    assert [standing.repeats for standing in summary.standings] == [8, 3]
+    assert [standing.repeats for standing in summary.condition_statuses] == [8, 3]
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_after_an_interruption_it_goes_on_at_the_right_look(load, runs, tmp_path
     summary, _ = run(campaign, tmp_path)
     assert (summary.skipped, summary.finished) == (done, 22 - done)
     assert flows(tmp_path) == flows(runs)
-    read = [(out / "tiny" / LOOKS_FILE).read_bytes() for out in (tmp_path, runs)]
+    read = [(out / "tiny" / INTERIM_FILE).read_bytes() for out in (tmp_path, runs)]
     assert read[0] == read[1]
 
 
@@ -222,7 +222,7 @@ class Invalid(FluidBackend):
 def test_an_invalid_trial_counts_nowhere_and_is_kept(load, tmp_path):
     summary, _ = run(load(), tmp_path, backend=Invalid())
     assert (summary.finished, len(summary.invalid)) == (22, 2)
-    look, pairs = Looks((3, 5, 8)).at(8), {}
+    look, pairs = AnalysisPlan((3, 5, 8)).at(8), {}
     for condition in summarise(tmp_path / "tiny").conditions:
         arms = [
             {trial.spec.repeat: trial.metrics.scalars["slowdown_mean_all"] for trial in arm.valid}
@@ -234,7 +234,7 @@ def test_an_invalid_trial_counts_nowhere_and_is_kept(load, tmp_path):
     apart = t_interval([difference for _, difference in busy], look)
     mean = sum(first for first, _ in busy) / len(busy)
     assert len(busy) == 7
-    width = summary.standings[0].widths["slowdown_mean"]["secn2"]
+    width = summary.condition_statuses[0].widths["slowdown_mean"]["secn2"]
     assert width == pytest.approx((apart.high - apart.low) / 2 / mean)
 
 
@@ -242,7 +242,7 @@ def test_an_invalid_trial_counts_nowhere_and_is_kept(load, tmp_path):
 def test_a_pair_whose_trial_failed_is_missing_and_is_run_again_next_time(load, tmp_path):
     summary, _ = run(load(), tmp_path, backend=Failing())
     assert (len(summary.failed), summary.exit_code) == (2, 1)
-    calm = summary.standings[1]
+    calm = summary.condition_statuses[1]
     assert (calm.repeats, calm.done) == (3, "width")  # two pairs of three, without any difference
     again, _ = run(load(), tmp_path)
     assert (again.finished, again.exit_code) == (2, 0)
@@ -255,7 +255,7 @@ def test_results_that_were_looked_at_otherwise_are_refused(load, tmp_path):
         run(load("{until: 1%, least: 3, most: 9}"), tmp_path)
     # how precise they have to be is free
     summary, _ = run(load("{until: 90%, least: 3, most: 8}"), tmp_path)
-    assert [standing.repeats for standing in summary.standings] == [3, 3]
+    assert [standing.repeats for standing in summary.condition_statuses] == [3, 3]
 
 
 def test_a_metric_that_does_not_exist_is_refused_with_its_line(load, tmp_path):
@@ -271,7 +271,7 @@ def test_a_metric_that_does_not_exist_is_refused_with_its_line(load, tmp_path):
 def test_the_report_reads_each_condition_at_its_look(runs):
     summary = summarise(runs / "tiny")
     looks = {condition.label: condition.look for condition in summary.conditions}
-    planned = Looks((3, 5, 8))
+    planned = AnalysisPlan((3, 5, 8))
     assert looks == {"pattern busy": planned.at(8), "pattern calm": planned.at(3)}
     busy = next(c for c in summary.conditions if c.label == "pattern busy")
     for arm in busy.arms:
@@ -299,7 +299,7 @@ def test_from_python_and_from_the_command_line(load, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load()
     summary = closloop.run("tiny.yml", out="runs", jobs=2)
-    assert [standing.done for standing in summary.standings] == ["most", "width"]
+    assert [standing.done for standing in summary.condition_statuses] == ["most", "width"]
     assert len(closloop.plan("tiny.yml").trials) == 32
 
     def say(*arguments):

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from inventory.files import load_testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.campaign.found import (
-    FoundGroup,
-    FoundInterval,
-    FoundRank,
+from orchestration.campaign.search_result import (
+    ResultGroup,
+    ResultInterval,
+    ResultRank,
     found_yaml,
-    read_found,
+    read_search_result,
 )
 from orchestration.cli.main import app
 from orchestration.core.errors import ClosloopError, InputError
@@ -27,9 +27,9 @@ from orchestration.results.reader import finished_trials
 from orchestration.search.halving import (
     SEARCH,
     Ask,
-    Effort,
     Figures,
     Halving,
+    SearchBudget,
     Seed,
     budget,
     seeds_of,
@@ -73,7 +73,7 @@ class Objective:
             own = 1 + self.noise * math.sin(digest)
             self.figures.add(ask, shared * own * self.law(dict(ask.setting), ask.condition))
 
-    def search(self, space: Space, conditions: int, effort: Effort, seed: int = 1) -> Halving:
+    def search(self, space: Space, conditions: int, effort: SearchBudget, seed: int = 1) -> Halving:
         found = Halving(space, range(conditions), effort, self.figures, self.measure, seed)
         found.run()
         return found
@@ -99,7 +99,7 @@ def bowl(kmin: float, kmax: float, pmax: float) -> Callable[[dict[str, object], 
 
 def test_it_finds_a_known_optimum_and_the_optimum_of_each_condition() -> None:
     objective = Objective(bowl(4_000, 16_000, 0.2), noise=0.002)
-    found = objective.search(SPACE, 2, Effort(27, 3, 4))
+    found = objective.search(SPACE, 2, SearchBudget(27, 3, 4))
     for condition, scale in ((0, 1), (1, 16)):
         best = dict(found.best_in(condition, 1)[0])
         assert octaves(best["kmin_bytes"], 4_000 * scale) < 0.6
@@ -114,7 +114,7 @@ def test_it_finds_a_known_optimum_and_the_optimum_of_each_condition() -> None:
 def test_figures_that_should_be_high_are_searched_the_other_way_round() -> None:
     law = bowl(20_000, 80_000, 0.2)
     objective = Objective(lambda one, at: 1 / law(one, at), higher=True)
-    best = dict(objective.search(SPACE, 1, Effort(27, 3, 4)).best(1)[0])
+    best = dict(objective.search(SPACE, 1, SearchBudget(27, 3, 4)).best(1)[0])
     assert octaves(best["kmin_bytes"], 20_000) < 0.6
     assert octaves(best["kmax_bytes"], 80_000) < 0.6
 
@@ -122,7 +122,7 @@ def test_figures_that_should_be_high_are_searched_the_other_way_round() -> None:
 def test_a_winner_at_an_edge_widens_the_range_until_the_optimum_is_inside() -> None:
     narrow = with_ranges(SPACE, ["kmin_bytes=1KB:8KB", "kmax_bytes=1KB:8KB"])
     objective = Objective(bowl(64_000, 128_000, 0.1))
-    found = objective.search(narrow, 1, Effort(9, 1, 4))
+    found = objective.search(narrow, 1, SearchBudget(9, 1, 4))
     best = dict(found.best(1)[0])
     assert octaves(best["kmax_bytes"], 128_000) < 1.1
     assert float(best["kmin_bytes"]) > 8_000
@@ -133,7 +133,7 @@ def test_a_winner_at_an_edge_widens_the_range_until_the_optimum_is_inside() -> N
 
 def test_a_winner_at_a_physical_limit_ends_the_search_and_says_why() -> None:
     objective = Objective(bowl(1, 1, 5.0))
-    found = objective.search(SPACE, 1, Effort(9, 4, 4))
+    found = objective.search(SPACE, 1, SearchBudget(9, 4, 4))
     assert dict(found.best(1)[0]) == {"kmin_bytes": 1_000, "kmax_bytes": 1_000, "pmax": 1.0}
     assert len([stage for stage, _ in objective.stages if stage.startswith("step")]) == 8
     assert "the best setting of condition 1 has pmax 1, the limit: all" in found.notes
@@ -142,13 +142,13 @@ def test_a_winner_at_a_physical_limit_ends_the_search_and_says_why() -> None:
 
 def test_of_equal_settings_the_smaller_values_win_whatever_the_order() -> None:
     flat = Objective(lambda one, at: 5.0)
-    ranking = flat.search(SPACE, 2, Effort(9, 0, 4)).best(9)
+    ranking = flat.search(SPACE, 2, SearchBudget(9, 0, 4)).best(9)
     assert ranking == sorted(ranking)
 
 
 def test_a_search_follows_its_seed_and_nothing_else() -> None:
     runs = [
-        Objective(bowl(4_000, 16_000, 0.2), 0.01).search(SPACE, 2, Effort(27, 2, 4), seed)
+        Objective(bowl(4_000, 16_000, 0.2), 0.01).search(SPACE, 2, SearchBudget(27, 2, 4), seed)
         for seed in (1, 1, 2)
     ]
     assert runs[0].best(5) == runs[1].best(5)
@@ -157,7 +157,9 @@ def test_a_search_follows_its_seed_and_nothing_else() -> None:
 
 
 def test_it_tries_no_more_than_its_plan_says() -> None:
-    for conditions, effort in itertools.product((1, 3), (Effort(27, 2, 4), Effort(10, 1, 4))):
+    for conditions, effort in itertools.product(
+        (1, 3), (SearchBudget(27, 2, 4), SearchBudget(10, 1, 4))
+    ):
         objective = Objective(bowl(20_000, 80_000, 0.2), 0.01)
         objective.search(SPACE, conditions, effort)
         maximum = sum(count for _, count in budget(effort, conditions, 9))
@@ -165,9 +167,9 @@ def test_it_tries_no_more_than_its_plan_says() -> None:
 
 
 def test_rungs_keep_a_third_and_give_three_times_the_seeds() -> None:
-    assert Effort(81).rungs() == [(81, 1), (27, 3), (9, 9)]
-    assert Effort(27).rungs() == [(27, 1), (9, 3), (3, 9)]
-    assert Effort(3).rungs() == [(3, 1)]
+    assert SearchBudget(81).rungs() == [(81, 1), (27, 3), (9, 9)]
+    assert SearchBudget(27).rungs() == [(27, 1), (9, 3), (3, 9)]
+    assert SearchBudget(3).rungs() == [(3, 1)]
 
 
 def test_the_first_settings_fill_the_space_and_include_the_known_ones() -> None:
@@ -188,7 +190,7 @@ def test_the_first_settings_fill_the_space_and_include_the_known_ones() -> None:
 def test_fresh_seeds_undo_the_winners_curse() -> None:
     """With nothing but luck to choose by, no finalist differs from another on fresh seeds."""
     objective = Objective(lambda one, at: 10.0, noise=0.2)
-    effort = Effort(27, 0, 60)
+    effort = SearchBudget(27, 0, 60)
     found = objective.search(SPACE, 1, effort)
     answer = verify(found, {0: {}}, effort.verify, objective.figures, objective.measure, {})
     assert not any(one.told_apart for one in answer.ranking)
@@ -201,14 +203,14 @@ def test_fresh_seeds_undo_the_winners_curse() -> None:
 
 def test_settings_that_differ_at_no_seed_are_called_identical() -> None:
     best, twin, other = ({"kmin_bytes": kmin, "pmax": 1.0} for kmin in (1_000, 2_000, 3_000))
-    nothing = FoundInterval(mean=0.0, low=0.0, high=0.0)
-    some = FoundInterval(mean=0.0, low=-0.1, high=0.1)
+    nothing = ResultInterval(mean=0.0, low=0.0, high=0.0)
+    some = ResultInterval(mean=0.0, low=-0.1, high=0.1)
     ranks = (
-        FoundRank(setting=best, regret=0.0),
-        FoundRank(setting=twin, regret=0.0, behind=nothing),
-        FoundRank(setting=other, regret=0.0, behind=some),
+        ResultRank(setting=best, regret=0.0),
+        ResultRank(setting=twin, regret=0.0, behind=nothing),
+        ResultRank(setting=other, regret=0.0, behind=some),
     )
-    group = FoundGroup(
+    group = ResultGroup(
         when={}, **{"best-static": best}, headroom=nothing, ranking=ranks, conditions=()
     )
     said = _of_group(group)
@@ -223,7 +225,7 @@ def test_settings_that_differ_at_no_seed_are_called_identical() -> None:
 
 def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -> None:
     objective = Objective(bowl(4_000, 16_000, 0.2), noise=0.001)
-    effort = Effort(27, 3, 8)
+    effort = SearchBudget(27, 3, 8)
     found = objective.search(SPACE, 2, effort)
     answer = verify(found, {0: {}, 1: {}}, effort.verify, objective.figures, objective.measure, {})
     assert answer.conditions[0].ranking[-1].told_apart
@@ -293,7 +295,7 @@ def test_a_search_goes_on_where_it_was_and_finds_the_same_with_any_number_of_wor
     assert "best static setting: kmin" in text
     path = tmp_path / "found" / "small.yml"
     first = path.read_text(encoding="utf-8")
-    found = read_found(path)
+    found = read_search_result(path)
     trials = finished_trials(out / "small-search")
     assert found.trials == len(trials)
     assert found_yaml(found) == first
@@ -330,20 +332,20 @@ ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
     ("effort", "said"),
     [
         (
-            Effort(10**9, 0, 2),
+            SearchBudget(10**9, 0, 2),
             r"--settings: 1,000,000,000 under \d+ conditions are more than 10,000 s",
         ),
         (
-            Effort(4, 10**9, 2),
+            SearchBudget(4, 10**9, 2),
             r"--rounds: 1,000,000,000 under \d+ conditions are more than 1,000,0",
         ),
         (
-            Effort(4, 0, 10**9),
+            SearchBudget(4, 0, 10**9),
             r"--verify: 1,000,000,000 under \d+ conditions are more than 1,000,0",
         ),
     ],
 )
-def test_an_effort_without_end_is_refused(tmp_path: Path, effort: Effort, said: str) -> None:
+def test_an_effort_without_end_is_refused(tmp_path: Path, effort: SearchBudget, said: str) -> None:
     with pytest.raises(InputError, match=said):
         plan_search(SearchRequest(write(tmp_path), effort=effort))
 
@@ -352,7 +354,7 @@ def test_the_plan_starts_nothing(tmp_path: Path) -> None:
     text = run(write(tmp_path), tmp_path / "runs", "--plan", "--json")
     assert (
         json.loads(text)["trials"]
-        == plan_search(SearchRequest(write(tmp_path), effort=Effort(4, 0, 2))).trials
+        == plan_search(SearchRequest(write(tmp_path), effort=SearchBudget(4, 0, 2))).trials
     )
     assert not (tmp_path / "runs").exists()
 

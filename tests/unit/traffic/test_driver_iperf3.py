@@ -36,7 +36,7 @@ def test_json_in_numbers():
         received_bytes=20_578_304,
         receiver_ns=11_270_000,
         retransmits=0,
-        under_way_bytes=3 * 2_226_422 + 2_690_048,
+        in_flight_bytes=3 * 2_226_422 + 2_690_048,
     )
 
 

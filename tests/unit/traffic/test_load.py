@@ -18,7 +18,7 @@ from orchestration.campaign.plan import make_plan
 from orchestration.cli.main import app
 from orchestration.core.pattern import STRATA
 from orchestration.core.ports import TrialRun
-from orchestration.core.records import LASTING, MISSING, UNFINISHED, Samples, Schedule
+from orchestration.core.records import LONG_LIVED, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.results.reader import LOAD_FACT, read_trial, written_shares
 from orchestration.results.writer import write_trial
 from tests.testbeds import star
@@ -150,7 +150,7 @@ def test_without_counters_flows_have_one_rate_from_start_to_end(ran):
     inside = np.clip((3 * MS - flows.start_ns) / (ends - flows.start_ns), 0, 1)
     assert told["delivered_bytes"] == pytest.approx((flows.size_bytes * inside).sum(), abs=1)
     # what receivers had of flows that did not finish is unknown
-    for status in (UNFINISHED, LASTING):
+    for status in (UNFINISHED, LONG_LIVED):
         codes = np.full(len(flows), status)
         cut = dataclasses.replace(blind, flows=dataclasses.replace(blind.flows, status=codes))
         delivered = load_facts(trial, STAR, schedule, cut)[LOAD_FACT]["delivered_bytes"]
@@ -217,7 +217,7 @@ def file(tmp_path):
 
 
 def planned(path, tmp_path):
-    found = make_plan(load_campaign(path), 1, tmp_path).arriving
+    found = make_plan(load_campaign(path), 1, tmp_path).deliverable_loads
     return {one.conditions[0]: one for one in found}
 
 

@@ -12,7 +12,7 @@ from orchestration.agent.linux import qdiscs
 from orchestration.agent.senders.connections import Service
 from orchestration.analysis.counters import check_rates
 from orchestration.analysis.report.queue_figures import timeline
-from orchestration.analysis.trial_figures import measure
+from orchestration.analysis.trial_metrics import measure
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.job import ifindex
 from orchestration.core.errors import NotReadyError
@@ -30,7 +30,7 @@ from orchestration.results.reader import read_trial
 from orchestration.results.stamp import Stamp
 from orchestration.results.tables import read_table
 from orchestration.results.writer import write_trial
-from orchestration.run import wiring
+from orchestration.run import backend_factory
 from traffic.drivers.connections import services
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
@@ -135,7 +135,7 @@ def test_a_class_that_the_testbed_has_not_is_refused():
 
 def test_the_fake_backend_refuses_classes():
     with pytest.raises(NotReadyError, match="acc-fig8 has 2 traffic classes"):
-        wiring.backend("fluid").check(TESTBED, 1)
+        backend_factory.backend("fluid").check(TESTBED, 1)
 
 
 def ports(rdma_share, total=1.0, samples=11):

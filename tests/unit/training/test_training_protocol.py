@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.streams import PROTOCOL
 from orchestration.cli.main import app
-from orchestration.core.records import DONE, LASTING, UNFINISHED, FlowRecords, Schedule
+from orchestration.core.records import DONE, LONG_LIVED, UNFINISHED, FlowRecords, Schedule
 from orchestration.core.trial import TunerSpec
-from orchestration.training.judge import HeldOut, figure_of
+from orchestration.training.evaluation import HeldOut, figure_of
 from orchestration.training.outcome import (
     Evaluation,
     Gain,
@@ -162,7 +162,7 @@ def test_a_flow_that_does_not_end_counts_with_the_time_that_it_had(cases):
         sent_ns=np.zeros(3, dtype=np.int64),
         end_ns=np.array([400_000, -1, -1]),
         retransmits=np.zeros(3, dtype=np.int64),
-        status=np.array([DONE, LASTING, UNFINISHED]),
+        status=np.array([DONE, LONG_LIVED, UNFINISHED]),
     )
     job = types.SimpleNamespace(trial=trial, testbed=case.testbed)
     record = types.SimpleNamespace(flows=flows)

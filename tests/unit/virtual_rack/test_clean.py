@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from orchestration.virtual_rack import lending
+from orchestration.virtual_rack import interface_leases
+from orchestration.virtual_rack.cleanup import leftovers
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
 from orchestration.virtual_rack.interfaces import State
-from orchestration.virtual_rack.leftovers import leftovers
 
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(lending, "LENT", tmp_path / "lent")
+    monkeypatch.setattr(interface_leases, "LENT", tmp_path / "lent")
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ STATE = State("enp3s0", 7, "02:00:00:00:00:01", "", 1500, 1000, "default", (), (
 
 
 def write(boot, owner=(1, "0")):
-    loan = lending.Loan("enp3s0", "h1", "eth0", "/rack", owner, boot, STATE)
+    loan = interface_leases.InterfaceLease("enp3s0", "h1", "eth0", "/rack", owner, boot, STATE)
     loan.place.mkdir(parents=True)
-    (loan.place / "record.json").write_text(json.dumps(lending.asdict(loan)))
+    (loan.place / "record.json").write_text(json.dumps(interface_leases.asdict(loan)))
     loan.namespace.touch()
     return loan
 
@@ -92,17 +92,17 @@ def write(boot, owner=(1, "0")):
 def test_a_record_comes_back_as_it_was_written_and_an_earlier_boot_s_is_forgotten(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     written = write("an earlier boot")
-    assert lending.loans() == [written]
+    assert interface_leases.loans() == [written]
     (row,) = leftovers()
     assert (row.kind, row.name, row.alive) == ("interface", "enp3s0", "")
     assert row.remove() == "the machine has booted since"
-    assert lending.loans() == []
-    assert not lending.LENT.exists()
+    assert interface_leases.loans() == []
+    assert not interface_leases.LENT.exists()
 
 
 def test_what_a_living_rack_has_stays_and_giving_back_takes_root(monkeypatch):
-    own = lending.Process.of(os.getpid())
-    write(lending.this_boot(), tuple(own))
+    own = interface_leases.Process.of(os.getpid())
+    write(interface_leases.this_boot(), tuple(own))
     (row,) = leftovers()
     assert "rack down" in row.alive
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -111,9 +111,9 @@ def test_what_a_living_rack_has_stays_and_giving_back_takes_root(monkeypatch):
 
 
 def test_half_a_record_is_none_and_goes_with_the_next_look(monkeypatch):
-    (lending.LENT / ".enp3s0.partial").mkdir(parents=True)
-    assert lending.loans() == []
+    (interface_leases.LENT / ".enp3s0.partial").mkdir(parents=True)
+    assert interface_leases.loans() == []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     loan = write("an earlier boot")
-    lending.give_back(loan)
-    assert not lending.LENT.exists()
+    interface_leases.return_interface(loan)
+    assert not interface_leases.LENT.exists()

@@ -6,7 +6,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.virtual_rack import lending
+from orchestration.virtual_rack import interface_leases
 from orchestration.virtual_rack.cabling import links, ports_up
 from orchestration.virtual_rack.interfaces import Machine, require_free
 from orchestration.virtual_rack.layout import Layout, make_layout
@@ -105,12 +105,12 @@ PORT, OTHER = SEVEN.ports[0], SEVEN.ports[SEVEN.ports[0].peer]
 )
 def test_words_that_name_no_port_and_interface_are_bad_input(words, said):
     with pytest.raises(InputError, match=said):
-        lending.choose(SEVEN, words)
+        interface_leases.choose(SEVEN, words)
 
 
 def lent(*words):
     layout = make_layout(SEVEN, (), ())
-    return replace(layout, clock="real", lent=lending.choose(SEVEN, words))
+    return replace(layout, clock="real", lent=interface_leases.choose(SEVEN, words))
 
 
 def test_a_cable_between_two_cards_is_not_made_and_one_to_a_card_has_no_carrier():

@@ -8,10 +8,10 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.virtual_rack import containers, control, folder, groups, image, leftovers
+from orchestration.virtual_rack import cleanup, containers, control, folder, groups, image
 from orchestration.virtual_rack import layout as layouts
+from orchestration.virtual_rack.isolation import FileTree
 from orchestration.virtual_rack.layout import Layout, make_layout
-from orchestration.virtual_rack.roots import Place
 
 SEVEN = load_testbed("rlcc-7")
 # The first process of the next boot at the earliest: a process that has ended.
@@ -131,15 +131,15 @@ def test_only_what_carries_the_mark_of_a_process_that_has_ended_is_removed(a_mac
     left = [root / f"{groups.PREFIX}{GONE}", images / f".building-{GONE}"]
     for path in (*kept, *left):
         (path / "h1").mkdir(parents=True)
-    kinds = (leftovers.control_groups, leftovers.half_images)
-    assert leftovers.remove_dead(*kinds) == [str(path) for path in left]
+    kinds = (cleanup.control_groups, cleanup.half_images)
+    assert cleanup.remove_dead(*kinds) == [str(path) for path in left]
     assert not any(path.exists() for path in left)
-    assert leftovers.remove_dead(*kinds) == []
+    assert cleanup.remove_dead(*kinds) == []
     assert all((path / "h1").is_dir() for path in kept)
 
 
 def test_a_container_gets_what_the_rack_has_and_no_more(tmp_path):
-    place = Place(tmp_path, tmp_path / "upper", tmp_path / "root", (("/run", tmp_path / "run"),))
+    place = FileTree(tmp_path, tmp_path / "upper", tmp_path / "root", (("/run", tmp_path / "run"),))
     some = 1 << 12 | 1 << 21  # of NET_ADMIN, SYS_ADMIN and SYS_RESOURCE a machine keeps the last
     told = containers.config(
         place, "h1", "closloop-rack-1-2/h1", init=("x",), unified=True, may=some

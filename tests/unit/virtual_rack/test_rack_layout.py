@@ -10,9 +10,9 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.agent.linux import qdiscs
 from orchestration.core.errors import InputError
-from orchestration.virtual_rack import cabling, roots
+from orchestration.virtual_rack import cabling, isolation
+from orchestration.virtual_rack.isolation import password_hash
 from orchestration.virtual_rack.layout import Layout, highest_switch, make_layout
-from orchestration.virtual_rack.roots import password_hash
 
 GRAPHCC = load_testbed("graphcc")
 
@@ -137,12 +137,12 @@ nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
 
 
 def test_users_of_a_device():
-    text = roots.passwd(MACHINE_USERS)
+    text = isolation.passwd(MACHINE_USERS)
     users = {line.split(":")[0]: line.split(":") for line in text.splitlines()}
     assert list(users) == ["root", "daemon", "sshd", "nobody", "admin", "operator"]
     assert users["root"][5] == "/home/root"
     assert users["admin"][2] == "1000"
-    shadow = roots.shadow("secret", text)
+    shadow = isolation.shadow("secret", text)
     assert "root:*:" in shadow
     assert "admin:secret:" in shadow
     assert "operator:secret:" in shadow
@@ -150,7 +150,7 @@ def test_users_of_a_device():
 
 def test_groups_of_a_device():
     machine = "root:x:0:\nsudo:x:27:ada\nredis:x:900:\nada:x:1000:\nnogroup:x:65534:\n"
-    lines = roots.group(machine).splitlines()
+    lines = isolation.group(machine).splitlines()
     groups = {line.split(":")[0]: line.split(":")[2:] for line in lines}
     assert groups["sudo"] == ["27", "admin"]
     assert groups["redis"] == ["900", "admin"]
@@ -169,7 +169,7 @@ def test_passwords_are_hashed():
 
 def test_sudoers_is_valid(tmp_path):
     file = tmp_path / "sudoers"
-    file.write_text(roots.SUDOERS)
+    file.write_text(isolation.SUDOERS)
     try:
         checked = subprocess.run(["/usr/sbin/visudo", "-cf", file], capture_output=True)
     except FileNotFoundError:

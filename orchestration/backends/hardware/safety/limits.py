@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inventory.rack import Corridor
+from inventory.rack import Guardrails
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import Knob
 from orchestration.core.records import Change, Ints, Observation
@@ -21,7 +21,7 @@ from orchestration.core.topology import Testbed
 MIN_PACKETS = 100
 
 
-class CorridorLeft(TrialError):  # noqa: N818 (names what is so)
+class GuardrailCrossed(TrialError):  # noqa: N818 (names what is so)
     """Drops, pauses or throughput are out of bounds."""
 
 
@@ -42,7 +42,7 @@ class Breaker:
     older, so that no bad window is missed. A value equal to a bound is allowed.
     """
 
-    def __init__(self, corridor: Corridor, ports: Sequence[str]) -> None:
+    def __init__(self, corridor: Guardrails, ports: Sequence[str]) -> None:
         self._corridor = corridor
         self._ports = tuple(ports)
         self._window_ns = round(corridor.window_s * 1e9)
@@ -53,7 +53,7 @@ class Breaker:
         """Check a reading of all ports.
 
         `offered` says that traffic is still offered: a fabric that is idle because every flow has
-        been sent does not have too low a throughput. Raises CorridorLeft, naming the port, the
+        been sent does not have too low a throughput. Raises GuardrailCrossed, naming the port, the
         value and the bound. Counters that went backwards (a port that came back) start the window
         anew.
         """
@@ -101,25 +101,25 @@ class Breaker:
             )
 
     @staticmethod
-    def _left(what: str) -> CorridorLeft:
-        return CorridorLeft(
+    def _left(what: str) -> GuardrailCrossed:
+        return GuardrailCrossed(
             f"the circuit breaker ended the trial: {what}",
             "look at the thresholds set before it in actions.parquet; the corridor is "
             "closloop_safety in the inventory",
         )
 
 
-class CorridorWatch:
+class GuardrailMonitor:
     """Feeds the breaker. Numbers that a switch does not offer count as 0, which trips nothing."""
 
-    def __init__(self, testbed: Testbed, corridor: Corridor) -> None:
+    def __init__(self, testbed: Testbed, corridor: Guardrails) -> None:
         ports = [queue.index for queue in testbed.queues]
         self._places, self._port_of = np.unique(np.array(ports), return_inverse=True)
         labels = [testbed.ports[int(index)].label for index in self._places]
         self._breaker = Breaker(corridor, labels)
 
     def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
-        """Check a reading. Raises CorridorLeft."""
+        """Check a reading. Raises GuardrailCrossed."""
         counters = PortCounters(
             sent_packets=self._by_port(np.add, observation.tx_packets),
             dropped_packets=self._by_port(np.add, observation.dropped_packets),

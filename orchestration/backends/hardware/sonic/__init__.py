@@ -10,7 +10,7 @@ from orchestration.backends.hardware.sonic.config import desired_tables, queue_p
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 
 if TYPE_CHECKING:
-    from inventory.cabling import Survey
+    from inventory.cabling import DeviceFacts
 
 
 def _desired(rack: Rack, device: str) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _rows(rack: Rack, device: str) -> list[str]:
     return rows
 
 
-def _survey_faults(survey: Survey) -> Iterator[tuple[str, str]]:
+def _survey_faults(survey: DeviceFacts) -> Iterator[tuple[str, str]]:
     if not survey.system.get("sonic"):
         what = "is no SONiC switch: it has no /etc/sonic/sonic_version.yml"
         yield what, "correct closloop_platform, or the address"

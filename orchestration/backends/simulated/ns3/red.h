@@ -1,4 +1,4 @@
-// Linux RED on the instantaneous queue: what orchestration/core/red_law.py describes.
+// Linux RED on the instantaneous queue: what orchestration/core/marking_probability.py describes.
 #pragma once
 
 #include "random.h"

@@ -49,7 +49,7 @@ def line_pmax(max_p: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class RedLaw:
+class MarkingProbability:
     """RED at one setting: kmin and kmax in bytes, pmax the wanted share at kmax."""
 
     kmin_bytes: int

@@ -15,7 +15,7 @@ _SHOWN = 6
 _REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"
 
 
-class LinkWatch:
+class LinkMonitor:
     """Compares the carriers of all linked ports before and after a trial.
 
     With a flapping port, a trial measures the cable.
@@ -34,7 +34,7 @@ class LinkWatch:
         }
         self._changes: dict[tuple[str, str], int] = {}
 
-    def __enter__(self) -> LinkWatch:
+    def __enter__(self) -> LinkMonitor:
         self.start()
         return self
 
@@ -103,7 +103,7 @@ def growth(source: str, name: str, before: int, after: int) -> int:
     return step + width if step < -(width // 2) else after
 
 
-class NicWatch:
+class NicMonitor:
     """Counters of every RoCE host's NICs, from `start` to `finish`."""
 
     def __init__(self, rack: Rack, fleet: Fleet) -> None:

@@ -19,7 +19,7 @@ from orchestration.core.condition import TUNER, factors_of
 from orchestration.core.errors import InputError
 from orchestration.core.files import write_whole
 from orchestration.core.provenance import versions
-from orchestration.core.records import DONE, LASTING, Floats, Schedule, TrialRecord
+from orchestration.core.records import DONE, LONG_LIVED, Floats, Schedule, TrialRecord
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec, TunerSpec
 from orchestration.run.worker import Job
@@ -41,7 +41,7 @@ def figure_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
     ended = flows.status == DONE
     until_ns = np.where(ended, flows.end_ns, trial.duration_ns + trial.drain_ns)
     slowdown = np.maximum((until_ns - schedule.start_ns) / ideal_ns, 1.0)
-    counted = flows.status != LASTING
+    counted = flows.status != LONG_LIVED
     if not counted.any():
         raise InputError.single(
             trial.campaign, f"condition {factors_of(trial.cell)} has no flows", "make it longer"
@@ -121,7 +121,7 @@ FILE = "references.json"
 _PLACEBO = "placebo"
 
 
-class Judge:
+class Evaluator:
     """Plays networks on the held-out trials and compares them with placebo and static settings.
 
     What is compared with is played once and kept in a `file`, which trainings share.

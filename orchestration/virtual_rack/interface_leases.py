@@ -38,7 +38,7 @@ CLEAN = "closloop clean"
 
 
 @dataclass(frozen=True)
-class Loan:
+class InterfaceLease:
     """An interface that is lent, or is to be: to a port of a device of a rack.
 
     `owner` is the rack's supervisor, by process id and start time.
@@ -73,14 +73,14 @@ class Loan:
         return self.boot == this_boot() and Process(*self.owner).lives
 
 
-def loans(rack: Path | None = None) -> list[Loan]:
+def loans(rack: Path | None = None) -> list[InterfaceLease]:
     """Return what is lent, to all racks or to the one of a folder. An unreadable record is none."""
     found = []
     for file in sorted(LENT.glob("[!.]*/record.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             data = json.loads(file.read_text())
             state = State.from_json(data["state"])
-            found.append(Loan(**{**data, "owner": tuple(data["owner"]), "state": state}))
+            found.append(InterfaceLease(**{**data, "owner": tuple(data["owner"]), "state": state}))
     return [loan for loan in found if rack is None or loan.rack == str(rack)]
 
 
@@ -121,14 +121,16 @@ def require_free(layout: Layout) -> None:
         interfaces.require_free(interface, layout.testbed.mtu_bytes, machine)
 
 
-def lend(interface: str, device: str, port: str, rack: Path, owner: Process, to: Path) -> None:
+def take_lease(
+    interface: str, device: str, port: str, rack: Path, owner: Process, to: Path
+) -> None:
     """Move an interface into the network namespace `to`, as a port of a device.
 
     Its record is on the disk before it is touched. Raises RuntimeError or OSError.
     """
     with _held():
         state = interfaces.state(interface)
-        loan = Loan(
+        loan = InterfaceLease(
             interface, device, port, str(rack), (owner.pid, owner.started), this_boot(), state
         )
         with whole_folder(loan.place, sync=True) as folder:
@@ -139,7 +141,7 @@ def lend(interface: str, device: str, port: str, rack: Path, owner: Process, to:
         interfaces.move(interface, loan.namespace, port)
 
 
-def give_back(loan: Loan) -> str:
+def return_interface(loan: InterfaceLease) -> str:
     """Move an interface back and give it its former state; forget the loan. Says what was done.
 
     It may be called again on what an earlier call has left. Raises RuntimeError or OSError.
@@ -155,7 +157,7 @@ def give_back(loan: Loan) -> str:
         return said
 
 
-def _fetch(loan: Loan) -> str:
+def _fetch(loan: InterfaceLease) -> str:
     pinned = loan.namespace if os.path.ismount(loan.namespace) else None
     if pinned and (away := interfaces.marked(loan.mark, pinned)):
         own = Path("/proc", str(os.getpid()), "ns/net")

@@ -1,6 +1,6 @@
 """The process that gives lent interfaces back, whatever ends the rack.
 
-    python -m orchestration.virtual_rack.guardian RACK_FOLDER SUPERVISOR_PID
+    python -m orchestration.virtual_rack.reaper RACK_FOLDER SUPERVISOR_PID
 
 It is in a session of its own and dies with nobody. It lends what it is asked to on its standard
 input; when that ends, as it does when the supervisor ends, it gives back all that its rack has. If
@@ -18,14 +18,14 @@ from pathlib import Path
 from orchestration.agent.safety.deadman_process import Process
 from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.lending import give_back, lend, loans
+from orchestration.virtual_rack.interface_leases import loans, return_interface, take_lease
 
 # One that ends by itself while it gives back is started again, so often.
 _TRIES = 3
 _AGAIN_S = 0.2
 
 
-class Keeper:
+class Reaper:
     """The supervisor's side of its guardian."""
 
     def __init__(self, folder: RackFolder) -> None:
@@ -35,7 +35,7 @@ class Keeper:
         self._process: asyncio.subprocess.Process
         self._ending = False
 
-    async def lend(self, wanted: Mapping[str, tuple[str, str, str]]) -> Message:
+    async def take_lease(self, wanted: Mapping[str, tuple[str, str, str]]) -> Message:
         """Lend interfaces, each to a device, its port and its namespace; return the answer."""
         await self._start()
         self._minding = asyncio.create_task(self._mind())
@@ -54,7 +54,7 @@ class Keeper:
         with self._folder.console.open("ab") as console:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-P", "-m", "orchestration.virtual_rack.guardian"),
+                *("-P", "-m", "orchestration.virtual_rack.reaper"),
                 *(str(self._folder.path), str(os.getpid())),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -97,7 +97,7 @@ def main() -> int:
     code = 0
     for loan in loans(rack):
         try:
-            print(f"{loan.interface} is given back: {give_back(loan)}", file=sys.stderr)
+            print(f"{loan.interface} is given back: {return_interface(loan)}", file=sys.stderr)
         except (OSError, RuntimeError) as error:
             print(f"{loan.interface} is not given back: {error}", file=sys.stderr)
             code = 1
@@ -107,7 +107,7 @@ def main() -> int:
 def _lend(wanted: Mapping[str, tuple[str, str, str]], rack: Path, owner: Process) -> Message:
     for interface, (device, port, namespace) in wanted.items():
         try:
-            lend(interface, device, port, rack, owner, Path(namespace))
+            take_lease(interface, device, port, rack, owner, Path(namespace))
         except (OSError, RuntimeError) as error:
             return {"failed": f"{interface} cannot be moved to {device}: {error}"}
     return {"lent": True}

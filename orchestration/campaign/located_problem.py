@@ -11,7 +11,7 @@ from orchestration.core.problems import Code, Problem
 Fields = Mapping[str, Any]
 
 
-class Finding(NamedTuple):
+class LocatedProblem(NamedTuple):
     """A problem at a place in the document, which gives it its file and line."""
 
     loc: Loc
@@ -20,6 +20,6 @@ class Finding(NamedTuple):
     code: Code = Code.BAD_INPUT
 
     @classmethod
-    def of(cls, loc: Loc, problem: Problem) -> Finding:
+    def of(cls, loc: Loc, problem: Problem) -> LocatedProblem:
         """Return the finding that a problem is at `loc`."""
         return cls(loc, *problem.parts)

@@ -30,7 +30,7 @@ _Setting = dict[str, Any]
 
 
 @dataclass(eq=False)
-class ForcedTuner(RecordedTuner):
+class InterventionTuner(RecordedTuner):
     """Overrules `tuner`, which has the parameters of the JSON object `parameters`.
 
     The files are named as those of `RecordedTuner`.

@@ -30,7 +30,7 @@ _PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", 
 
 
 @dataclass(frozen=True)
-class Duty:
+class TaskKind:
     """What is the same for all jobs of a kind.
 
     `pickled` is (backend, what to do with a job). `folder` is the working folder of the machine
@@ -47,14 +47,14 @@ class Duty:
 
 
 @dataclass(frozen=True)
-class Order:
+class Task:
     """A trial to be run, or without one the question whether the backend is ready there.
 
     `files` are the contents of the trial's own files by their absolute paths where it was planned.
     `cache` is the folder that the duty's cache is in.
     """
 
-    duty: Duty
+    duty: TaskKind
     testbed: Testbed
     trial: TrialSpec | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def cache_name(digests: Mapping[str, str]) -> str:
     return os.path.join("closloop", "cluster", hashlib.sha256(text.encode()).hexdigest()[:12])
 
 
-def node_cache(duty: Duty) -> Path:
+def node_cache(duty: TaskKind) -> Path:
     """Return where this machine keeps what jobs of this duty need of a cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / duty.cache

@@ -35,7 +35,7 @@ _LONGEST_NS = 10**12
 
 
 @dataclass(frozen=True)
-class Arriving:
+class DeliverableLoad:
     """The load of some conditions: asked, offered and able to arrive, shares of hosts' line rate.
 
     `longer_ns` is a duration with which enough could arrive, `settled_ns` a warm-up with which it
@@ -89,12 +89,12 @@ class Arriving:
         return f"{said}: {', or '.join(remedies)}"
 
 
-def arriving(
+def deliverable_loads(
     trials: Sequence[TrialSpec],
     testbeds: Mapping[str, Testbed],
     schedule_of: Callable[[TrialSpec, Testbed], Schedule],
     repeats: int = REPEATS,
-) -> tuple[Arriving, ...]:
+) -> tuple[DeliverableLoad, ...]:
     """Return what can arrive under each of the conditions whose traffic names a load.
 
     Conditions with the same traffic are one entry. `schedule_of` gives a trial's flows; those of
@@ -117,14 +117,14 @@ def arriving(
     return tuple(sorted(found, key=lambda one: one.conditions))
 
 
-def foretold(trials: Sequence[TrialSpec], testbeds: Mapping[str, Testbed]) -> list[str]:
+def predicted_shortfalls(trials: Sequence[TrialSpec], testbeds: Mapping[str, Testbed]) -> list[str]:
     """Return what is to be said before trials run, of the condition that lacks most, if any."""
-    short = _short(arriving(trials, testbeds, make_schedule, repeats=1))
+    short = _short(deliverable_loads(trials, testbeds, make_schedule, repeats=1))
     more = f" ({len(short) - 1} more such: closloop plan CAMPAIGN)" if short[1:] else ""
     return [f"{one.sentence}{more}" for one in short[:1]]
 
 
-def in_plan(found: Sequence[Arriving]) -> list[str]:
+def in_plan(found: Sequence[DeliverableLoad]) -> list[str]:
     """Return what a plan says: the condition that lacks most, then the others with their shares.
 
     What would help each of the others is said once, as the duration that is enough for all.
@@ -142,7 +142,7 @@ def in_plan(found: Sequence[Arriving]) -> list[str]:
     return [worst.sentence, f"likewise {listed}{helps}"]
 
 
-def _short(found: Sequence[Arriving]) -> list[Arriving]:
+def _short(found: Sequence[DeliverableLoad]) -> list[DeliverableLoad]:
     """Return those of which too little can arrive, the worst first."""
     return sorted((one for one in found if not one.enough), key=lambda one: one.share)
 
@@ -152,7 +152,7 @@ def _of_condition(
     trials: Sequence[TrialSpec],
     testbed: Testbed,
     schedules: Sequence[Schedule],
-) -> Arriving:
+) -> DeliverableLoad:
     first = trials[0]
     window = first.measured_ns
     capacity = capacity_bytes(testbed, window)
@@ -163,7 +163,7 @@ def _of_condition(
         arrives += arriving_bytes(ending, testbed, window) / capacity / len(trials)
     arrives = max(arrives, 0.0)
     asked = sum(_asked(spec, first, testbed) for spec in _loads(first))
-    found = Arriving(labels, window, asked, offered, arrives)
+    found = DeliverableLoad(labels, window, asked, offered, arrives)
     if found.enough:
         return found
     backlog = _Backlog(first, testbed)

@@ -36,7 +36,7 @@ _REMEDY = "run `closloop provision`"
 
 
 @dataclass
-class Place:
+class QueueObjects:
     """One queue: its objects, and what it offers."""
 
     port: str
@@ -118,7 +118,7 @@ def polls_ms(redis: Redis) -> dict[str, int]:
     return result
 
 
-def find_places(redis: Redis, queues: list[Any]) -> list[Place]:
+def find_places(redis: Redis, queues: list[Any]) -> list[QueueObjects]:
     """Find queues given as [port, number, WRED profile]. Raises OperationError if one differs."""
     oids = _queue_oids(redis)
     port_oids = redis.hash(COUNTERS_DB, "COUNTERS_PORT_NAME_MAP")
@@ -151,7 +151,7 @@ def find_places(redis: Redis, queues: list[Any]) -> list[Place]:
                 _REMEDY,
             )
         places.append(
-            Place(
+            QueueObjects(
                 port=port,
                 queue=int(queue),
                 profile=profile,

@@ -24,14 +24,14 @@ from orchestration.analysis.comparison.equivalence import (
     verdict,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates, Distance
-from orchestration.analysis.metric import Metric
+from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.sequential import Look
+from orchestration.analysis.sequential import InterimAnalysis
 from orchestration.analysis.statistics import holm
 
 
 @dataclass(frozen=True)
-class Judged:
+class TestedMetric:
     """One metric of one cell, with its verdict.
 
     `a` and `b` are means over pairs; a distance has no `a`. `p_zero` is corrected by Holm's method,
@@ -59,10 +59,10 @@ class Judged:
 
 
 # A metric before Holm's correction, the spread of one repeat, and what is compared with the margin.
-_Draft = tuple[Judged, float, float]
+_Draft = tuple[TestedMetric, float, float]
 
 
-def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[Judged]:
+def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[TestedMetric]:
     """Judge every metric of all cells; together they are one family for Holm's correction.
 
     Leaves out metrics that no cell has on both sides.
@@ -81,7 +81,7 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
     return [_settled(draft, p, family) for draft, p in zip(drafts, corrected, strict=True)]
 
 
-def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
+def _settled(draft: _Draft, p_zero: float, family: int) -> TestedMetric:
     judged, spread, beyond = draft
     tests = PValues(judged.p_zero, judged.p_beyond, judged.allowed)
     found = verdict(beyond, tests, p_zero)
@@ -92,9 +92,11 @@ def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
     return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
 
 
-def _of_means(cell: str, metric: Metric, means: Means, margin: float, look: Look) -> _Draft:
+def _of_means(
+    cell: str, metric: Metric, means: Means, margin: float, look: InterimAnalysis
+) -> _Draft:
     p = p_values(means, margin, metric.floor, look)
-    judged = Judged(
+    judged = TestedMetric(
         cell, metric, means.a, means.b, interval_of(means, look), margin, p.allowed, p.zero,
         p.beyond, UNDECIDED, None, means.n,
     )  # fmt: skip
@@ -102,7 +104,7 @@ def _of_means(cell: str, metric: Metric, means: Means, margin: float, look: Look
 
 
 def _of_distance(
-    cell: str, metric: Metric, distance: Distance, margin: float, look: Look
+    cell: str, metric: Metric, distance: Distance, margin: float, look: InterimAnalysis
 ) -> _Draft:
     """Judge a norm of the difference of two distributions.
 
@@ -122,7 +124,7 @@ def _of_distance(
     low, high = float(np.maximum(0.0, value - half)), value + half
     scale = 1.0 if absolute else distance.scale
     relative = [x / scale if scale else math.nan for x in (value, low, high)]
-    judged = Judged(
+    judged = TestedMetric(
         cell, metric, math.nan, math.nan, Interval(value, low, high, *relative), margin, allowed,
         p_zero, p_beyond, UNDECIDED, None, distance.n,
     )  # fmt: skip

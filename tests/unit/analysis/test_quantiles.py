@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orchestration.analysis.hierarchical import (
+from orchestration.analysis.quantiles import (
     beyond,
+    bootstrap_quantiles,
     draw_counts,
-    drawn_tails,
     pooled_difference,
     pooled_estimate,
-    pooled_tail,
+    pooled_quantile,
     stretched,
     tail_difference,
     units,
@@ -128,7 +128,7 @@ def test_tails_of_draws_are_numpys_of_the_drawn_values() -> None:
     samples = [rng.exponential(size=size) for size in (40, 7, 300)]
     counts = draw_counts([0, 0, 0], draws=50)
     for share in (0.5, 0.9, 0.99):
-        found = drawn_tails(samples, share, counts)
+        found = bootstrap_quantiles(samples, share, counts)
         for row, weights in zip(found, counts, strict=True):
             drawn = np.concatenate([np.repeat(s, n) for s, n in zip(samples, weights, strict=True)])
             assert row == pytest.approx(np.quantile(drawn, share))
@@ -137,11 +137,11 @@ def test_tails_of_draws_are_numpys_of_the_drawn_values() -> None:
 def test_a_tail_is_that_of_all_repeats_together() -> None:
     rng = np.random.default_rng(4)
     samples = [rng.exponential(size=4_000) for _ in range(5)]
-    found = pooled_tail(samples, 0.99, [""] * 5)
+    found = pooled_quantile(samples, 0.99, [""] * 5)
     assert beyond(samples, 0.99) == 200
     assert found.mean == np.quantile(np.concatenate(samples), 0.99)
     assert found.low < math.log(100) < found.high
-    assert pooled_tail(samples, 0.99, [""] * 5) == found
+    assert pooled_quantile(samples, 0.99, [""] * 5) == found
 
 
 def test_a_difference_of_tails_is_paired_by_repeat() -> None:
@@ -150,7 +150,7 @@ def test_a_difference_of_tails_is_paired_by_repeat() -> None:
     first = [k * rng.exponential(size=4_000) for k in scale]
     second = [0.7 * k * rng.exponential(size=4_000) for k in scale]
     found = tail_difference(first, second, 0.99, [[""] * 5, [""] * 5])
-    alone = pooled_tail(first, 0.99, [""] * 5)
+    alone = pooled_quantile(first, 0.99, [""] * 5)
     assert found.relative_low < -0.3 < found.relative_high < 0
     assert alone.high - alone.low > 0.5 * alone.mean
     assert tail_difference([], [], 0.99, [[], []]).n == 0

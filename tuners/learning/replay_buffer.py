@@ -103,7 +103,7 @@ class Replay:
 
 
 @runtime_checkable
-class Rewarded(Protocol):
+class HasReward(Protocol):
     """A tuner of queues whose reward is a function of two successive readings."""
 
     @property

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.core.red_law import RedLaw, read_back_pmax, red_max_p
+from orchestration.core.marking_probability import MarkingProbability, read_back_pmax, red_max_p
 
-SECN1 = RedLaw(5_000, 200_000, 0.01)
-SECN2 = RedLaw(100_000, 400_000, 0.2)
+SECN1 = MarkingProbability(5_000, 200_000, 0.01)
+SECN2 = MarkingProbability(100_000, 400_000, 0.2)
 
 
 def linux_red(law, queue, packets, rng):
@@ -42,7 +42,7 @@ def test_pmax_is_met_at_kmax_and_the_ramp_ends_there():
 
 
 def test_a_step_marks_nothing_below_and_all_above():
-    law = RedLaw(65_000, 65_000, 1.0)
+    law = MarkingProbability(65_000, 65_000, 1.0)
     assert law.share(np.array([64_999, 65_000])).tolist() == [0.0, 1.0]
     assert law.worst_departure() == 0.0
 
@@ -72,7 +72,7 @@ def test_pmax_survives_the_kernels_fixed_point(pmax):
 
 @given(st.integers(0, 10**6), st.integers(2, 10**7), st.floats(0.001, 1.0))
 def test_the_share_never_falls_with_the_queue(kmin, width, pmax):
-    law = RedLaw(kmin, kmin + width, pmax)
+    law = MarkingProbability(kmin, kmin + width, pmax)
     share = law.share(np.linspace(0, kmin + width + 1, 20).astype(np.int64))
     assert (np.diff(share) >= -1e-12).all()
     assert share[0] == 0.0

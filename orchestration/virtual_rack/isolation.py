@@ -43,7 +43,7 @@ _LINKS = {
 }
 
 
-def shield_machine(root: Path) -> None:
+def isolate_machine(root: Path) -> None:
     """Make the machine's settings read-only below a device's root, and give it devices of its own.
 
     /proc and /sys are mounted there. /dev gets folders for `pts` and `shm`.
@@ -138,7 +138,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Place:
+class FileTree:
     """A device's file tree, mounted at `root`: `upper` has what differs from what lies below.
 
     `binds` are folders that changing files live in, by the path that the device has them at.
@@ -150,7 +150,7 @@ class Place:
     binds: tuple[tuple[str, Path], ...]
 
 
-def device_place(layout: Layout, device: str, keys: Keys, lower: Path) -> Place:
+def device_place(layout: Layout, device: str, keys: Keys, lower: Path) -> FileTree:
     """Mount a device's file tree, in a mount namespace of its own."""
     place = make_place(lower, _files(layout, device, keys, lower))
     _homes(place.upper, keys)
@@ -159,7 +159,7 @@ def device_place(layout: Layout, device: str, keys: Keys, lower: Path) -> Place:
     return place
 
 
-def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> Place:
+def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> FileTree:
     """Mount a layer in memory over the tree `lower`, with files by their text and mode."""
     # there if an earlier device made it; `runc exec` wants a folder where the root is, for nothing
     (_PLACE / "root").mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> Place:
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
     # what lies below an overlay must not change, and the machine's /var/tmp does
-    return Place(_PLACE, upper, root, (("/run", run), ("/tmp", tmp), ("/var/tmp", var_tmp)))
+    return FileTree(_PLACE, upper, root, (("/run", run), ("/tmp", tmp), ("/var/tmp", var_tmp)))
 
 
 def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
@@ -189,7 +189,7 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     root = place.root
     mount_kernel_files(str(root))
     if layout.clock == "real":
-        shield_machine(root)
+        isolate_machine(root)
     else:
         mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
         bind("/dev", f"{root}/dev")

@@ -30,7 +30,7 @@ from orchestration.core.errors import InputError, Problem
 from orchestration.core.problems import Code
 from orchestration.core.topology import Testbed
 
-FOUND_FORMAT: Literal[1] = 1
+RESULT_FORMAT: Literal[1] = 1
 # In a campaign file: where a setting comes from, and that it is the one of the trial's condition.
 FROM, OF, CONDITION = "from", "of", "condition"
 
@@ -40,7 +40,7 @@ When = dict[str, Value]
 _SEARCH, _FIND = "search again: closloop search", "find it: closloop search"
 
 
-class FoundInterval(StrictModel):
+class ResultInterval(StrictModel):
     """A mean over verification seeds with its 95 % interval; the bounds are null if unknown."""
 
     mean: float
@@ -53,7 +53,7 @@ class FoundInterval(StrictModel):
         return self.mean == (self.low or 0) == (self.high or 0) == 0
 
 
-class FoundRank(StrictModel):
+class ResultRank(StrictModel):
     """A setting that was verified. `behind` is its figure minus that of the best, in regret.
 
     `told_apart` says whether it differs from the best beyond chance, after Holm's correction.
@@ -61,31 +61,31 @@ class FoundRank(StrictModel):
 
     setting: Params
     regret: float | None
-    behind: FoundInterval | None = None
+    behind: ResultInterval | None = None
     told_apart: bool = False
 
 
-class FoundCondition(StrictModel):
+class ResultCondition(StrictModel):
     """A condition: its oracle, the figure of that, and what the best single static loses to it."""
 
     when: When
     oracle: Params
-    figure: FoundInterval
-    headroom: FoundInterval
-    ranking: tuple[FoundRank, ...]
+    figure: ResultInterval
+    headroom: ResultInterval
+    ranking: tuple[ResultRank, ...]
 
 
-class FoundGroup(StrictModel):
+class ResultGroup(StrictModel):
     """Conditions that share one best static setting: all of them, unless the search had `--by`."""
 
     when: When
     best_static: Params = Field(alias="best-static")
-    headroom: FoundInterval
-    ranking: tuple[FoundRank, ...]
-    conditions: tuple[FoundCondition, ...]
+    headroom: ResultInterval
+    ranking: tuple[ResultRank, ...]
+    conditions: tuple[ResultCondition, ...]
 
 
-class FoundCampaign(StrictModel):
+class ResultCampaign(StrictModel):
     """The campaign that was searched: its name, its file, and the file's SHA-256."""
 
     name: str
@@ -93,7 +93,7 @@ class FoundCampaign(StrictModel):
     sha256: str
 
 
-class FoundSeeds(StrictModel):
+class ResultSeeds(StrictModel):
     """The campaign's seed, and how many of the two streams that come from it were used."""
 
     campaign: int
@@ -101,26 +101,26 @@ class FoundSeeds(StrictModel):
     verification: int
 
 
-class Found(StrictModel):
+class SearchResult(StrictModel):
     """The file. `testbeds` are digests by name; `ranges` where the search ended up looking."""
 
     found: Literal[1]
     closloop: str
-    campaign: FoundCampaign
+    campaign: ResultCampaign
     backend: str
     tuner: str
     metric: str
-    seeds: FoundSeeds
+    seeds: ResultSeeds
     effort: dict[str, int]
     trials: int
     testbeds: dict[str, str]
     ranges: dict[str, tuple[Value, ...]]
     notes: tuple[str, ...] = ()
-    groups: tuple[FoundGroup, ...]
+    groups: tuple[ResultGroup, ...]
 
 
-def found_yaml(found: Found) -> str:
-    """Return what was found as YAML, which `read_found` reads."""
+def found_yaml(found: SearchResult) -> str:
+    """Return what was found as YAML, which `read_search_result` reads."""
     head = [
         "# Written by closloop search: the best static settings of a campaign. Campaigns use it by",
         f"#   {{name: {found.tuner}, label: best-static, from: THIS FILE}}",
@@ -147,18 +147,18 @@ def fabric_digest(testbed: Testbed) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_found(path: str | Path) -> Found:
+def read_search_result(path: str | Path) -> SearchResult:
     """Return what a search found. Raises InputError if the file is missing or not one of these."""
     name = str(path)
     if not Path(path).is_file():
         raise InputError.single(name, "no such file", f"{_FIND} CAMPAIGN -o {name}")
     document = read(path)
     written = document.data.get("found")
-    if written != FOUND_FORMAT:
+    if written != RESULT_FORMAT:
         what = "is no file of closloop search" if written is None else f"has format {written!r}"
-        what = f"{what}; this reads format {FOUND_FORMAT}"
+        what = f"{what}; this reads format {RESULT_FORMAT}"
         raise InputError.single(name, what, f"{_SEARCH} CAMPAIGN")
-    found, problems = document.check(Found)
+    found, problems = document.check(SearchResult)
     if found is None or problems:
         first = problems[0]
         what = f"is damaged: {first.what}"
@@ -169,8 +169,8 @@ def read_found(path: str | Path) -> Found:
 
 
 @lru_cache(maxsize=16)
-def _cached(path: str, changed_ns: int) -> Found:
-    return read_found(path)
+def _cached(path: str, changed_ns: int) -> SearchResult:
+    return read_search_result(path)
 
 
 def resolve(
@@ -239,7 +239,7 @@ def _params(
     return chosen[0]
 
 
-def _read(document: Document, loc: Loc, path: str) -> Found:
+def _read(document: Document, loc: Loc, path: str) -> SearchResult:
     if not os.path.isfile(path):
         remedy = f"{_FIND} {document.name} -o {path}"
         raise InputError([document.problem(loc, f"there is no {path}", remedy)])
@@ -250,7 +250,7 @@ def _read(document: Document, loc: Loc, path: str) -> Found:
 
 
 def _check_testbed(
-    document: Document, loc: Loc, name: str, found: Found, load: Callable[[str], Testbed]
+    document: Document, loc: Loc, name: str, found: SearchResult, load: Callable[[str], Testbed]
 ) -> None:
     wanted = document.data.get("testbed")
     if not isinstance(wanted, str):

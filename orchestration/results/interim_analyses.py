@@ -13,25 +13,27 @@ from pathlib import Path
 
 from orchestration.core.errors import InputError
 from orchestration.core.files import write_whole
-from orchestration.core.repeats import RepeatRule, Standing
+from orchestration.core.repeats import ConditionStatus, StoppingRule
 
-LOOKS_FILE = "looks.json"
-LOOKS_FORMAT = 1
+INTERIM_FILE = "looks.json"
+INTERIM_FORMAT = 1
 
 
 @dataclass(frozen=True)
-class FoundLooks:
+class InterimAnalyses:
     """The rule of a run folder, its planned looks by their repeats, and each condition's last."""
 
-    rule: RepeatRule
+    rule: StoppingRule
     sizes: tuple[int, ...]
-    standings: tuple[Standing, ...]
+    condition_statuses: tuple[ConditionStatus, ...]
 
 
-def write_looks(folder: Path, rule: RepeatRule, standings: Iterable[Standing]) -> None:
+def write_interim_analyses(
+    folder: Path, rule: StoppingRule, condition_statuses: Iterable[ConditionStatus]
+) -> None:
     """Write a campaign's looks into its run folder, whole or not at all."""
     data = {
-        "format": LOOKS_FORMAT,
+        "format": INTERIM_FORMAT,
         "rule": {
             "until": rule.until,
             "of": rule.of,
@@ -39,17 +41,17 @@ def write_looks(folder: Path, rule: RepeatRule, standings: Iterable[Standing]) -
             "most": rule.maximum,
         },
         "looks": rule.sizes,
-        "conditions": [standing.to_json() for standing in standings],
+        "conditions": [standing.to_json() for standing in condition_statuses],
     }
-    write_whole(folder / LOOKS_FILE, json.dumps(data, indent=1) + "\n")
+    write_whole(folder / INTERIM_FILE, json.dumps(data, indent=1) + "\n")
 
 
-def read_looks(folder: Path) -> FoundLooks | None:
+def read_interim_analyses(folder: Path) -> InterimAnalyses | None:
     """Return the looks in a run folder, None if its repeats are not adaptive.
 
     Raises InputError, naming the file, if it is damaged or of a newer closloop.
     """
-    path = folder / LOOKS_FILE
+    path = folder / INTERIM_FILE
     try:
         status = path.stat()
     except OSError:
@@ -58,20 +60,20 @@ def read_looks(folder: Path) -> FoundLooks | None:
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, changed_ns: int, inode: int) -> FoundLooks:
+def _read(path: Path, changed_ns: int, inode: int) -> InterimAnalyses:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] > LOOKS_FORMAT:
+        if data["format"] > INTERIM_FORMAT:
             raise InputError.single(
                 str(path),
-                f"has format {data['format']}; this closloop reads formats up to {LOOKS_FORMAT}",
+                f"has format {data['format']}; this closloop reads formats up to {INTERIM_FORMAT}",
                 "use the closloop that wrote it, or a newer one",
             )
         rule = dict(data["rule"])
-        return FoundLooks(
-            RepeatRule(rule["until"], tuple(rule["of"]), rule["least"], rule["most"]),
+        return InterimAnalyses(
+            StoppingRule(rule["until"], tuple(rule["of"]), rule["least"], rule["most"]),
             tuple(int(size) for size in data["looks"]),
-            tuple(Standing(**item) for item in data["conditions"]),
+            tuple(ConditionStatus(**item) for item in data["conditions"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError.single(

@@ -206,7 +206,7 @@ def beyond(samples: Sequence[Floats], share: float) -> int:
     return math.floor(count * (1 - share) + 1e-9)
 
 
-def pooled_tail(
+def pooled_quantile(
     samples: Sequence[Floats], share: float, groups: Groups, confidence: float = CONFIDENCE
 ) -> Estimate:
     """Return the quantile of all repeats' values together, with its interval.
@@ -219,7 +219,7 @@ def pooled_tail(
     kept = [samples[place] for place in filled]
     labels = [groups[place] for place in filled]
     point = float(np.quantile(np.concatenate(kept), share))
-    draws = drawn_tails(kept, share, draw_counts(labels, DRAWS // 4))
+    draws = bootstrap_quantiles(kept, share, draw_counts(labels, DRAWS // 4))
     return Estimate(point, *stretched(point, draws, units(labels), confidence), len(kept))
 
 
@@ -244,14 +244,14 @@ def tail_difference(
         return (
             float(np.quantile(np.concatenate(first), share)),
             float(np.quantile(np.concatenate(second), share)),
-            drawn_tails(first, share, counts),
-            drawn_tails(second, share, counts),
+            bootstrap_quantiles(first, share, counts),
+            bootstrap_quantiles(second, share, counts),
         )
 
     return difference_of(statistic, labels, len(both), confidence)
 
 
-def drawn_tails(samples: Sequence[Floats], share: float, counts: Ints) -> Floats:
+def bootstrap_quantiles(samples: Sequence[Floats], share: float, counts: Ints) -> Floats:
     """Return the quantile of the repeats of each draw together, shape (draws,).
 
     `counts` (draws, repeats) says how often a draw has each repeat. It is np.quantile of the values

@@ -37,7 +37,7 @@ MIN_COUNT = 100
 
 
 @dataclass(frozen=True)
-class Lag:
+class TimerLatency:
     """How late a machine was, in ns, at `count` moments; 0 of none."""
 
     p50_ns: int = 0
@@ -76,7 +76,7 @@ class LagProgram:
         assert self._process.stdout is not None
         self._process.stdout.readline()
 
-    def end(self) -> Lag:
+    def end(self) -> TimerLatency:
         """End it; return what it says."""
         self._process.terminate()
         text = ""
@@ -86,7 +86,7 @@ class LagProgram:
             self._process.kill()
             self._process.wait()
         said = json.loads(text) if text.strip() else {}
-        return Lag(*(int(said.get(name, 0)) for name in ("p50_ns", "p99_ns", "count")))
+        return TimerLatency(*(int(said.get(name, 0)) for name in ("p50_ns", "p99_ns", "count")))
 
 
 _PR_SET_TIMERSLACK, _PR_SET_PDEATHSIG, _CLONE_NEWNET = 29, 1, 0x40000000

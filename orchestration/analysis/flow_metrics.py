@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inventory.routing import PathTable
-from orchestration.analysis.metric import FlowChoice, Metric
+from orchestration.analysis.metric_types import FlowChoice, Metric
 from orchestration.analysis.metrics import QUANTILES, SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.analysis.sample_parts import after_warm_up, known_mean, measured_flows
-from orchestration.core.records import DONE, LASTING, STATUS_NAMES, Floats, Ints
+from orchestration.core.records import DONE, LONG_LIVED, STATUS_NAMES, Floats, Ints
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES, damaged
 
@@ -183,7 +183,7 @@ def flow_progress(result: TrialResult) -> FlowProgress | None:
     """
     table, flows = result.table("flow_samples"), result.table("flows")
     schedule, testbed = result.table("schedule"), result.testbed
-    lasting = flows["status"] == STATUS_NAMES[LASTING]
+    lasting = flows["status"] == STATUS_NAMES[LONG_LIVED]
     count = len(flows["flow_id"])
     rows = len(table["t_ns"]) // max(1, count)
     if rows < 2 or not lasting.any():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestration.core.errors import ClosloopError, NotReadyError
-from orchestration.virtual_rack import groups, image, lending
+from orchestration.virtual_rack import groups, image, interface_leases
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
 
 
@@ -36,14 +36,14 @@ class Leftover:
 
 def interfaces() -> Iterator[Leftover]:
     """Find interfaces that are lent."""
-    for loan in lending.loans():
+    for loan in interface_leases.loans():
         what = f"lent to {loan.device} of the rack {loan.rack} as {loan.port}"
         alive = "the rack has it: closloop rack down gives it back" if loan.alive else ""
 
-        def remove(loan: lending.Loan = loan) -> str:
+        def remove(loan: interface_leases.InterfaceLease = loan) -> str:
             if os.geteuid():
-                raise NotReadyError("giving it back takes root", f"sudo {lending.CLEAN}")
-            return lending.give_back(loan)
+                raise NotReadyError("giving it back takes root", f"sudo {interface_leases.CLEAN}")
+            return interface_leases.return_interface(loan)
 
         yield Leftover("interface", loan.interface, what, alive, "given back", remove)
 

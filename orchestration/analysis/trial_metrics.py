@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestration.analysis.device_figures import measure_balance, measure_devices, measure_paths
-from orchestration.analysis.flow_figures import (
+from orchestration.analysis.device_metrics import measure_balance, measure_devices, measure_paths
+from orchestration.analysis.flow_metrics import (
     DoneFlows,
     FlowProgress,
     done_flows,
@@ -17,9 +17,9 @@ from orchestration.analysis.flow_figures import (
     flow_scalars,
 )
 from orchestration.analysis.load import TrialLoad, measure_load
-from orchestration.analysis.metric import Metric, Source
+from orchestration.analysis.metric_types import Metric, Source
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.port_figures import PortFigures, measure_ports, measure_throughput
+from orchestration.analysis.port_metrics import PortFigures, measure_ports, measure_throughput
 from orchestration.analysis.sample_parts import measured_flows, total
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints

@@ -26,8 +26,8 @@ from orchestration.core.records import (
 from orchestration.core.signals import Scope, targets
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec, TunerSpec
-from orchestration.environment.episode import Ended, Episode, EpisodeSource
-from orchestration.run import wiring
+from orchestration.environment.episode import Episode, EpisodeSource, Terminated
+from orchestration.run import backend_factory
 from traffic.schedule import make_schedule
 from tuners import registry
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow, observed_by, queue_utilisation_reward
@@ -36,7 +36,7 @@ from tuners.ecn.templates import graphcc_templates
 LEVELS = 8
 
 
-class Choices(Protocol):
+class ActionSpace(Protocol):
     """Settings that can be chosen by number."""
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class Settings:
     """
 
     knob: str = ECN.name
-    templates: Choices | None = None
+    templates: ActionSpace | None = None
     features: Sequence[str] = ACC_FEATURES
     history: int = 3
     reward: Reward = default_reward
@@ -178,7 +178,7 @@ class FabricEpisodes:
                 "history", f"{settings.history} readings are nothing to observe", "use 1 or more"
             )
         self._source = EpisodeSource(source, backend, seed)
-        self._backend = wiring.backend(self._source.backend)
+        self._backend = backend_factory.backend(self._source.backend)
         self._settings = settings
         self._episode: Episode | None = None
         self.deterministic = self._source.deterministic
@@ -189,7 +189,7 @@ class FabricEpisodes:
                 "knob", f"{self._backend.name} has no {knob.name!r}", "choose another backend"
             )
         default = graphcc_templates() if knob is ECN else grid(knob, self.testbed)
-        self.templates: Choices = settings.templates or default
+        self.templates: ActionSpace = settings.templates or default
         self.labels = targets(self.testbed, knob.scope)
         self._agents = Agents(self.testbed, knob.scope)
         self.width = self._new_window().width
@@ -249,7 +249,7 @@ class FabricEpisodes:
     def _new_window(self) -> FeatureWindow:
         return FeatureWindow(self.testbed, self._settings.history, tuple(self._settings.features))
 
-    def _take(self, ask: Callable[[], Observation | Ended]) -> Step:
+    def _take(self, ask: Callable[[], Observation | Terminated]) -> Step:
         try:
             said = ask()
         except BaseException:  # also when Ctrl-C interrupts the wait
@@ -257,7 +257,7 @@ class FabricEpisodes:
             raise
         self._decisions_left -= 1
         terminated, truncated = False, self._decisions_left <= 0
-        if isinstance(said, Ended):
+        if isinstance(said, Terminated):
             done = bool((said.record.flows.status != UNFINISHED).all())
             terminated, truncated = done, not done
             said = last_reading(said.record, self._last, self.testbed)
