@@ -49,7 +49,7 @@ _WANTED, _BAR = 0.9, 0.5  # of the training seeds take at least this share of th
 _MIN = 0.2  # headroom, as a share of the best static setting's slowdown
 _SEEDS: Mapping[str, range] = {
     "acc": range(1, 11),
-    # none of those on which its settings were chosen (decision 100), of which two were the others'
+    # none of those on which its settings were chosen (decision 91), of which two were the others'
     "graphcc": range(31, 41),
     "pet": range(1, 11),
 }
@@ -69,7 +69,7 @@ class Known:
     """The best settings of a tuner's own on the evaluated seeds: one for all phases, and of each.
 
     They were found in a grid of 63 (ACC and PET) and of 72 settings (GraphCC), and a ladder of
-    seven in each kind of phase (decision 114).
+    seven in each kind of phase.
     """
 
     static: Setting

@@ -165,7 +165,7 @@ class Testbed:
         """Return the queues of a switch port: one per class, or one without classes.
 
         A class may use its weight's share of the port's buffer, so that all classes together use
-        no more than the port's buffer (decision 13). Of a shared buffer each may use all.
+        no more than the port's buffer (decision 7). Of a shared buffer each may use all.
         """
         if not self.classes:
             return (Queue(port, buffer_bytes=port.buffer_bytes),)

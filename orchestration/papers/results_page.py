@@ -156,7 +156,7 @@ _HEAD = """\
 Written by `closloop papers results` from run folders alone; [papers.md](../papers.md) says how to
 run the campaigns. By hand are only the papers' own numbers, and the notes on how a setting differs
 from its paper's. On one kernel the campaigns repeat themselves to the bit
-([decision 36](../decisions/0036-to-the-bit.md)).
+([decision 36](../decisions/0036-one-seed-is-one-result.md)).
 """
 
 _HOW_TO_READ = f"""\

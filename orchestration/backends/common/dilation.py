@@ -3,7 +3,7 @@
 Devices have rates divided by the factor (`inventory.rack`), and what lasts, lasts so many times
 longer (`stretched`). The rig in real time is given those. The loop, the tuner and the records see
 the trial as it was written, by `_DilatedRig`: its times are the clock's, divided by the factor. Why
-nothing else changes: docs/decisions/0080-scaled-time.md.
+nothing else changes: docs/decisions/0076-real-time-trials-divide-rates-by-a-factor.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They are the same in all trials on a fabric, and take longer to encode than a short trial's guest to
 boot. So each is kept by what it says: a process that is forked afterwards encodes none of them, and
-does not import pyroute2 (docs/decisions/0101-what-a-short-trial-costs.md).
+does not import pyroute2.
 """
 
 from __future__ import annotations
