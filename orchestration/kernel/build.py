@@ -27,8 +27,8 @@ from orchestration.kernel.process import LoggedRunner
 # another value. So a script between make and gcc puts it first, and the macros with a file's own
 # name after it. What gcc does not take that way is compiled as ever. Code is the same, except that
 # the compiler may put instructions that do not depend on each other in another order
-# (docs/decisions/0002-the-kernel-has-steps-of-one-nanosecond.md). Make begins with this file: before it, the
-# script precompiles the headers.
+# (docs/decisions/0002-the-kernel-has-steps-of-one-nanosecond.md). Make begins with this file:
+# before it, the script precompiles the headers.
 FIRST = "kernel/exit.o"
 
 _HEADERS = (

@@ -58,8 +58,8 @@ PARTS = acc_templates().parts()
 # been so. Its other condition, a reward that has not changed for three slots, is cancelled above
 # kmin at once, and plays no part.
 MIN_BYTES = int(acc_templates().kmin_bytes.min())
-# Wider, it fits the noise: from one memory of 80,000 rows, 80 % of busy states got a kmax of at most
-# 160 KB with 32 and a weight decay of 1, and 51 % with 64 and no decay.
+# Wider networks fit the noise. From one memory of 80,000 rows, 80 % of busy states got a kmax of
+# at most 160 KB with a width of 32 and a weight decay of 1, and 51 % with 64 and no decay.
 HIDDEN = (32, 32)
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
