@@ -22,7 +22,7 @@ def test_the_table_has_every_measurement_with_its_tags_and_fields():
 
 def test_figures_and_metrics_are_the_codes():
     words = " ".join(TEXT.split())
-    assert f"sends {LINES:,} a request" in words
+    assert f"sends {LINES:,} points a request" in words
     assert f"after {_FIRST_WAIT_S:g} s to {_LONGEST_WAIT_S:g} s" in words
     for signal in recorded("queue"):
         assert not signal.cumulative or f"`_{signal.name}_total`" in TEXT
