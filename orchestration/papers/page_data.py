@@ -23,6 +23,8 @@ from orchestration.render.json import json_text
 from orchestration.render.numbers import NO_SHARE, NOTHING, Unit, percent, points, quantity
 
 VERSION = 1
+# Fields by the names that files of this version have.
+_STORED_AS = {"baselines": "yardsticks"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class PageData:
 
 def to_json(data: PageData) -> str:
     """Return the data as JSON text; what is unknown is null."""
-    return json_text({"version": VERSION, **asdict(data)}, ensure_ascii=False) + "\n"
+    stored = {_STORED_AS.get(name, name): value for name, value in asdict(data).items()}
+    return json_text({"version": VERSION, **stored}, ensure_ascii=False) + "\n"
 
 
 def read_data(path: Path) -> PageData:
@@ -116,6 +119,8 @@ def read_data(path: Path) -> PageData:
         data = json.loads(text)
         if data.pop("version", None) != VERSION:
             raise ValueError(f"is not of version {VERSION}")
+        for name, key in _STORED_AS.items():
+            data[name] = data.pop(key, ())
         return TypeAdapter(PageData).validate_python(_null_as_unknown(data))
     except (ValueError, ValidationError) as error:
         what = f"cannot be read: {str(error).splitlines()[0]}"

@@ -278,7 +278,7 @@ def _data(
         found["headroom"] += headroom_of(paper, parts)
         found["arms"] += arms_of(paper, own)
         found["headlines"] += [headline(result, paper) for result in mine]
-        found["yardsticks"] += baselines(paper, own)
+        found["baselines"] += baselines(paper, own)
         found["cautions"] += [Caution(paper, text) for text in dict.fromkeys(texts)]
     return PageData(**{name: tuple(rows) for name, rows in found.items()})
 

@@ -64,7 +64,7 @@ KNOB = """
 FLOWLET = Knob(
     "flowlet",
     "switch",
-    (Column("gap_ns", "ns", "idle time before a flow may take another path", most=500_000),),
+    (Column("gap_ns", "ns", "idle time before a flow may take another path", maximum=500_000),),
     "the flowlet timeout of a switch",
 )
 
