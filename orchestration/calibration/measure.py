@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from inventory.routing import PathTable, ideal_times_ns
 from orchestration.analysis.stamp import stamp
@@ -49,8 +49,9 @@ class BaseRtt:
     path: PathKind
     testbed_ns: int
     median_ns: int
-    min_ns: int
-    max_ns: int
+    # The aliases are what files of this format have.
+    min_ns: Annotated[int, Field(alias="least_ns")]
+    max_ns: Annotated[int, Field(alias="most_ns")]
     count: int
 
 
@@ -215,7 +216,7 @@ _DATA = TypeAdapter(Calibration)
 
 def to_json(calibration: Calibration) -> dict[str, Any]:
     """Return a calibration as JSON-ready data."""
-    return {"format": FORMAT, **_DATA.dump_python(calibration, mode="json")}
+    return {"format": FORMAT, **_DATA.dump_python(calibration, mode="json", by_alias=True)}
 
 
 def read_calibration(path: Path) -> Calibration:

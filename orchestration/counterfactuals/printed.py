@@ -10,7 +10,7 @@ from orchestration.core.units import format_duration, format_size
 from orchestration.counterfactuals.ask import Answer
 from orchestration.counterfactuals.credit import Credit
 from orchestration.counterfactuals.decisions import Setting
-from orchestration.counterfactuals.effects import FlowTotals, Paths, totals
+from orchestration.counterfactuals.effects import FlowTotals, Paths, QueueMetrics, totals
 from orchestration.counterfactuals.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.figure import Figure, scatter
@@ -86,12 +86,18 @@ def answer_to_json(answer: Answer, maximum: int) -> dict[str, Any]:
         ],
         "queue": None
         if answer.before is None or answer.after is None
-        else {"before": asdict(answer.before), "after": asdict(answer.after)},
+        else {"before": _queue_json(answer.before), "after": _queue_json(answer.after)},
         "same_as_parent": None if answer.verified is None else not answer.verified,
         "differing": list(answer.verified or ()),
         "wall_ratio": _ratio(answer),
     }
     return dict(plain(data))
+
+
+def _queue_json(queue: QueueMetrics) -> dict[str, Any]:
+    data = asdict(queue)
+    data["most_bytes"] = data.pop("max_bytes")
+    return data
 
 
 def _setting(setting: Setting) -> str:

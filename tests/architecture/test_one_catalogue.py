@@ -18,7 +18,9 @@ from orchestration.core.errors import InputError
 from orchestration.results.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
-CATALOGUE = [ROOT / "orchestration" / "analysis" / name for name in ("metric_types.py", "metrics.py")]
+CATALOGUE = [
+    ROOT / "orchestration" / "analysis" / name for name in ("metric_types.py", "metrics.py")
+]
 PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
 # What a class of metrics has. A signal or a knob has a unit too, but neither law nor direction.
 FIELDS = ({"label", "unit"}, {"better", "key"}, {"law", "key"})
