@@ -9,6 +9,7 @@
 Everything else in the packages beside this one may change at any time; these names change with
 `API_VERSION` only: its first number when something goes or means something else, its second when
 something joins. Nothing heavy is loaded before it is used.
+Must not import: typer, rich, torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""Measures what a backend's fabric really does, and corrects a testbed file by it."""
+"""Measures what a backend's fabric really does, and corrects a testbed file by it.
+
+Must not import: orchestration.bench, orchestration.papers.
+"""
 
 from orchestration.core.verb import STUDIES, Verb
+
+__all__ = ["VERBS"]
 
 VERBS = (
     Verb(

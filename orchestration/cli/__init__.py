@@ -1,6 +1,12 @@
-"""The command line: one thin module per verb, which parses, calls one function, returns a code."""
+"""The command line: one thin module a verb, which parses, calls one function, returns a code.
+
+Other packages use `options` (types of options that several verbs have), `terminal` and `display`.
+Must not import: orchestration.bench, orchestration.papers, orchestration.search, closloop.
+"""
 
 from orchestration.core.verb import EXPERIMENTS, RACKS, RESULTS, TUNERS, Verb
+
+__all__ = ["VERBS", "compile", "display", "options", "plan", "run", "terminal", "verbs"]
 
 VERBS = (
     Verb(

@@ -1,6 +1,11 @@
-"""Counterfactuals: a trial with one decision changed, and what the change did."""
+"""A trial again with one decision changed: what did the change do to every flow?
+
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import EXPERIMENTS, TUNERS, Verb
+
+__all__ = ["VERBS"]
 
 VERBS = (
     Verb(

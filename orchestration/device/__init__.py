@@ -1,1 +1,6 @@
-"""How devices are reached: SSH, jump hosts, sudo, and the agents that run there (`agent`)."""
+"""How devices are reached: SSH, jump hosts, sudo, and clients of the agents that run there.
+
+Must not import: orchestration.backends, orchestration.campaign, orchestration.run.
+"""
+
+__all__ = ["client", "errors", "jump_hosts", "ssh"]

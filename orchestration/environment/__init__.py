@@ -1,6 +1,7 @@
 """The fabric as a learning environment: PettingZoo's `ParallelEnv`, and Gymnasium's `Env`.
 
 They need the extra `learn`: `pip install 'closloop[learn]'`.
+Must not import: orchestration.training, orchestration.bench, torch.
 """
 
 from orchestration.environment.action_space import Settings

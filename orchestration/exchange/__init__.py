@@ -1,30 +1,10 @@
-"""Exchange with other tools: import their results and flows, export trials as their input.
+"""Exchange with other tools: imports their results and flows, exports trials as their input.
 
-An importer is a function in one file, and `closloop import NAME` its command line. A package
-offers it, ours as a user's, in the entry-point group `closloop.importers`:
-
-    [project.entry-points."closloop.importers"]
-    mine = "my_importer:import_mine"
-
-Its parameters are the options (`orchestration.cli.options.verb` says how they are annotated), its
-docstring is the help, and what it returns, an `Imported`, becomes a trial in a campaign's folder:
-`--out`, `--label`, `--seed`, `--repeat` and `--json` are added. One that makes something else, like
-a file of flows to replay, returns None, and declares all of its options itself. A file that cannot
-be read raises `InputError`.
-
-    from orchestration.exchange import Imported, ImportedFlows
-
-    def import_mine(
-        file: Annotated[Path, "The simulator's log."],
-        *,
-        rate: Annotated[str, "The rate of hosts' links."] = "25Gbps",
-    ) -> Imported:
-        \"\"\"Take over a run of my simulator.\"\"\"
-        ...
-        return Imported("mine", testbed, flows, inputs={}, results={"log": file})
-
-An exporter is a function in the group `closloop.exporters`. It declares all of its options, and
-writes what it makes.
+An importer or exporter is a function in one file, offered in the entry-point group
+`closloop.importers` or `closloop.exporters`; its parameters are the options and its docstring the
+help (docs/extending.md has an example). An importer returns an `Imported`, which becomes a trial in
+a campaign's folder.
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
 """
 
 from typing import Any

@@ -1,6 +1,20 @@
-"""The virtual-time kernel, user-mode Linux with `time-travel`: build, find, check and boot it."""
+"""The virtual-time kernel, user-mode Linux with `time-travel`: built, found, checked and booted.
+
+Must not import: orchestration.backends, orchestration.campaign, orchestration.run.
+"""
 
 from orchestration.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.kernel.cache import Kernel, find_kernel, require_kernel
 
-__all__ = ["Kernel", "find_kernel", "guest_argv", "launch", "memory_dir", "require_kernel"]
+__all__ = [
+    "Kernel",
+    "boot",
+    "build",
+    "cache",
+    "find_kernel",
+    "guest_argv",
+    "launch",
+    "memory_dir",
+    "require_kernel",
+    "wheel",
+]

@@ -1,6 +1,12 @@
-"""Compares runs of the papers' campaigns with the numbers that the papers print."""
+"""The papers' experiments: campaigns, the claims that they test, results, headroom, fidelity.
+
+Headroom means here how much the best setting for each condition gains over one setting for all.
+Must not import: orchestration.bench, closloop.
+"""
 
 from orchestration.core.verb import STUDIES, Verb
+
+__all__ = ["VERBS"]
 
 VERBS = (
     Verb(

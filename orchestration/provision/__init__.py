@@ -1,6 +1,11 @@
-"""Bring a rack's devices into a known state, and back, with Ansible."""
+"""Prepares a rack before experiments, and undoes it, by Ansible's playbooks.
+
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import RACKS, TUNERS, Verb
+
+__all__ = ["VERBS"]
 
 VERBS = (
     Verb(

@@ -27,7 +27,7 @@ from orchestration.device.errors import DeviceError
 from orchestration.device.ssh import Secrets
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
-from orchestration.policies.pacing import pacing_version
+from orchestration.policies.pacing.build import pacing_version
 from orchestration.policies.render_c import policy_name
 from orchestration.policies.render_doca import BASE_RTT_NS, render_doca
 from orchestration.policies.trees import IntegerTrees

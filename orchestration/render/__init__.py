@@ -1,6 +1,20 @@
-"""Tables, pictures and pages: described once, shown in a terminal, HTML, Markdown, CSV and JSON.
+"""Tables, figures and pages: described once, shown in a terminal, HTML, Markdown, CSV and JSON.
 
 `table` and `page` describe; `terminal`, `html`, `markdown`, `csv` and `json` show. Text is plain
-until an output escapes it, once. `numbers` makes text of numbers. Nothing else imports rich's
-tables, html.escape or csv.writer for what a user reads.
+until an output escapes it, once. `numbers` makes text of numbers.
+Must not import: inventory, collectors, orchestration.results, orchestration.analysis.
 """
+
+__all__ = [
+    "csv",
+    "figure",
+    "figure_style",
+    "heat_map",
+    "html",
+    "json",
+    "markdown",
+    "numbers",
+    "page",
+    "table",
+    "terminal",
+]

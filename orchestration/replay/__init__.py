@@ -1,6 +1,11 @@
-"""Replays: make a campaign from a run, with its flows, actions and testbed as files."""
+"""A run again: makes a campaign from a run, with its flows, actions and testbed as files.
+
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import EXPERIMENTS, Verb
+
+__all__ = ["VERBS", "build", "campaign_file", "drafts", "recordings", "request"]
 
 VERBS = (
     Verb(

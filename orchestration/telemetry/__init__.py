@@ -1,6 +1,11 @@
-"""Publish runs, live and finished: to InfluxDB, and as a page of metrics."""
+"""Publishes runs, live and finished: to InfluxDB, and as Prometheus metrics.
+
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import RESULTS, Verb
+
+__all__ = ["VERBS", "process", "settings"]
 
 VERBS = (
     Verb(

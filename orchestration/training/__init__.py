@@ -1,6 +1,11 @@
-"""Trains learned tuners: episodes side by side on a backend, a learner, its checkpoints."""
+"""Trains learned tuners: episodes side by side on a backend, a learner, its checkpoints.
+
+Must not import: orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import TUNERS, Verb
+
+__all__ = ["VERBS", "files", "outcome", "protocol", "request", "rlcc", "seeds", "train"]
 
 VERBS = (
     Verb(

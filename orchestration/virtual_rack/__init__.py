@@ -1,6 +1,23 @@
-"""The virtual rack: devices in a virtual-time guest, reachable only by SSH."""
+"""A rack to try a rack's half on: devices in a virtual-time guest or in containers, behind SSH.
+
+`control` starts and drives racks, `cleanup` removes what a killed one has left; bench uses
+`interfaces`, `interface_leases`, `groups` and `image` to compare a machine before and after.
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import RACKS, Verb
+
+__all__ = [
+    "VERBS",
+    "cleanup",
+    "containers",
+    "control",
+    "folder",
+    "groups",
+    "image",
+    "interface_leases",
+    "interfaces",
+]
 
 VERBS = (
     Verb(

@@ -28,7 +28,7 @@ from orchestration.backends.emulated.system import (
     mount,
     mount_kernel_files,
 )
-from orchestration.virtual_rack.bluefield import bluefield_files
+from orchestration.virtual_rack.bluefield.files import bluefield_files
 from orchestration.virtual_rack.folder import PROJECT
 from orchestration.virtual_rack.layout import Layout
 

@@ -1,6 +1,11 @@
-"""Read the state of a running campaign from its folder, for `closloop watch`."""
+"""A run while it runs: queues, ports and hosts in the terminal.
+
+Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+"""
 
 from orchestration.core.verb import EXPERIMENTS, Verb
+
+__all__ = ["VERBS"]
 
 VERBS = (
     Verb(

@@ -9,7 +9,7 @@ import pytest
 
 from orchestration.bench.rack import closloop, dumps, program
 from orchestration.policies.catboost_model import read_model
-from orchestration.virtual_rack.bluefield import STATE
+from orchestration.virtual_rack.bluefield.files import STATE
 from tests.hardware.rack_lab import provisioned_rack
 from tuners.pretrained import __path__ as pretrained
 

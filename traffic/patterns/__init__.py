@@ -1,9 +1,9 @@
-"""The kinds of traffic patterns, one file each: fields, what a campaign is told of them, and flows.
+"""The kinds of traffic patterns, one file each: their fields, their checks, and their flows.
 
-Each is offered in the entry-point group `closloop.patterns`, as a user's own is; see
-`orchestration.core.pattern`. Times, places and sizes come from separate streams that are read
-sequentially. So a wider incast or a longer one adds flows without changing the others. So it is
-with loads of `draw: independent`: a higher load compresses the same sequence of flows in time, a
-longer window adds flows. With `strata`, sizes depend on how many flows there are
-(`traffic.arrivals`).
+Each is offered in the entry-point group `closloop.patterns`, as a user's own is (see
+`orchestration.core.pattern`). Times, hosts and sizes are drawn from separate streams, each read in
+sequence, so that a wider or longer incast adds flows and changes none of the others.
+Must not import: tuners, traffic.drivers, orchestration.backends, orchestration.campaign.
 """
+
+__all__ = ["alternating", "incast", "poisson", "replay", "single_flow"]

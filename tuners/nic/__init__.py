@@ -1,1 +1,6 @@
-"""Congestion control that was learned: what decides in a NIC, once a round trip and flow."""
+"""RL-CC's networks for NICs: in floating point, in fixed point, and as C sources.
+
+Must not import: tuners.training, orchestration.backends, orchestration.campaign.
+"""
+
+__all__ = ["fixed_point", "networks", "sources"]

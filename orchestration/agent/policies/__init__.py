@@ -1,1 +1,8 @@
-"""Congestion control of a host's connections, or in its NIC: put in force, taken back, reported."""
+"""Congestion control on a host, for its TCP connections or in its NIC: deployed, removed, reported.
+
+Must not import: numpy, pyroute2, orchestration.device, orchestration.backends.
+"""
+
+__all__: list[str] = []
+
+__all__: list[str] = []

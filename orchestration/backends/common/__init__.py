@@ -1,1 +1,7 @@
-"""What several backends share: rigs, faults, Linux' settings, and time that is scaled or real."""
+"""What several backends share: rigs, faults, Linux settings, time that is dilated or real.
+
+Must not import: orchestration.backends.emulated, orchestration.backends.fluid,
+orchestration.backends.hardware, orchestration.backends.simulated.
+"""
+
+__all__ = ["dilation", "faults", "linux", "realtime", "rig"]

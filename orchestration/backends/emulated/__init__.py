@@ -1,5 +1,21 @@
-"""The fabric as network namespaces inside the virtual-time kernel.
+"""The fabric as network namespaces in the virtual-time kernel, or in this machine's own kernel.
 
 On the host, `fabric` turns a testbed into netlink requests and `backend` boots a guest with them.
-In the guest, `guest` is the first process and `rig` is the fabric that the loop drives.
+In the guest, `guest` is the first process and `rig` is the fabric that the loop drives. Virtual
+racks share `namespaces`, `system`, `machine` and `forwarding`.
+Must not import: orchestration.backends.fluid, orchestration.backends.hardware,
+orchestration.backends.simulated.
 """
+
+__all__ = [
+    "backend",
+    "fabric",
+    "forwarding",
+    "job",
+    "launcher",
+    "machine",
+    "memory",
+    "namespaces",
+    "programs",
+    "system",
+]

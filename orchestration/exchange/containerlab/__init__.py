@@ -1,1 +1,8 @@
-"""Testbeds as labs of containerlab, and the links of such labs as testbeds."""
+"""A testbed as a containerlab topology, and a topology as a testbed.
+
+Must not import: orchestration.run, orchestration.backends.
+"""
+
+__all__: list[str] = []
+
+__all__: list[str] = []

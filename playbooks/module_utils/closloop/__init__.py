@@ -1,1 +1,8 @@
-"""Code shared by the modules in `playbooks/library`. It runs on devices: Python 3.9 or later."""
+"""What closloop's Ansible modules share; it runs on devices.
+
+Must not import: numpy, pydantic, orchestration.backends.
+"""
+
+__all__: list[str] = []
+
+__all__: list[str] = []

@@ -14,9 +14,9 @@ from orchestration.agent.main import OperationError
 from orchestration.agent.policies import pcc
 from orchestration.agent.policies.pacing import COUNTS, FLOW_BYTES, name_of
 from orchestration.agent.policies.policy import Policies
-from orchestration.policies import pacing
 from orchestration.policies.compile import compile_model
-from orchestration.policies.pacing import pacing_version
+from orchestration.policies.pacing import build as pacing
+from orchestration.policies.pacing.build import pacing_version
 from tests.unit.compiled_policies import RECORDED
 from tests.unit.policy_library import NACK, RTT, START, TIMEOUT, Flow, Policy
 

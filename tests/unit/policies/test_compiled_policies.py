@@ -23,7 +23,7 @@ from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.render_doca import CONTEXT_BYTES, context_bytes
 from orchestration.policies.trees import ONE, Settings
-from orchestration.virtual_rack.bluefield import SDK
+from orchestration.virtual_rack.bluefield.files import SDK
 from tests.unit.compiled_policies import (
     RECORDED,
     WINDOW_AT,

@@ -1,1 +1,8 @@
-"""Safety of a rack: ledger, leases, dead-man's timers, limits and the circuit breaker."""
+"""A rack stays safe: the ledger, dead-man's timers, limits on changes, and the circuit breaker.
+
+`guard` watches a trial, `ledger` records what was touched, `recovery` restores it after a crash,
+`limits` bound and delay changes, `outcomes` say what became of each device.
+Must not import: orchestration.run, orchestration.cli, orchestration.virtual_rack.
+"""
+
+__all__ = ["guard", "ledger", "limits", "outcomes", "recovery"]
