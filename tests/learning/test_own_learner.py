@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,8 +18,7 @@ from orchestration.training.train import train
 from tuners.learning.checkpoint import load
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuners.md").read_text(), re.DOTALL)
-(CLIMB,) = [block for block in BLOCKS if "class Climb" in block]
+CLIMB = (ROOT / "examples" / "climb.py").read_text()
 SCENARIO = """\
 campaign: scenario
 testbed: graphcc
