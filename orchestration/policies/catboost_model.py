@@ -171,7 +171,7 @@ def _settings(
             where,
             f"its actions go from {minimum} to {maximum}, and must lie on both sides of 1, "
             f"from {MIN_ACTION} to {MAX_ACTION:g}",
-            "correct min_action and most_action",
+            "correct least_action and most_action",
         )
     thousandths = {key: round(numbers[key] * 1000) for key in ("target", "beta")}
     for key, value in thousandths.items():
