@@ -1,7 +1,4 @@
-"""docs/glossary.md: few terms, each once and with a source, none of which another one replaces.
-
-A replaced name may be gone from the code: then its renaming is done.
-"""
+"""docs/glossary.md: few terms, each once, with a meaning and a source."""
 
 from __future__ import annotations
 
@@ -14,31 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 MAX_TERMS = 120
-HEADER = "| word | meaning | source | instead of |"
+HEADER = "| word | meaning | source |"
 NONE = "–"
-# An identifier with or without its module's name, the beginning of one, or a path of the project.
-CODE_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*|\w+(/\w+)+(\.(py|c|h))?")
 
 
 @dataclass(frozen=True)
 class Term:
-    """A row of the glossary; `replaced` are the entries of its last column."""
+    """A row of the glossary."""
 
     group: str
     word: str
     meaning: str
     source: str
-    replaced: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The replaced names of code, without their backticks."""
-        return tuple(name[1:-1] for name in self.replaced if name.startswith("`"))
-
-    @property
-    def prose(self) -> tuple[str, ...]:
-        """The replaced words that are no names of code."""
-        return tuple(entry for entry in self.replaced if not entry.startswith("`"))
 
     @property
     def spellings(self) -> set[str]:
@@ -56,9 +40,7 @@ def terms() -> tuple[Term, ...]:
         if line.startswith("## "):
             group = line[3:]
         elif line.startswith("| ") and line != HEADER and not line.startswith("| ---"):
-            word, meaning, source, replaced = line.strip("| ").split(" | ")
-            entries = () if replaced == NONE else tuple(replaced.split(", "))
-            found.append(Term(group, word, meaning, source, entries))
+            found.append(Term(group, *line.strip("| ").split(" | ")))
     return tuple(found)
 
 
@@ -76,8 +58,6 @@ def test_a_term_has_a_meaning_and_a_source(term: Term) -> None:
     assert term.source not in ("", NONE)
     own = re.fullmatch(r"closloop, (\S+)", term.source)
     assert own is None or (ROOT / own[1]).is_file()
-    assert all(CODE_NAME.fullmatch(name) for name in term.names)
-    assert not any("`" in name for name in (*term.names, *term.prose))
 
 
 def test_terms_are_in_alphabetical_order_in_their_groups() -> None:
@@ -86,13 +66,6 @@ def test_terms_are_in_alphabetical_order_in_their_groups() -> None:
     assert order == sorted(order)
 
 
-def test_each_term_and_each_replaced_word_is_there_once() -> None:
+def test_each_term_is_there_once() -> None:
     spellings = [word for term in TERMS for word in term.spellings]
     assert [word for word, count in Counter(spellings).items() if count > 1] == []
-    replaced = [entry for term in TERMS for entry in term.replaced]
-    assert [entry for entry, count in Counter(replaced).items() if count > 1] == []
-
-
-def test_no_term_is_replaced_by_another() -> None:
-    words = {word for term in TERMS for word in term.spellings}
-    assert [entry for term in TERMS for entry in term.replaced if plain(entry) in words] == []
