@@ -33,7 +33,9 @@ class Program(StrictModel):
     """A policy of one's own: a BPF object or its C source, and numbers that it is given."""
 
     program: str = Field(description="its file, like my_policy.c or my_policy.bpf.o")
-    parameters: tuple[Any, ...] = ()
+    parameters: tuple[Any, ...] = Field(
+        default=(), description="whole numbers below 2^32, as many as the program takes"
+    )
 
 
 def move_program(host: object) -> object:

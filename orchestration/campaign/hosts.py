@@ -36,7 +36,11 @@ class Dcqcn(StrictModel):
 
     model_config = ConfigDict(extra="allow")
 
-    set: Annotated[str, one_of("no set of parameters", DCQCN_SETS)] = "mlx5"
+    set: Annotated[str, one_of("no set of parameters", DCQCN_SETS)] = Field(
+        default="mlx5",
+        description="mlx5: the NICs' defaults; paper: SIGCOMM 2015; hpcc: what run.py of HPCC's "
+        "simulator sets for NICs of this rate; hpcc-0.2: what closloop 0.2 called hpcc",
+    )
 
     @property
     def own(self) -> dict[str, Any]:
@@ -64,16 +68,49 @@ def _window(value: object) -> int:
 class _Roce(StrictModel):
     """The hosts' RoCE NICs; `Roce` has a field more for each congestion control."""
 
-    payload: PositiveSize = RoceSpec.payload_bytes
-    ack_every: Positive = RoceSpec.ack_every
-    window: Annotated[int, BeforeValidator(_window)] = RoceSpec.window_bytes
-    timeout: PositiveDuration = RoceSpec.timeout_ns
-    recovery: Recovery = RoceSpec.recovery
-    rtt_probe_interval: Duration = RoceSpec.rtt_probe_interval_ns
-    decision_latency: Duration = RoceSpec.decision_latency_ns
-    decisions: Decisions = RoceSpec.decisions
-    dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
-    program: Program | None = None
+    payload: PositiveSize = Field(
+        default=RoceSpec.payload_bytes,
+        description="bytes of data in a full packet, a multiple of 4; with 44 bytes of headers it "
+        "must fit the testbed's MTU",
+    )
+    ack_every: Positive = Field(
+        default=RoceSpec.ack_every,
+        description="packets to an acknowledgement (1 under swift and hpcc); the last packet of a "
+        "flow always has one",
+    )
+    window: Annotated[int, BeforeValidator(_window)] = Field(
+        default=RoceSpec.window_bytes,
+        description="bytes that may be unacknowledged, or bdp: what the longest path takes in a "
+        "round trip; 0 is no limit",
+    )
+    timeout: PositiveDuration = Field(
+        default=RoceSpec.timeout_ns,
+        description="after so long without progress, what is not acknowledged is sent again",
+    )
+    recovery: Recovery = Field(
+        default=RoceSpec.recovery,
+        description="what is sent again: all from the first missing packet on, or only what is "
+        "missing",
+    )
+    rtt_probe_interval: Duration = Field(
+        default=RoceSpec.rtt_probe_interval_ns,
+        description="how often a flow that sends measures its round trip; 0 is never",
+    )
+    decision_latency: Duration = Field(
+        default=RoceSpec.decision_latency_ns,
+        description="how long after an event the congestion control's answer takes effect",
+    )
+    decisions: Decisions = Field(
+        default=RoceSpec.decisions,
+        description="what happens to events meanwhile: pipelined handles all, blocking ignores the "
+        "flow's, serial the whole NIC's",
+    )
+    dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Field(
+        default=Dcqcn(), description="DCQCN's parameters: the name of a set, or a mapping"
+    )
+    program: Program | None = Field(
+        default=None, description="written as `congestion_control: {program: …, parameters: […]}`"
+    )
 
     @property
     def given(self) -> dict[str, dict[str, Any]]:
@@ -133,7 +170,10 @@ else:
         "Roce",
         __base__=_Roce,
         **{
-            _field(name): (dict[str, Any], Field(default_factory=dict, alias=name))
+            _field(name): (
+                dict[str, Any],
+                Field(default_factory=dict, alias=name, description=f"parameters of {name}"),
+            )
             for name in _own_parameters()
         },
     )
@@ -142,10 +182,22 @@ else:
 class Host(StrictModel):
     """The hosts' congestion control, and their TCP or RoCE."""
 
-    congestion_control: CongestionControlName = "dctcp"
-    min_rto: PositiveDuration = 1_000_000
-    loss_detection: LossDetection = "rack"
-    roce: Roce = Roce()
+    congestion_control: CongestionControlName = Field(
+        default="dctcp",
+        description="of every host, except in traffic classes and patterns that name their own; or "
+        "a policy of one's own, `{program: my_policy.c, parameters: […]}`",
+    )
+    min_rto: PositiveDuration = Field(
+        default=1_000_000, description="TCP's minimum retransmission timeout"
+    )
+    loss_detection: LossDetection = Field(
+        default="rack",
+        description="how Linux TCP tells that a packet is lost: by time, which bears reordering "
+        "(RACK, RFC 8985), or by three duplicate acknowledgements without SACK (RFC 6582)",
+    )
+    roce: Roce = Field(
+        default=Roce(), description="the RoCE NICs, under dcqcn and the controls after it"
+    )
 
     _moved = model_validator(mode="before")(staticmethod(move_program))
 
@@ -153,8 +205,15 @@ class Host(StrictModel):
 class Fabric(StrictModel):
     """What the switches of an emulated fabric are."""
 
-    kind: Literal["linux", "closloop"] = "closloop"
-    marks: Literal["arrivals", "departures"] = "arrivals"
+    kind: Literal["linux", "closloop"] = Field(
+        default="closloop",
+        description="Linux' own qdiscs and forwarding, or this project's data path",
+    )
+    marks: Literal["arrivals", "departures"] = Field(
+        default="arrivals",
+        description="which packets a port marks: those that arrive, as Linux RED does, or those "
+        "that leave, by what they leave behind (closloop only)",
+    )
 
 
 def kind_of(value: object) -> object:

@@ -68,12 +68,29 @@ class Timeouts(StrictModel):
 class LoadBalancing(StrictModel):
     """How switches choose among equal-cost ports."""
 
-    kind: Annotated[str, one_of("no load balancing", KINDS)] = "ecmp"
-    timeout: Annotated[Timeouts, BeforeValidator(_both)] | None = None
-    route_by: Annotated[str, one_of("no route_by", ROUTES)] = _DEFAULT.route_by
-    entries: Annotated[int, _ENTRIES] = _DEFAULT.entries
-    dre_time: Annotated[Duration, _DRE_TIME] = _DEFAULT.dre_time_ns
-    metric_age: Duration = _DEFAULT.metric_age_ns
+    kind: Annotated[str, one_of("no load balancing", KINDS)] = Field(
+        default="ecmp", description="what keeps to one path: a flow, a packet, or a flowlet"
+    )
+    timeout: Annotated[Timeouts, BeforeValidator(_both)] | None = Field(
+        default=None,
+        description="the gap after which a flow's next packet begins a new flowlet, 200us without "
+        "it: one duration, or a mapping",
+    )
+    route_by: Annotated[str, one_of("no route_by", ROUTES)] = Field(
+        default=_DEFAULT.route_by,
+        description="what chooses the port of a new flowlet, or under spray of a packet",
+    )
+    entries: Annotated[int, _ENTRIES] = Field(
+        default=_DEFAULT.entries, description="the size of a switch's flowlet table"
+    )
+    dre_time: Annotated[Duration, _DRE_TIME] = Field(
+        default=_DEFAULT.dre_time_ns,
+        description="CONGA's time constant; at 1 Gbit/s use 1ms or more",
+    )
+    metric_age: Duration = Field(
+        default=_DEFAULT.metric_age_ns,
+        description="how long CONGA believes a metric that it hears nothing more of",
+    )
 
     def spec(self) -> LoadBalancingSpec:
         """Return it as a trial has it."""

@@ -40,6 +40,7 @@ from orchestration.core.trial import Scalar
 from traffic.drivers.programs import driver_names, known, option_units
 from traffic.workloads import load_workload
 
+_CLASS = "the testbed's traffic class, whose queues and TCP the flows use; without it the first"
 _UNITS = {"_ns": Duration, "_bytes": Size, "_bps": Rate}
 
 
@@ -79,8 +80,15 @@ class Pattern(StrictModel):
 
     spec: ClassVar[type[PatternSpec]] = PatternSpec  # type: ignore[type-abstract]
 
-    driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
-    congestion_control: CongestionControlName | None = None
+    driver: Annotated[Driver, BeforeValidator(named)] = InFile(
+        default=Driver(name="sockets"),
+        description="what sends the flows: a name, or a mapping with the driver's own options; "
+        "programs run on racks only",
+    )
+    congestion_control: CongestionControlName | None = InFile(
+        default=None,
+        description="of these flows; without it that of their traffic class or of `host`",
+    )
 
     def of_field(self, name: str) -> Any:
         """Return the value of the field that is called `name` in a trial."""
@@ -124,11 +132,15 @@ def _model(kind: str, reference: str) -> type[Pattern]:
     is_named = any(one.name == "class" for one in own.values())
     window = [name for name in ("start", "stop") if {"start", "stop"} <= set(described)]
     content: dict[str, Any] = {
-        **({} if is_named else {"queue_class": (str, InFile("", alias="class"))}),
+        **(
+            {}
+            if is_named
+            else {"queue_class": (str, InFile("", alias="class", description=_CLASS))}
+        ),
         **{name: described[name] for name in window},
         "kind": (Literal[kind], ...),
         **{name: one for name, one in described.items() if name not in window},
-        **({"queue_class": (str, "")} if is_named else {}),
+        **({"queue_class": (str, InFile("", description=_CLASS))} if is_named else {}),
     }
     model: type[Pattern] = create_model(
         spec.__name__, __base__=Pattern, __doc__=spec.__doc__, **content

@@ -39,10 +39,21 @@ class Adaptive(StrictModel):
     until: Annotated[float, BeforeValidator(_percent), _BELOW_ONE] = Field(
         description="half an interval, as a share of the first tuner's mean, like 3%"
     )
-    of: Annotated[tuple[str, ...], SOME] = ("slowdown_mean",)
+    of: Annotated[tuple[str, ...], SOME] = Field(
+        default=("slowdown_mean",),
+        description="the metrics whose intervals are to be narrow enough",
+    )
     # `least` and `most` are how 0.3 and older spelled them.
-    min: Positive = Field(5, validation_alias=AliasChoices("min", "least"))
-    max: Positive = Field(60, validation_alias=AliasChoices("max", "most"))
+    min: Positive = Field(
+        default=5,
+        validation_alias=AliasChoices("min", "least"),
+        description="repeats before the first look, 3 or more",
+    )
+    max: Positive = Field(
+        default=60,
+        validation_alias=AliasChoices("max", "most"),
+        description="repeats at which it ends in any case, more than `min`",
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

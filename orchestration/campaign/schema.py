@@ -1,7 +1,8 @@
 """The campaign file's schema: its fields, their types and defaults, and faults of single fields.
 
 Faults that involve several fields, or a testbed, are found in `checks`. `factors` resolves `$name`
-references before a file comes here. Every field is described in docs/campaign.md.
+references before a file comes here. `make reference` writes docs/generated/campaign-file.md of the
+descriptions of all fields.
 """
 
 from __future__ import annotations
@@ -61,11 +62,21 @@ def check_backend(name: str) -> str:
 class Fault(StrictModel):
     """Links, named or a share of them, that go down and come up again."""
 
-    links: tuple[str, ...] = ()
-    share: Share | None = None
-    down: Duration = Field(description="when the links go down, like 3ms")
-    up: Duration | None = None
-    convergence: Duration = Field(description="how long routes take to follow, like 500us")
+    links: tuple[str, ...] = Field(
+        default=(), description="the links, each named by its two devices, like leaf1-spine2"
+    )
+    share: Share | None = Field(
+        default=None,
+        description="instead of links: a share of the links between switches, drawn by the seed",
+    )
+    down: Duration = Field(description="when the links go down, before the duration ends, like 3ms")
+    up: Duration | None = Field(
+        default=None,
+        description="when they come up again, at most duration + drain; else they stay down",
+    )
+    convergence: Duration = Field(
+        description="how long routes take to follow each change, like 500us"
+    )
 
 
 class Tuner(StrictModel):
@@ -74,7 +85,9 @@ class Tuner(StrictModel):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(description="the tuner's name, like secn1")
-    label: str = ""
+    label: str = Field(
+        default="", description="what reports call it; two tuners of one campaign need two labels"
+    )
 
     @property
     def called(self) -> str:
@@ -107,8 +120,8 @@ class Parent(StrictModel):
     """What a replay repeats: a run with its trials, or a file of flows with its digest."""
 
     run: str = Field(description="the name of the run or file that is replayed")
-    sha256: Sha256 | None = None
-    trials: tuple[ParentTrial, ...] = ()
+    sha256: Sha256 | None = Field(default=None, description="the SHA-256 of a file of flows")
+    trials: tuple[ParentTrial, ...] = Field(default=(), description="the trials of a run")
 
 
 # The papers say "sub-millisecond" and act every 100 us (GraphCC): half of that.
@@ -123,31 +136,84 @@ class CampaignFile(StrictModel):
 
     campaign: FolderName = Field(description="the name of its run folder")
     testbed: str = Field(description="its name, like graphcc, or its file's path")
-    backend: Annotated[str, AfterValidator(check_backend)] = "emulated"
+    backend: Annotated[str, AfterValidator(check_backend)] = Field(
+        default="emulated", description="where trials run; `closloop run --on` overrules it"
+    )
     tuners: Annotated[tuple[NamedTuner, ...], SOME] = Field(
-        description="a list, like [secn1, secn2]"
+        description="what decides on ECN thresholds or other knobs: a list, like [secn1, secn2]"
     )
     traffic: Annotated[tuple[Pattern, ...], SOME] = Field(
         description="a list of patterns, each with its kind"
     )
-    factors: Annotated[dict[str, Any], Field(default_factory=dict)]
-    repeats: Repeats = 5
-    seed: NotNegative = 1
-    protocol: Annotated[int | None, AfterValidator(check_protocol)] = None
+    factors: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what varies: levels by the name of the factor, which fields take as `$name`",
+    )
+    repeats: Repeats = Field(
+        default=5,
+        description="trials of each cell, each with a seed of its own; or a mapping: until results "
+        "are precise enough",
+    )
+    seed: NotNegative = Field(default=1, description="decides every random draw of the campaign")
+    protocol: Annotated[int | None, AfterValidator(check_protocol)] = Field(
+        default=None,
+        description="the version of the training protocol, 1 or 2, whose evaluation seeds are "
+        "drawn; without it those of 1",
+    )
     duration: PositiveDuration = Field(description="how long flows arrive, like 10ms")
-    warm_up: Duration = 0
-    drain: Duration = 200_000_000
-    sample_period: PositiveDuration = 100_000
-    action_period: PositiveDuration | None = None
-    decision_latency: Duration | None = None
-    flow_sample_period: PositiveDuration | None = None
-    allow_starvation: bool = False
-    host: Host = Host()
-    clock: Literal["virtual", "real"] = "virtual"
-    fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = None
-    load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_of)] = LoadBalancing()
-    faults: tuple[Fault, ...] = ()
-    parent: Parent | None = None
+    warm_up: Duration = Field(
+        default=0,
+        description="time before the measurement, less than duration: flows that start in it are "
+        "sent, and neither they nor its samples count in any figure",
+    )
+    drain: Duration = Field(
+        default=200_000_000,
+        description="how much longer flows have to finish; a trial ends as soon as all have",
+    )
+    sample_period: PositiveDuration = Field(
+        default=100_000, description="time between two readings of all queues"
+    )
+    action_period: PositiveDuration | None = Field(
+        default=None,
+        description="time between two decisions of the tuner, a multiple of sample_period; without "
+        "it sample_period",
+    )
+    decision_latency: Duration | None = Field(
+        default=None,
+        description="time from a reading to the change that answers it, less than sample_period; "
+        "without it 50us, at most half of sample_period",
+    )
+    flow_sample_period: PositiveDuration | None = Field(
+        default=None,
+        description="time between two readings of all flows of RoCE NICs, a multiple of "
+        "sample_period; without it they are not read",
+    )
+    allow_starvation: bool = Field(
+        default=False,
+        description="whether lasting flows that starve are a result, and a warning, where they "
+        "would make a trial invalid",
+    )
+    host: Host = Field(
+        default=Host(), description="the hosts' congestion control, and their TCP or RoCE"
+    )
+    clock: Literal["virtual", "real"] = Field(
+        default="virtual",
+        description="of the emulated backend: virtual time, or this machine's, which needs root; "
+        "`closloop run --clock` overrules it",
+    )
+    fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = Field(
+        default=None,
+        description="what the switches of an emulated fabric are: a kind, or a mapping; without it "
+        "closloop, in real time linux",
+    )
+    load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_of)] = Field(
+        default=LoadBalancing(),
+        description="how switches choose among equal-cost ports: a kind, or a mapping",
+    )
+    faults: tuple[Fault, ...] = Field(default=(), description="links that fail while a trial runs")
+    parent: Parent | None = Field(
+        default=None, description="which run is replayed; `closloop replay` writes it"
+    )
 
     @property
     def latency_ns(self) -> int:

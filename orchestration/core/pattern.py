@@ -74,7 +74,9 @@ def given(
 
 
 # A window, which a campaign may leave out: from 0 to the trial's duration.
-START, STOP = given(default=0), given(default=None)
+START = given("when the pattern begins", default=0)
+STOP = given("when it ends; without it with the trial's duration", default=None)
+DRAW = "how many flows, and of which sizes: exactly the load, or each drawn alone"
 
 
 @dataclass(frozen=True)

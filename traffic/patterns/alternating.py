@@ -41,13 +41,20 @@ class AlternatingSpec(PatternSpec):
     few: int = field(metadata=given("how many hosts send in one phase, like 2", "senders"))
     many: int = field(metadata=given("how many hosts send in the next, like 12", "senders"))
     size_bytes: int = field(metadata=given("bytes of each message of few, like 500KB", "positive"))
-    phase_ns: int = field(metadata=given("mean length of a phase, like 4ms", "positive"))
-    load: float = field(
-        metadata=given("of long messages, share of the receiver's rate, like 0.9", "share")
+    phase_ns: int = field(
+        metadata=given(
+            "mean length of a phase, like 4ms; drawn from half to one and a half times that",
+            "positive",
+        )
     )
-    spread_ns: int = field(metadata=given(default=0))
+    load: float = field(
+        metadata=given("of long messages, a share of the receiver's rate, like 0.9", "share")
+    )
+    spread_ns: int = field(metadata=given("many begin within it, at most half a phase", default=0))
     short_bytes: int = field(metadata=given("bytes of each short message, like 5KB", "positive"))
-    short_load: float = field(metadata=given("share of the receiver's rate, like 0.02", "share"))
+    short_load: float = field(
+        metadata=given("of short messages, a share of the receiver's rate, like 0.02", "share")
+    )
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
     kind: ClassVar = "alternating"

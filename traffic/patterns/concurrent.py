@@ -34,12 +34,32 @@ class ConcurrentSpec(PatternSpec):
     """
 
     flows: int = field(metadata=given("how many flows, like 512", "positive"))
-    size_bytes: int = field(metadata=given("", "positive", default=None))
+    size_bytes: int = field(
+        metadata=given(
+            "bytes of each flow; without it flows last as long as the trial",
+            "positive",
+            default=None,
+        )
+    )
     start_ns: int = field(metadata=START)
-    receiver: str = field(default="", metadata=given("", "host"))
-    senders: int = field(default=0, metadata=given("", "senders", default=None))
-    within_ns: int = 0
-    spread_ns: int = 0
+    receiver: str = field(
+        default="",
+        metadata=given("the host that all flows go to; without it they go from all to all", "host"),
+    )
+    senders: int = field(
+        default=0,
+        metadata=given(
+            "how many hosts send to the receiver, drawn by the seed; without it all",
+            "senders",
+            default=None,
+        ),
+    )
+    within_ns: int = field(
+        default=0, metadata=given("they start together, at a random time within it after `start`")
+    )
+    spread_ns: int = field(
+        default=0, metadata=given("each flow starts at most so much later than they all do")
+    )
     kind: ClassVar = "concurrent"
     sized_by: ClassVar = ("flows", "{flows:,.0f} flows are", "use fewer")
 

@@ -27,7 +27,9 @@ class IncastSpec(PatternSpec):
     period_ns: int = field(metadata=given("time from one to the next, like 2ms", "positive"))
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
-    receiver: str = field(default="", metadata=given("", "host"))
+    receiver: str = field(
+        default="", metadata=given("the receiving host; without it one is drawn each time", "host")
+    )
     kind: ClassVar = "incast"
     sized_by: ClassVar = (
         "period",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from orchestration.core.pattern import INDEPENDENT, START, STOP, STRATA, Draw, given
+from orchestration.core.pattern import DRAW, INDEPENDENT, START, STOP, STRATA, Draw, given
 from orchestration.core.records import Floats
 from traffic.arrivals import OfferedLoad, Sizes
 
@@ -21,12 +21,23 @@ class MessageMixSpec(OfferedLoad):
     With `receiver`, a host's name, all others send to it, and `load` is a share of its line rate.
     """
 
-    sizes_bytes: tuple[int, ...] = field(metadata=given("", "positive", default=ACC_SIZES_BYTES))
-    load: float = field(metadata=given("share of the hosts' line rate, like 0.6", "share"))
+    sizes_bytes: tuple[int, ...] = field(
+        metadata=given(
+            "sizes of messages, equally likely; without it the ACC paper's",
+            "positive",
+            default=ACC_SIZES_BYTES,
+        )
+    )
+    load: float = field(
+        metadata=given("offered payload as a share of the hosts' line rate, like 0.6", "share")
+    )
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
-    receiver: str = field(default="", metadata=given("", "host"))
-    draw: Draw = field(default=INDEPENDENT, metadata=given(default=STRATA))
+    receiver: str = field(
+        default="",
+        metadata=given("a host that all messages go to; `load` is then of its line rate", "host"),
+    )
+    draw: Draw = field(default=INDEPENDENT, metadata=given(DRAW, default=STRATA))
     kind: ClassVar = "message-mix"
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestration.core.pattern import INDEPENDENT, START, STOP, STRATA, Draw, given
+from orchestration.core.pattern import DRAW, INDEPENDENT, START, STOP, STRATA, Draw, given
 from orchestration.core.records import Floats
 from traffic.arrivals import OfferedLoad, Sizes
 
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 class PoissonSpec(OfferedLoad):
     """Poisson arrivals of flows whose sizes follow a workload."""
 
-    workload: str = field(metadata=given("flow sizes, like WebSearch", "workload"))
-    load: float = field(metadata=given("share of the hosts' line rate, like 0.6", "share"))
+    workload: str = field(
+        metadata=given("flow sizes: a name, like WebSearch, or a CSV file of bytes,cdf", "workload")
+    )
+    load: float = field(
+        metadata=given("offered payload as a share of the hosts' line rate, like 0.6", "share")
+    )
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
-    draw: Draw = field(default=INDEPENDENT, metadata=given(default=STRATA))
+    draw: Draw = field(default=INDEPENDENT, metadata=given(DRAW, default=STRATA))
     kind: ClassVar = "poisson"
 
     @property

@@ -126,7 +126,10 @@ class ReplaySpec(PatternSpec):
     file: str = field(metadata=given(_FILE, "file"))
     start_ns: int = field(metadata=START)
     stop_ns: int = field(metadata=STOP)
-    recorded_class: str = field(default="", metadata=given(name="class"))
+    recorded_class: str = field(
+        default="",
+        metadata=given("only flows whose column `class` says so; without it all", name="class"),
+    )
     kind: ClassVar = "replay"
 
     @property
