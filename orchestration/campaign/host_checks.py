@@ -143,5 +143,5 @@ def _check_dcqcn(host: Host) -> Iterator[LocatedProblem]:
             yield LocatedProblem(
                 loc,
                 f"{value!r} is not a whole number from {one.minimum} to {one.maximum} ({one.unit})",
-                "see docs/campaign.md",
+                "see docs/generated/campaign-file.md",
             )

@@ -137,7 +137,7 @@ class CampaignFile(StrictModel):
     campaign: FolderName = Field(description="the name of its run folder")
     testbed: str = Field(description="its name, like graphcc, or its file's path")
     backend: Annotated[str, AfterValidator(check_backend)] = Field(
-        default="emulated", description="where trials run; `closloop run --on` overrules it"
+        default="emulated", description="where trials run; the option --on overrules it"
     )
     tuners: Annotated[tuple[NamedTuner, ...], SOME] = Field(
         description="what decides on ECN thresholds or other knobs: a list, like [secn1, secn2]"
@@ -199,7 +199,7 @@ class CampaignFile(StrictModel):
     clock: Literal["virtual", "real"] = Field(
         default="virtual",
         description="of the emulated backend: virtual time, or this machine's, which needs root; "
-        "`closloop run --clock` overrules it",
+        "the option --clock overrules it",
     )
     fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = Field(
         default=None,
@@ -212,7 +212,7 @@ class CampaignFile(StrictModel):
     )
     faults: tuple[Fault, ...] = Field(default=(), description="links that fail while a trial runs")
     parent: Parent | None = Field(
-        default=None, description="which run is replayed; `closloop replay` writes it"
+        default=None, description="which run is replayed; written for a replay, not by hand"
     )
 
     @property

@@ -6,12 +6,12 @@
       TrialError        1    one trial failed; the others go on
       Interrupted     130    Ctrl-C; the same command resumes
 
-The number is the exit code that the command line maps it to.
+The number is the exit code that the command line maps it to: see `EXIT_CODES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,15 @@ from orchestration.core.problems import unknown as unknown
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "Done.",
+    1: "A trial failed or is invalid, or closloop itself has a fault.",
+    2: "The input is wrong; nothing was started.",
+    3: "The machine or testbed is not ready, or another run or user holds it.",
+    130: "Interrupted; the same command goes on.",
+}
 
 
 class ClosloopError(Exception):

@@ -123,7 +123,7 @@ _CODES = (
      "packets are not ECN-capable, or switches do not mark; on a rack readings of the last 1.5 s "
      "are not judged, as switches poll their counters"),
     ("signals", "signal-unmeasured", _I,
-     "a tuner observes a signal of which no reading came; `closloop plan` refuses most of these"),
+     "a tuner observes a signal of which no reading came; a plan refuses most of these"),
     ("devices", "pfc-deadlock", _W, "queues stopped by pauses wait for each other in a circle"),
     ("devices", "pfc-storm", _W,
      "a queue was stopped for longer than the watchdog takes, by a peer that has no reason to"),
