@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "generated"
@@ -214,9 +214,7 @@ def campaign_file() -> str:
         "(powers of 1000) and `KiB MiB GiB`, rates `bps Kbps Mbps Gbps Tbps`.",
         "## The whole file",
         fields(schema.CampaignFile),
-        "Former spellings that are accepted: "
-        + "; ".join(f"`backend: {old}` is `{new}`" for old, new in FORMER_BACKENDS.items())
-        + ".",
+        f"Former spellings that are accepted: {'; '.join(_former_spellings())}.",
         "## tuners",
         "Each is a name, or a mapping with the parameters of the tuner beside its name.",
         table(
@@ -257,7 +255,7 @@ def campaign_file() -> str:
                 (
                     code(name),
                     one.unit,
-                    f"{one.least} to {one.most}",
+                    f"{one.minimum} to {one.maximum}",
                     *(values[name] for values in DCQCN_SETS.values()),
                     one.help,
                 )
@@ -305,6 +303,16 @@ _TUNER_FIELDS = (
     ("from", "file", "", "parameters that `closloop search` found best"),
     ("of", "`condition`", "", "beside `from`: the best ones of the trial's condition"),
 )  # fmt: skip
+
+
+def _former_spellings() -> Iterator[str]:
+    yield from (f"`backend: {old}` is `{new}`" for old, new in FORMER_BACKENDS.items())
+    for name, field in repeats.Adaptive.model_fields.items():
+        if isinstance(field.validation_alias, AliasChoices):
+            old = listed(one for one in field.validation_alias.choices if one != name)
+            yield f"{old} of `repeats` is `{name}`"
+    old_parameters = registry._OLD_SPELLINGS.items()
+    yield from (f"`{old}` of a tuner is `{new}`" for old, new in old_parameters)
 
 
 def _common() -> Iterator[Cells]:
@@ -380,7 +388,7 @@ def _control(name: str) -> Iterator[Cells]:
     if name in ("dcqcn", "program"):
         return
     for number, (parameter, one) in enumerate(congestion_control(name).parameters.items()):
-        bounds = f"{_written(one, one.least)} to {_written(one, one.most)}"
+        bounds = f"{_written(one, one.minimum)} to {_written(one, one.maximum)}"
         value = f"{_VALUES.get(one.kind, one.kind)}, {bounds}"
         default = code(_written(one, one.default))
         yield code(name) if not number else "", code(parameter), value, default, one.help

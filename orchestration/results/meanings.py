@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 TABLES_MEAN: Mapping[str, str] = {
     "schedule": "What was to be sent, a row for each flow.",
-    "flows": "What became of each flow.",
+    "flows": "When each flow was sent, when it ended, and how.",
     "ports": "Samples of every queue of every switch port, queue by queue.",
     "pauses": "Samples of every lossless class at a switch port, with PFC.",
     "switches": "Samples of every switch that has a shared buffer or chooses paths.",
@@ -157,7 +157,7 @@ _CODES = (
     ("devices", "shapers-late", _I, "in real time, shapers sent too late"),
     ("devices", "scale", _W, "what does not follow the scale of real time: CUBIC and BBR"),
     ("imported", "imported", _W, "always: others' results, from which files, and what they lack"),
-    ("imported", "no-results", _I, "no file says what became of the flows"),
+    ("imported", "no-results", _I, "no file says how the flows ended"),
     ("imported", "flows-unknown", _W, "only flows that ended are known: there is no file of flows"),
     ("imported", "start-rounded", _W, "flows started a nanosecond off, as the simulator rounds"),
     ("imported", "order-of-ends", _W, "the files' rows are not in the order in which flows ended"),
