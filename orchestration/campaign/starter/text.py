@@ -115,7 +115,7 @@ def _head(draft: Draft) -> Iterator[str]:
     yield "#"
     yield from _comment(
         "A field that does not exist, or a value without its unit, is refused with its line. "
-        "docs/campaign.md has all fields."
+        "docs/generated/campaign-file.md has all fields."
     )
     yield _with_comment(f"campaign: {draft.name}", f"results go to runs/{draft.name}")
 
