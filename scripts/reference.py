@@ -226,7 +226,9 @@ def campaign_file() -> str:
         ),
         "### The tuners that come with closloop",
         "A parameter that ends in `_bytes` takes a size with its unit or an integer, and so do "
-        "those that end in `_ns` and `_bps`. One without a default has to be given.",
+        "those that end in `_ns` and `_bps`. One without a default has to be given. The default "
+        "`checkpoint` is that of the hosts' congestion control, if there is one. Tuners of "
+        "flowlet timeouts, from DRLet's paper, set RED to its 65 and 250 packets.",
         table(("tuner", "parameters", "what it is"), map(_tuner, registry.names())),
         "## traffic",
         "A list of patterns, sent together. All kinds have these fields:",

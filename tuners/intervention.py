@@ -33,7 +33,7 @@ _Setting = dict[str, Any]
 class InterventionTuner(RecordedTuner):
     """Overrules `tuner`, which has the parameters of the JSON object `parameters`.
 
-    The files are named as those of `RecordedTuner`.
+    Files are given as to the tuner `recorded`. `closloop whatif` writes it.
     """
 
     tuner: str = ""

@@ -86,7 +86,9 @@ class Tuner(StrictModel):
 
     name: str = Field(description="the tuner's name, like secn1")
     label: str = Field(
-        default="", description="what reports call it; two tuners of one campaign need two labels"
+        default="",
+        description="what reports call it, by default the name; two tuners of one campaign "
+        "need two labels",
     )
 
     @property

@@ -78,7 +78,7 @@ def architecture(hidden: Sequence[int] = HIDDEN) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Acc(TemplateTuner):
-    """Acts by a trained network; with `online`, continues to learn from its observations.
+    """ACC: a Q-network for each queue, which continues to learn with `online`.
 
     `explore` is the probability of a random template. `idle_rule` is that of section 4.2: a queue
     not above the lowest kmin is idle, and gets no inference. `omega_1` and `omega_2`

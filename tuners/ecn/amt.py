@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class AmtEcn(BaseTuner):
-    """Marking thresholds driven by utilisation; sizes are for 25 Gbit/s.
+    """AMT's idea: one marking threshold a queue, driven by utilisation; sizes are for 25 Gbit/s.
 
     A link counts as full at the utilisation `target`, framing included. In one decision the
     threshold grows by `step_bytes` or shrinks by the share `cut`.

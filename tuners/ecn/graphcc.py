@@ -146,7 +146,9 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
 
 @dataclass(eq=False)
 class Graphcc(TemplateTuner):
-    """Acts by a trained network that fits any fabric. It does not learn once deployed.
+    """GraphCC: one network at every port, which exchanges messages along the fabric.
+
+    The network fits any fabric. It does not learn once deployed.
 
     `explore` is the probability of a random setting. `w_1` and `w_2` weigh queue and utilisation in
     the reward (section 3.3: 0.7 and 0.3), which matters for learning only. With `collect`, all

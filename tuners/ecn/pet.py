@@ -89,7 +89,9 @@ class HeadActions(Actions):
 
 @dataclass(eq=False)
 class Pet(LearnedTuner):
-    """Takes the likeliest action of a trained policy; with `online`, continues to learn.
+    """PET: a policy for each queue, which also sees incast and the mix of flows.
+
+    It takes the likeliest action of the trained policy; with `online`, it continues to learn.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
     WebSearch, 0.7 and 0.3 for DataMining: section 5.2). They affect learning only. `explore` is the

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class QueueAwareEcn(BaseTuner):
-    """Marking thresholds driven by the queue's length; the bounds are for 25 Gbit/s.
+    """QAECN's idea: one marking threshold a queue, a share of its length as just read.
+
+    The bounds are for 25 Gbit/s.
 
     `share` is the ratio of the threshold to the queue's length. Changes of less than a full packet
     are left out: they would mark the same packets.

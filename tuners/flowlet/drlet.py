@@ -41,7 +41,10 @@ def sizes(testbed: Testbed) -> tuple[int, int]:
 
 @dataclass(eq=False)
 class Drlet(LearnedTimeouts):
-    """Acts by a trained actor. Its checkpoint is for one shape of fabric, whatever its rates."""
+    """DRLet: one agent for the fabric decides by the traffic between edge switches.
+
+    A checkpoint is for one shape of fabric, whatever its rates.
+    """
 
     observes = ("tx_bytes", PAIRS)
 

@@ -48,7 +48,7 @@ def architecture(hidden: tuple[int, ...] = HIDDEN) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class DrletLocal(LearnedTimeouts):
-    """Acts by a trained actor, the same at every switch."""
+    """DRLet's variant with many agents: one small network, the same at every switch."""
 
     observes = (
         "qlen_mean_bytes",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Drw(FlowletTuner):
-    """Chooses one of three timeouts by the mean utilisation of a switch's links upwards.
+    """DRW's idea: a switch has one of three timeouts, by the load of its links upwards.
 
     DRLet's paper gives no values. Chosen here: figure 3's 4 ms, 400 us and 100 us, at loads below
     0.3, up to 0.6, and above.

@@ -70,7 +70,7 @@ class BestStaticTimeout(FlowletTuner):
 
 @dataclass(eq=False)
 class RandomTimeouts(FlowletTuner):
-    """DRLet's placebo: at each decision a timeout is drawn from its range, by its logarithm.
+    """DRLet's placebo: each decision draws a timeout of 100 us to 8 ms, by its logarithm.
 
     As with DRLet, that is so for every switch that has several paths upwards, and all start from
     the best static timeout of the lowest load.
