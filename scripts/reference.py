@@ -301,7 +301,7 @@ def campaign_file() -> str:
 # They are the tuner's own parameters, and yet have a meaning that all share.
 _TUNER_FIELDS = (
     ("checkpoint", "name, path, or a list of them", "the tuner's", "of a learned tuner: its "
-     "network. A list takes turns, one network a repeat"),
+     "network. A list is used in rotation, one network a repeat"),
     ("from", "file", "", "parameters that `closloop search` found best"),
     ("of", "`condition`", "", "beside `from`: the best ones of the trial's condition"),
 )  # fmt: skip
