@@ -449,7 +449,7 @@ def _option(one: Any) -> Cells:
     names = [one.name.upper()] if is_argument else [*one.opts, *one.secondary_opts]
     kinds = {"Path": "path", "str": "text", "int": "integer", "float": "number", "bool": "flag"}
     annotation = one.type_descriptor.annotation
-    several = "s" if get_origin(annotation) is list else ""
+    several = ", one or more" if get_origin(annotation) is list else ""
     of = get_args(annotation)[0] if several else annotation
     kind = kinds.get(getattr(of, "__name__", ""), "") + several
     bounds = [f"{one.min} or more"] if one.min is not None else []

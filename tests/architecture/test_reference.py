@@ -66,6 +66,12 @@ def test_the_page_of_the_architecture_names_modules_that_there_are():
     assert not [one for one in named if not any((folder / one).exists() for folder in folders)]
 
 
+def test_the_exit_codes_of_errors_are_described():
+    kinds = reference.errors.ClosloopError.__subclasses__()
+    assert len(kinds) > 3
+    assert {kind.exit_code for kind in kinds} | {0} == reference.errors.EXIT_CODES.keys()
+
+
 def test_the_picture_of_the_packages_is_of_the_imports():
     drawn = architecture.PICTURE.read_text(encoding="utf-8")
     assert drawn == architecture.picture(), "run `make reference`, and look at the picture"
