@@ -4,5 +4,3 @@ Must not import: orchestration.bench, orchestration.papers, orchestration.search
 """
 
 __all__: list[str] = []
-
-__all__: list[str] = []

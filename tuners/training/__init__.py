@@ -5,5 +5,3 @@ Must not import: orchestration.backends, orchestration.campaign, orchestration.r
 """
 
 __all__: list[str] = []
-
-__all__: list[str] = []

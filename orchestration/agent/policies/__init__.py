@@ -4,5 +4,3 @@ Must not import: numpy, pyroute2, orchestration.device, orchestration.backends.
 """
 
 __all__: list[str] = []
-
-__all__: list[str] = []

@@ -4,5 +4,3 @@ Must not import: orchestration.exchange, orchestration.backends.emulated.
 """
 
 __all__: list[str] = []
-
-__all__: list[str] = []

@@ -4,5 +4,3 @@ Must not import: orchestration.run, orchestration.backends.
 """
 
 __all__: list[str] = []
-
-__all__: list[str] = []

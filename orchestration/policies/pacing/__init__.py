@@ -5,5 +5,3 @@ Must not import: orchestration.backends, orchestration.campaign, tuners.
 """
 
 __all__ = ["build"]
-
-__all__: list[str] = []

@@ -4,5 +4,3 @@ Must not import: orchestration.bench, orchestration.papers.
 """
 
 __all__ = ["files"]
-
-__all__: list[str] = []

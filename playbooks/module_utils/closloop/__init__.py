@@ -4,5 +4,3 @@ Must not import: numpy, pydantic, orchestration.backends.
 """
 
 __all__: list[str] = []
-
-__all__: list[str] = []
