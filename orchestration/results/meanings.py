@@ -83,7 +83,7 @@ class StampCode(NamedTuple):
 _I: Literal["invalid"] = "invalid"
 _W: Literal["warning"] = "warning"
 _E: Literal["either"] = "either"
-_CODES = (
+_STAMP_ROWS = (
     ("generator", "generator-late", _I,
      "a flow was sent more than 2 us from its start, on a real clock more than 1 ms (by the clock: "
      "a scale does not divide it, but 2 us stay allowed)"),
@@ -167,4 +167,4 @@ _CODES = (
      "the congestion control ran with other parameters than its name says"),
     ("imported", "window", _W, "each flow had a window, so that thresholds hardly change anything"),
 )  # fmt: skip
-STAMP_CODES = tuple(StampCode(*one) for one in _CODES)
+STAMP_CODES = tuple(StampCode(*one) for one in _STAMP_ROWS)
