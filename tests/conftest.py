@@ -10,6 +10,7 @@ grafana: Grafana and InfluxDB 2 (scripts/influxdb.sh), in CI likewise.
 oldest_python: the oldest Python that devices may have, beside this one; in CI likewise.
 """
 
+import gc
 import getpass
 import importlib.util
 import os
@@ -319,3 +320,9 @@ LONG = (
 def pytest_collection_modifyitems(items):
     """The longest files go first: one that begins last is waited for (`--no-loadscope-reorder`)."""
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection_finish():
+    """Modules stay until the end: without this, each collection of garbage looks at all of them."""
+    gc.collect()
+    gc.freeze()

@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from trees import product
 
 from orchestration.cli.verbs import load, verbs
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
 # A word that is neither an option nor looks like a placeholder or a path ends a command.
 _VALUE = r"[A-Z][A-Z_]*\b|\{\}|[\w./*-]*[./*{][\w./*{}-]*|\d[\w,-]*"
 _WORD = re.compile(rf" +(?:(?P<option>--?[a-z][\w-]*)|(?P<value>{_VALUE}))")
@@ -33,32 +32,28 @@ class Command:
         return " ".join((*self.verb, *sorted(self.options)))
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
-
-
 def docstring(node: ast.AST) -> list[ast.Expr]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     body = node.body if isinstance(node, kinds) else []
     return [one for one in body[:1] if isinstance(one, ast.Expr)]
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield `file:line` and text of each literal, with {} for what is filled in."""
-    for name, tree in sources():
-        skip = {id(text.value) for node in ast.walk(tree) for text in docstring(node)}
-        for node in ast.walk(tree):
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Return `file:line` and text of each literal, with {} for what is filled in."""
+    found = []
+    for source in product():
+        skip = {id(text.value) for node in source.nodes for text in docstring(node)}
+        for node in source.nodes:
             if isinstance(node, ast.JoinedStr):
                 skip.update(id(part) for part in node.values)
-        for node in ast.walk(tree):
+        for node in source.nodes:
             if isinstance(node, ast.JoinedStr):
                 parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
-                yield f"{name}:{node.lineno}", "".join(map(str, parts))
+                found.append((f"{source.name}:{node.lineno}", "".join(map(str, parts))))
             elif isinstance(node, ast.Constant) and id(node) not in skip:
-                yield f"{name}:{node.lineno}", str(node.value)
+                found.append((f"{source.name}:{node.lineno}", str(node.value)))
+    return tuple(found)
 
 
 @cache

@@ -7,6 +7,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from imports import Sources
+from trees import product
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Forget the product's trees after the last test of this folder."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        product.cache_clear()
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ a table. A constant that stands for a name, or for several, is one itself.
 """
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
+from trees import ROOT, product
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
 # What is called `imported` beside the backend: a finding of stamps, the facts of an import, and
 # what stands in its spec for the hosts' congestion control.
 SOMETHING_ELSE = (
@@ -24,18 +22,10 @@ FACTS_OF_IMPORTS = "orchestration/exchange/imported.py"
 BACKENDS = ("emulated", "fluid", "hardware", "imported", "simulated")
 
 
-def is_own(path: Path) -> bool:
+def is_own(name: str) -> bool:
     """Return whether a module is in a backend's own package, or in what results from elsewhere."""
-    parts = path.relative_to(ROOT).parts
-    in_package = parts[:2] == ("orchestration", "backends") and parts[2] in BACKENDS
-    return in_package or "/".join(parts) == FACTS_OF_IMPORTS
-
-
-MODULES = {
-    path: ast.parse(path.read_text(encoding="utf-8"))
-    for folder in FOLDERS
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
+    packages = tuple(f"orchestration/backends/{backend}/" for backend in BACKENDS)
+    return name.startswith(packages) or name == FACTS_OF_IMPORTS
 
 
 def has_name(node: ast.AST, constants: frozenset[str] = frozenset()) -> bool:
@@ -57,7 +47,7 @@ def named(node: ast.AST) -> str:
     return getattr(node, "id", "") or getattr(node, "attr", "")
 
 
-def constants_of(trees: list[ast.AST]) -> frozenset[str]:
+def constants_of(trees: Iterable[ast.Module]) -> frozenset[str]:
     """Return the names of module-level constants that are names of backends."""
     found = set()
     for tree in trees:
@@ -73,12 +63,10 @@ def constants_of(trees: list[ast.AST]) -> frozenset[str]:
     return frozenset(found - {"", "__all__"})
 
 
-def decisions(tree: ast.AST, constants: frozenset[str]) -> Iterator[int]:
+def decisions(nodes: Iterable[ast.AST], constants: frozenset[str]) -> Iterator[int]:
     """Yield the lines that decide by a backend's name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         operands: list[ast.AST] = []
-        if ast.unparse(node) in SOMETHING_ELSE:
-            continue
         match node:
             case ast.Compare():
                 operands = [node.left, *node.comparators]
@@ -90,19 +78,19 @@ def decisions(tree: ast.AST, constants: frozenset[str]) -> Iterator[int]:
                 operands = [node.value]
             case ast.Call(func=ast.Attribute(attr="get" | "startswith" | "endswith")):
                 operands = node.args[:1]
-        if any(has_name(one, constants) for one in operands):
+        if not any(has_name(one, constants) for one in operands):
+            continue
+        if ast.unparse(node) not in SOMETHING_ELSE:
             yield node.lineno if not isinstance(node, ast.Dict) else node.keys[0].lineno
 
 
-CONSTANTS = constants_of(list(MODULES.values()))
-
-
 def test_nobody_decides_by_the_name_of_a_backend():
+    constants = constants_of(source.tree for source in product())
     found = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path, tree in MODULES.items()
-        if not is_own(path)
-        for line in decisions(tree, CONSTANTS)
+        f"{source.name}:{line}"
+        for source in product()
+        if not is_own(source.name)
+        for line in decisions(source.nodes, constants)
     ]
     assert not found, "\n".join(found)
 
@@ -121,16 +109,17 @@ def test_nobody_decides_by_the_name_of_a_backend():
 )
 def test_the_rule_sees_each_form(text):
     constants = constants_of([ast.parse('IMPORTED = "imported"\n_SOME = frozenset({"fluid"})')])
-    assert list(decisions(ast.parse(text), constants))
+    assert list(decisions(ast.walk(ast.parse(text)), constants))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_capabilities_are_words_of_the_model_only(backend):
     """They are read by what lies below backends: `orchestration.core.capabilities` loads them."""
     path = ROOT / f"orchestration/backends/{backend}/capabilities.py"
-    modules = [one.module for one in ast.walk(MODULES[path]) if isinstance(one, ast.ImportFrom)]
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    modules = [one.module for one in nodes if isinstance(one, ast.ImportFrom)]
     known = ("__future__", "dataclasses")
     assert [name for name in modules if not name.startswith((*known, "orchestration.core."))] == []
-    assert not any(isinstance(one, ast.Import) for one in ast.walk(MODULES[path]))
+    assert not any(isinstance(one, ast.Import) for one in nodes)
     front_door = ast.parse((path.parent / "__init__.py").read_text())
     assert not any(isinstance(one, ast.Import | ast.ImportFrom) for one in ast.walk(front_door))

@@ -8,20 +8,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from trees import ROOT, product
 
 from orchestration.analysis import metrics
 from orchestration.analysis.metrics import METRICS
 from orchestration.core.errors import InputError
 from orchestration.results.tables import TABLES
 
-ROOT = Path(__file__).resolve().parents[2]
-CATALOGUE = [
-    ROOT / "orchestration" / "analysis" / name for name in ("metric_types.py", "metrics.py")
-]
-PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
+CATALOGUE = ("orchestration/analysis/metric_types.py", "orchestration/analysis/metrics.py")
 # What a class of metrics has. A signal or a knob has a unit too, but neither law nor direction.
 FIELDS = ({"label", "unit"}, {"better", "key"}, {"law", "key"})
 
@@ -50,16 +46,9 @@ drain: 20ms
 """
 
 
-def trees():
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if path not in CATALOGUE:
-                yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
-
-
-def defined(tree, keys):
+def defined(nodes, keys):
     """The lines at which a module says of metrics what the catalogue says."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             names = {
                 one.target.id
@@ -90,7 +79,12 @@ def defined(tree, keys):
 
 def test_no_other_module_says_what_a_metric_is():
     keys = set(METRICS) | {metric.family for metric in METRICS.values()} - {""}
-    found = [f"{path}:{line}" for path, tree in trees() for line in defined(tree, keys)]
+    found = [
+        f"{source.name}:{line}"
+        for source in product()
+        if source.name not in CATALOGUE
+        for line in defined(source.nodes, keys)
+    ]
     assert found == []
 
 

@@ -1,14 +1,12 @@
 """What a user reads is rendered in one package: tables, escaping, CSV, Markdown."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator
 
 import pytest
+from trees import product
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "traffic", "tuners")
-RENDERER = ROOT / "orchestration" / "render"
+RENDERER = "orchestration/render/"
 # Data files for other programs, written below the renderer.
 EXCEPT = {"orchestration/core/csv_columns.py": {"csv.writer"}}
 NAMES = {
@@ -22,17 +20,16 @@ NAMES = {
 TEXTS = ("<table", "<td", "<th>", "| --- |", "| ---\n")
 
 
-def offences(source: str) -> Iterator[str]:
+def offences(nodes: Collection[ast.AST]) -> Iterator[str]:
     """Yield what of the renderer's own means a module uses."""
-    tree = ast.parse(source)
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         named: list[str] = []
         if isinstance(node, ast.Import):
             named = [alias.name for alias in node.names]
@@ -47,18 +44,14 @@ def offences(source: str) -> Iterator[str]:
         yield from (name for name in named if name in NAMES)
 
 
-def modules() -> list[Path]:
-    found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    return [path for path in found if RENDERER not in path.parents]
-
-
 def test_only_the_renderer_makes_tables_and_escapes() -> None:
     found = {}
-    for path in modules():
-        name = path.relative_to(ROOT).as_posix()
-        used = set(offences(path.read_text(encoding="utf-8"))) - EXCEPT.get(name, set())
+    for module in product():
+        if module.name.startswith(RENDERER):
+            continue
+        used = set(offences(module.nodes)) - EXCEPT.get(module.name, set())
         if used:
-            found[name] = sorted(used)
+            found[module.name] = sorted(used)
     assert found == {}, "describe a table by orchestration.render.table, and show that"
 
 
@@ -75,4 +68,4 @@ def test_only_the_renderer_makes_tables_and_escapes() -> None:
     ],
 )
 def test_the_rule_sees_what_it_forbids(source: str) -> None:
-    assert list(offences(source))
+    assert list(offences([*ast.walk(ast.parse(source))]))

@@ -1,29 +1,16 @@
 """One module formats problems; what a remedy names exists, and a test runs it."""
 
 import ast
-import importlib.util
 import re
-import sys
 import tomllib
-from pathlib import Path
+from collections.abc import Collection
 
+import commands
 import pytest
+import remedies
+from trees import ROOT, product
 
 from orchestration.core.problems import Code
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def beside(name):
-    """Load a module of this folder, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-commands, remedies = beside("commands"), beside("remedies")
 
 FORMATTER = "orchestration/core/problems.py"
 # What runs on devices or in a rack's guest stands alone, and sends its errors as two texts.
@@ -48,11 +35,11 @@ NO_REMEDIES = (
 INSTRUCTION = re.compile(r"(^|: |`)(closloop [^`;,()]*)")
 
 
-def taken_apart(tree: ast.AST) -> list[int]:
+def taken_apart(nodes: Collection[ast.AST]) -> list[int]:
     """Return the lines that read another object's remedy, or write a remedy's arrow."""
-    docs = {id(text.value) for node in ast.walk(tree) for text in commands.docstring(node)}
+    docs = {id(text.value) for node in nodes for text in commands.docstring(node)}
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             own = isinstance(node.value, ast.Name) and node.value.id == "self"
             if node.attr == "remedy" and not own:
@@ -73,10 +60,10 @@ def no_remedies(where):
 
 def test_one_module_formats_problems():
     wrong = [
-        f"{name}:{line}"
-        for name, tree in commands.sources()
-        if name != FORMATTER and not name.startswith(ON_DEVICES)
-        for line in taken_apart(tree)
+        f"{source.name}:{line}"
+        for source in product()
+        if source.name != FORMATTER and not source.name.startswith(ON_DEVICES)
+        for line in taken_apart(source.nodes)
     ]
     assert not wrong, "pass the problem on, and let problems.py show it: " + ", ".join(wrong)
 
@@ -85,7 +72,7 @@ def test_one_module_formats_problems():
     "line", ['print(f"{e.message}\\n  -> {e.remedy}")', 'say("  -> do it")', "x = error.remedy"]
 )
 def test_the_rule_sees_what_it_forbids(line):
-    assert taken_apart(ast.parse(line))
+    assert taken_apart([*ast.walk(ast.parse(line))])
 
 
 def test_the_documented_codes_are_those_that_there_are():
@@ -96,9 +83,9 @@ def test_the_documented_codes_are_those_that_there_are():
     assert all(code.about.endswith(".") for code in Code)
     given = {
         node.attr
-        for name, tree in commands.sources()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Code"
+        for source in product()
+        for node in source.nodes
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "Code"
     }
     assert given == {code.name for code in Code}
 
@@ -149,12 +136,12 @@ def test_each_remedy_has_a_test_that_runs_it():
 def test_what_is_to_be_installed_or_made_exists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for name, tree in commands.sources():
-        for node in ast.walk(tree):
-            calls = isinstance(node, ast.Call) and ast.unparse(node.func)
+    for source in product():
+        for node in source.nodes:
+            calls = isinstance(node, ast.Call) and getattr(node.func, "id", "")
             extra = node.args[-1] if calls in ("needs", "not_installed") else None
             if isinstance(extra, ast.Constant):
-                assert extra.value in project["optional-dependencies"], name
+                assert extra.value in project["optional-dependencies"], source.name
     for where, text in commands.texts():
         for extra in re.findall(r"pip install 'closloop\[(\w+)\]'", text):
             assert extra in project["optional-dependencies"], where
