@@ -29,6 +29,7 @@ from hypothesis import HealthCheck, settings
 
 from tuners.learning.learner import ask_for_same_bits
 
+gc.disable()  # until all tests are collected: pytest_collection_finish
 # A busy machine fails no test: how long an example takes is nothing that tests hold.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -323,6 +324,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Modules stay until the end: without this, each collection of garbage looks at all of them."""
+    """Modules and tests stay until the end: garbage is looked for among what comes after them."""
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -5,12 +5,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from orchestration.kernel.cache import find_kernel
+from tests.programs import Ended, closloop_in_process
 
 CAMPAIGN = """
 campaign: tiny
@@ -24,21 +24,14 @@ duration: 2ms
 """
 
 
-def run(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str, code: int = 0) -> Ended:
     """Give a command of closloop in a folder."""
-    program = "from orchestration.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = closloop_in_process(*words, cwd=folder)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
 
-def remedies(done: subprocess.CompletedProcess[str]) -> list[str]:
+def remedies(done: Ended) -> list[str]:
     """Return the commands that an error tells the user to give."""
     told = "".join(re.findall(r"  -> .*", done.stderr))
     return re.findall(r"`([^`]+)`", told) or re.findall(r"closloop .*?(?=;|,|$)", told)
