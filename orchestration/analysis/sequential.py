@@ -71,8 +71,7 @@ def boundaries(
     The density of the sum that has crossed no boundary yet is integrated look by look (Armitage,
     McPherson and Rowe 1969; Jennison and Turnbull 2000, chapter 19).
     """
-    points, weights = np.polynomial.legendre.leggauss(2 * _NODES)
-    points, weights = points[_NODES:], weights[_NODES:]  # the density is symmetric
+    points, weights = _quadrature()
     found: list[float] = []
     spent, at, density, before = 0.0, np.zeros(1), np.full(1, 0.5), 0.0
     for share in shares:
@@ -86,6 +85,13 @@ def boundaries(
         # `density` has the weights of its nodes in it
         at, density, before = node, (kernel @ density / step) * bound * weights, share
     return np.array(found)
+
+
+@lru_cache
+def _quadrature() -> tuple[Floats, Floats]:
+    """Return points and weights for one half of the density, which is symmetric."""
+    points, weights = np.polynomial.legendre.leggauss(2 * _NODES)
+    return points[_NODES:], weights[_NODES:]
 
 
 def _bound(at: Floats, density: Floats, step: float, target: float, start: float) -> float:
