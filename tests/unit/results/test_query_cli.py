@@ -4,23 +4,20 @@ import csv
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.programs import closloop_in_process
+
 ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOK = ROOT / "examples" / "queries.ipynb"
-CODE = "from orchestration.cli.main import main; main()"
 
 
 def ask(*arguments, code=0, given=""):
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, "sql", *map(str, arguments)],
-        input=given, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+    done = closloop_in_process("sql", *map(str, arguments), given=given)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
