@@ -58,6 +58,7 @@ def command(*more):
     )
 
 
+@pytest.mark.slow
 def test_it_trains_from_the_command_line_and_acts_in_a_campaign():
     done = command("--episodes", "4", "--set", "step=0.7")
     assert done.returncode == 0, done.stderr
@@ -74,6 +75,7 @@ def test_it_trains_from_the_command_line_and_acts_in_a_campaign():
     assert closloop.run("campaign.yml", jobs=1).exit_code == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_network():
     request = TrainRequest(
         acting_tuner("climb.py:Climb"), "scenario.yml", episodes=6, learner="climb.py:Climb"
@@ -115,6 +117,7 @@ def test_a_bad_one_is_refused_with_what_is_wrong(old, new, message, tmp_path):
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_settings_and_scenarios_of_ones_own_are_asked_for():
     assert split_settings("climb.py:Climb", {"step": 1}) == ({"step": 1.0}, {})
     with pytest.raises(InputError, match="known are step"):

@@ -115,6 +115,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_network(
     assert (folder / "checkpoint.safetensors").read_bytes() == good
 
 
+@pytest.mark.slow
 def test_an_observation_that_is_no_number_stops_training(scenario, tmp_path, monkeypatch):
     from tuners.ecn import features
 

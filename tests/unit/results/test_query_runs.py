@@ -206,6 +206,7 @@ def test_other_ways_to_ask(two):
     assert two.sql("explain select * from flows").fetchall()
 
 
+@pytest.mark.slow
 def test_data_frames_in_one_line(campaign, two):
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     rows = len(two.table("flows").fetchall())

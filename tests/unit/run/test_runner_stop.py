@@ -104,6 +104,7 @@ def slow(tmp_path):
     run.process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_process_and_is_resumed(slow):
     slow.process.send_signal(signal.SIGKILL)
     slow.process.wait()
@@ -135,6 +136,7 @@ def test_an_interrupted_run_ends_with_130_and_nothing_left_over(slow, number):
     assert [path.name for path in slow.folder.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_takes_its_children_along(slow):
     worker, child, *others = slow.pids()
     os.kill(worker, signal.SIGKILL)
