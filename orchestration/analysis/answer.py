@@ -25,7 +25,7 @@ def answers(summary: Summary) -> list[str]:
     return sentences
 
 
-def standing(summary: Summary) -> str:
+def validity_text(summary: Summary) -> str:
     """Return how many trials are valid: `All 10 trials are valid.`"""
     total, invalid = len(summary.trials), len(summary.invalid)
     if not invalid:

@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
-from orchestration.analysis.sample_parts import (
+from orchestration.analysis.measured_window import (
     after_warm_up,
-    arrivals,
     counted,
     measured_flows,
+    measured_samples,
     totals,
 )
 from orchestration.core.records import MISSING, Floats, Ints, Samples
@@ -42,8 +42,8 @@ def round_trips_ns(hosts: Samples) -> Floats:
 def measure_devices(result: TrialResult) -> dict[str, float]:
     """Return the metrics of NICs and buffers. Raises InputError for an unreadable table."""
     hosts, pauses = after_warm_up(result, "host"), after_warm_up(result, "priority")
-    window = arrivals(result.samples("host"), result.spec.measured_ns)
-    buffers = arrivals(result.samples("switch"), result.spec.measured_ns)
+    window = measured_samples(result.samples("host"), result.spec.measured_ns)
+    buffers = measured_samples(result.samples("switch"), result.spec.measured_ns)
     rates = allowed_bps(result.testbed, window)
     trips = round_trips_ns(window)
     return {

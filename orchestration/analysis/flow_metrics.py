@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inventory.routing import PathTable
+from orchestration.analysis.measured_window import after_warm_up, known_mean, measured_flows
 from orchestration.analysis.metric_types import FlowChoice, Metric
 from orchestration.analysis.metrics import QUANTILES, SIZE_CLASSES, fct_key, slowdown_key
-from orchestration.analysis.sample_parts import after_warm_up, known_mean, measured_flows
 from orchestration.core.records import DONE, LONG_LIVED, STATUS_NAMES, Floats, Ints
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import TABLES, damaged

@@ -287,17 +287,17 @@ def index_page(title: str, shown: Shown, data: str) -> str:
         ".",
     )
     sound = all(entry.sound for entry, _ in shown)
-    opening = [Paragraph(standing(shown), "ok" if sound else "bad")]
+    opening = [Paragraph(validity_text(shown), "ok" if sound else "bad")]
     blocks: list[Block] = [index_table(shown), Paragraph(about, "caption")]
     return page_html(Page(title, "closloop report · an index of runs", opening, blocks))
 
 
 def index_blocks(title: str, shown: Shown) -> list[Block]:
     """Return the index for a terminal."""
-    return [Paragraph(f"{title}: {standing(shown)}", "ok"), index_table(shown)]
+    return [Paragraph(f"{title}: {validity_text(shown)}", "ok"), index_table(shown)]
 
 
-def standing(shown: Shown) -> str:
+def validity_text(shown: Shown) -> str:
     """Return how many runs and trials there are, and whether all is well."""
     entries = [entry for entry, _ in shown]
     runs = f"{len(entries)} run{'s' * (len(entries) != 1)}"

@@ -56,7 +56,7 @@ _AETH_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Ends:
+class FlowEnds:
     """How flows ended and what is known of their way there; arrays (flows,) as in `FlowRecords`.
 
     `acked` has readings of `acked_bytes` (readings, flows), as in `TrialRecord`, or None.
@@ -82,7 +82,7 @@ class Delivered:
 
 
 def measure_delivered(
-    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends, ports: Samples
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> Delivered:
     """Return what receivers accepted and discarded in the time that is measured."""
     arrived = arrived_bytes(trial, testbed, schedule, ports, trial.measured_ns)
@@ -123,7 +123,7 @@ def _discarded(
     arrived: Floats,
     accepted: Floats,
     resent: Floats,
-    ends: Ends,
+    ends: FlowEnds,
 ) -> Floats:
     """Return what hosts discarded, divided among the flows to them by what they sent again.
 
@@ -140,7 +140,7 @@ def _discarded(
     return np.asarray(thrown[schedule.dst] * part)
 
 
-def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends) -> Floats:
+def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds) -> Floats:
     """Return what each flow sent again in the whole trial; NaN if that was not counted."""
     if not mode_of(trial).has_packets:  # lost fluid is sent again, nothing arrives twice
         return np.zeros(len(schedule))
@@ -151,7 +151,7 @@ def _resent_bytes(trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: 
     return np.asarray(counted * payload)
 
 
-def _acked_at(schedule: Schedule, ends: Ends, at_ns: int) -> Floats:
+def _acked_at(schedule: Schedule, ends: FlowEnds, at_ns: int) -> Floats:
     """Return what each flow had acknowledged at a time, (flows,); NaN without readings.
 
     Between two readings it is at one rate.
@@ -182,7 +182,7 @@ def _acked_at(schedule: Schedule, ends: Ends, at_ns: int) -> Floats:
     return np.asarray(found, dtype=np.float64)
 
 
-def _at_one_rate(trial: TrialSpec, schedule: Schedule, ends: Ends, stop_ns: int) -> Floats:
+def _at_one_rate(trial: TrialSpec, schedule: Schedule, ends: FlowEnds, stop_ns: int) -> Floats:
     """Return what each flow delivers from the warm-up's end until a time, at one rate: (flows,)."""
     begin_ns = trial.warm_up_ns
     ends_ns = np.where(ends.status == DONE, ends.end_ns, _end_ns(trial))
@@ -305,7 +305,7 @@ def measure_load(result: TrialResult) -> TrialLoad:
         classes=classes,
     )
     status = _places(flows["status"], STATUS_NAMES)
-    ends = Ends(flows["end_ns"], status, flows["retransmits"], _sampled(result))
+    ends = FlowEnds(flows["end_ns"], status, flows["retransmits"], _sampled(result))
     return _measure(spec, testbed, schedule, ends, result.ports)
 
 
@@ -331,11 +331,11 @@ def load_facts(
     return {LOAD_FACT: to_json(_measure(trial, testbed, schedule, ends_of(record), record.ports))}
 
 
-def ends_of(record: TrialRecord) -> Ends:
+def ends_of(record: TrialRecord) -> FlowEnds:
     """Return how a trial's flows ended, with the readings of them that it has."""
     flows = record.flows
     acked = record.acked or record.samples.get(FLOW_SCOPE)
-    return Ends(flows.end_ns, flows.status, flows.retransmits, acked)
+    return FlowEnds(flows.end_ns, flows.status, flows.retransmits, acked)
 
 
 def to_json(load: TrialLoad) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def _rounded(value: float, digits: int | None = None) -> float | None:
 
 
 def _measure(
-    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends, ports: Samples
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> TrialLoad:
     window = trial.measured_ns
     capacity, count = capacity_bytes(testbed, window), len(schedule.classes)

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.sample_parts import after_warm_up, arrivals, counted, known_mean, totals
+from orchestration.analysis.measured_window import (
+    after_warm_up,
+    counted,
+    known_mean,
+    measured_samples,
+    totals,
+)
 from orchestration.core.capabilities import capabilities
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples, TrialRecord
@@ -38,7 +44,7 @@ class PortFigures:
 
 def measure_ports(result: TrialResult) -> PortFigures:
     """Return a trial's port metrics. Raises InputError for an unreadable table."""
-    window = arrivals(result.ports, result.spec.measured_ns)
+    window = measured_samples(result.ports, result.spec.measured_ns)
     known = known_queues(window.qlen_bytes)
     queue = window.qlen_bytes[:, known]
     means = np.full(len(known), math.nan)
@@ -112,7 +118,7 @@ def measure_throughput(result: TrialResult) -> dict[str, float]:
     1 - share / (the class's part of the weights); unfairness is its absolute value. Fairness, by
     which a search can choose, is the lesser of share / part and its inverse: 1 at best.
     """
-    testbed, ports = result.testbed, arrivals(result.ports, result.spec.measured_ns)
+    testbed, ports = result.testbed, measured_samples(result.ports, result.spec.measured_ns)
     if len(ports.t_ns) < 2:
         return {}
     peers = np.array([testbed.peer_device(queue).name for queue in testbed.queues], dtype=object)
@@ -250,7 +256,7 @@ def hop_facts(backend: str, testbed: Testbed, record: TrialRecord) -> dict[str, 
     return {"packet_hops": hops, "packet_hop": _meaning(backend)}
 
 
-def told_hops(trial: TrialResult) -> tuple[int, str]:
+def trial_packet_hops(trial: TrialResult) -> tuple[int, str]:
     """Return a trial's packet-hops and what one is.
 
     They are counted from the tables, so that trials of earlier versions count like others. Without

@@ -78,7 +78,7 @@ def _drawn(labels: tuple[int, ...], draws: int, seed: int) -> Ints:
     return counts
 
 
-def stretched(
+def widened_interval(
     point: float, draws: Floats, count: int, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Return the interval of an estimate from its bootstrap draws, widened for few units.
@@ -111,7 +111,7 @@ def pooled_estimate(
     if len(set(groups)) < 2:
         return plain
     counts = draw_counts(groups)
-    low, high = stretched(
+    low, high = widened_interval(
         plain.mean, counts @ sample / counts.sum(axis=1), units(groups), confidence
     )
     return Estimate(plain.mean, *_wider((low, high), (plain.low, plain.high)), plain.n)
@@ -141,8 +141,8 @@ def pooled_difference(
         drawn = counts.sum(axis=1)
         draws_a, draws_b = counts @ first / drawn, counts @ second / drawn
         absolute, shares = draws_b - draws_a, _relative(draws_a, draws_b)
-        ends = stretched(found.mean, absolute, units(groups), confidence)
-        ratio = stretched(found.relative, shares, units(groups), confidence)
+        ends = widened_interval(found.mean, absolute, units(groups), confidence)
+        ratio = widened_interval(found.relative, shares, units(groups), confidence)
         if not math.isfinite(found.relative_low):  # the other mean may be 0
             ratio = (math.nan, math.nan)
         low, high = _wider(ends, (found.low, found.high))
@@ -173,9 +173,9 @@ def difference_of(
         first, second, draws_a, draws_b = statistic(draw_counts(groups, DRAWS // 4))
         mean = second - first
         relative = second / first - 1 if first else math.nan
-        ends.append(stretched(mean, draws_b - draws_a, units(groups), confidence))
+        ends.append(widened_interval(mean, draws_b - draws_a, units(groups), confidence))
         shares = _relative(draws_a, draws_b)
-        ratios.append(stretched(relative, shares, units(groups), confidence))
+        ratios.append(widened_interval(relative, shares, units(groups), confidence))
     (low, high), (relative_low, relative_high) = (reduce(_wider, found) for found in (ends, ratios))
     bounds = (low, high, relative, relative_low, relative_high)
     return PairedDifference(mean, *bounds, _NAN, _NAN, pairs)
@@ -220,7 +220,7 @@ def pooled_quantile(
     labels = [groups[place] for place in filled]
     point = float(np.quantile(np.concatenate(kept), share))
     draws = bootstrap_quantiles(kept, share, draw_counts(labels, DRAWS // 4))
-    return Estimate(point, *stretched(point, draws, units(labels), confidence), len(kept))
+    return Estimate(point, *widened_interval(point, draws, units(labels), confidence), len(kept))
 
 
 def tail_difference(

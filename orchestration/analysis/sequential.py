@@ -214,15 +214,15 @@ class AnalysisPlan:
         """
         if len(self.sizes) < 2:
             return FIXED
-        looks = _looks(self.sizes)
-        return next((look for look in looks if look.repeats >= repeats), looks[-1])
+        plan = _analyses(self.sizes)
+        return next((interim for interim in plan if interim.repeats >= repeats), plan[-1])
 
 
 PLAIN = AnalysisPlan()
 
 
 @lru_cache(maxsize=64)
-def _looks(sizes: tuple[int, ...]) -> tuple[InterimAnalysis, ...]:
+def _analyses(sizes: tuple[int, ...]) -> tuple[InterimAnalysis, ...]:
     levels = {alpha: nominal_levels(sizes, alpha) for alpha in _ALPHAS}
     return tuple(
         InterimAnalysis(

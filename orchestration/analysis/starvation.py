@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inventory.routing import attachment, base_rtt_ns, next_hops, window_bytes
-from orchestration.analysis.load import Ends, measure_delivered
+from orchestration.analysis.load import FlowEnds, measure_delivered
 from orchestration.core.records import DONE, LONG_LIVED, Floats, Ints, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES, RoceSpec
 from orchestration.core.topology import Port, Testbed
@@ -63,7 +63,7 @@ class Shares:
 
 
 def check_starvation(
-    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends, ports: Samples
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> Iterator[Reason] | None:
     """Find flows that last and got less than a tenth of their share.
 
@@ -74,7 +74,7 @@ def check_starvation(
 
 
 def measure_shares(
-    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends, ports: Samples
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, ports: Samples
 ) -> Shares | None:
     """Return the shares of flows that last; None as `check_starvation`."""
     roce, lasting = trial.host.roce, ends.status == LONG_LIVED
@@ -106,7 +106,7 @@ def _longest_wait_ns(testbed: Testbed, ports: Samples) -> float:
 def _slow(
     testbed: Testbed,
     schedule: Schedule,
-    ends: Ends,
+    ends: FlowEnds,
     judged: NDArray[np.bool_],
     accepted: Floats,
 ) -> NDArray[np.bool_]:
@@ -152,7 +152,7 @@ def _findings(
 
 
 def _fair_bps(
-    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Ends, roce: RoceSpec
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: FlowEnds, roce: RoceSpec
 ) -> Floats:
     """Return the payload that flows that last can count on, (flows,) in bit/s."""
     begin_ns, stop_ns = trial.measured_ns

@@ -64,10 +64,10 @@ class PairedDifference:
         return self.n > 0 and self.mean == 0 and (self.n == 1 or self.low == self.high == 0)
 
 
-def t_interval(values: Sequence[float] | Floats, look: InterimAnalysis = FIXED) -> Estimate:
+def t_interval(values: Sequence[float] | Floats, interim: InterimAnalysis = FIXED) -> Estimate:
     """Return the mean of one value per repeat, with Student's interval. NaN values are left out.
 
-    The interval is that of the `look` at which the values are read, if there are several.
+    The interval is that of the `interim` at which the values are read, if there are several.
     """
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[np.isfinite(sample)]
@@ -77,28 +77,28 @@ def t_interval(values: Sequence[float] | Floats, look: InterimAnalysis = FIXED) 
     mean = float(sample.mean())
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    half = _t_quantile(n, look) * float(sample.std(ddof=1)) / math.sqrt(n)
+    half = _t_quantile(n, interim) * float(sample.std(ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
 def paired_difference(
-    a: Sequence[float] | Floats, b: Sequence[float] | Floats, look: InterimAnalysis = FIXED
+    a: Sequence[float] | Floats, b: Sequence[float] | Floats, interim: InterimAnalysis = FIXED
 ) -> PairedDifference:
     """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out.
 
-    Intervals and p-values are those of the `look` at which they are read, if there are several.
+    Intervals and p-values are those of the `interim` at which they are read, if there are several.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
     difference = second - first
-    interval = t_interval(difference, look)
+    interval = t_interval(difference, interim)
     base = float(first.mean()) if len(first) else math.nan
     relative = interval.mean / base if base else math.nan
     low = high = math.nan
     if interval.n > 1:
         covariance = np.cov(first, second) / interval.n
-        t = _t_quantile(interval.n, look)
+        t = _t_quantile(interval.n, interim)
         low, high = fieller(base, float(second.mean()), covariance, t)
     return PairedDifference(
         mean=interval.mean,
@@ -107,8 +107,8 @@ def paired_difference(
         relative=relative,
         relative_low=low,
         relative_high=high,
-        p_t=look.p_value(_paired_t(difference)),
-        p_sign_flip=look.p_value(sign_flip(difference)),
+        p_t=interim.p_value(_paired_t(difference)),
+        p_sign_flip=interim.p_value(sign_flip(difference)),
         n=interval.n,
     )
 
@@ -132,8 +132,8 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     return counts[place] if place < len(counts) else 0
 
 
-def _t_quantile(n: int, look: InterimAnalysis = FIXED) -> float:
-    return student_t.quantile(n - 1, 1 - look.level / 2)
+def _t_quantile(n: int, interim: InterimAnalysis = FIXED) -> float:
+    return student_t.quantile(n - 1, 1 - interim.level / 2)
 
 
 def _paired_t(difference: Floats) -> float:
@@ -198,7 +198,7 @@ def pooled_quantiles(
     groups: Sequence[Floats],
     quantiles: Sequence[float],
     seed: int = 0,
-    look: InterimAnalysis = FIXED,
+    interim: InterimAnalysis = FIXED,
 ) -> tuple[Floats, Floats, Floats]:
     """Return quantiles of all repeats' values together, and the bounds of their 95 % intervals.
 
@@ -225,7 +225,7 @@ def pooled_quantiles(
             int
         )
         row[:] = _sorted_quantiles(np.sort(pooled[place]), quantiles)
-    tail = look.level / 2
+    tail = interim.level / 2
     low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
     return point, low, high
 
@@ -246,7 +246,7 @@ Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
 def status_at(
-    look: InterimAnalysis, rule: StoppingRule, factors: Mapping[str, Scalar], values: Values
+    interim: InterimAnalysis, rule: StoppingRule, factors: Mapping[str, Scalar], values: Values
 ) -> ConditionStatus:
     """Return what a look at a condition shows, and whether it needs no more repeats.
 
@@ -255,17 +255,17 @@ def status_at(
     like one of RoCE where hosts have TCP, has no widths and holds nothing up.
     """
     upto = {
-        tuner: {repeat: row for repeat, row in rows.items() if repeat <= look.repeats}
+        tuner: {repeat: row for repeat, row in rows.items() if repeat <= interim.repeats}
         for tuner, rows in values.items()
     }
-    widths = {metric: _half_widths(upto, metric, look) for metric in rule.of}
+    widths = {metric: _half_widths(upto, metric, interim) for metric in rule.of}
     every = [width for tuners in widths.values() for width in tuners.values()]
     narrow = bool(every) and all(width is not None and width <= rule.until for width in every)
-    done: Done = "width" if narrow else "most" if look.repeats >= rule.maximum else ""
-    return ConditionStatus(factors, look.repeats, look.number, done, widths)
+    done: Done = "width" if narrow else "most" if interim.repeats >= rule.maximum else ""
+    return ConditionStatus(factors, interim.repeats, interim.number, done, widths)
 
 
-def likely_repeats(rule: StoppingRule, looks: AnalysisPlan, values: Values) -> int | None:
+def likely_repeats(rule: StoppingRule, plan: AnalysisPlan, values: Values) -> int | None:
     """Return at which look a condition is likely to be done, if its spread stays as it is.
 
     None where a metric has fewer than three pairs to tell by.
@@ -275,13 +275,13 @@ def likely_repeats(rule: StoppingRule, looks: AnalysisPlan, values: Values) -> i
     if min(map(len, spreads), default=0) < _MIN_PAIRS:
         return None
     for size in rule.sizes:
-        look = looks.at(size)
-        if all(_likely_width(spread, look) <= rule.until for spread in spreads):
+        interim = plan.at(size)
+        if all(_likely_width(spread, interim) <= rule.until for spread in spreads):
             return size
     return rule.maximum
 
 
-def _half_widths(values: Values, metric: str, look: InterimAnalysis) -> dict[str, float | None]:
+def _half_widths(values: Values, metric: str, interim: InterimAnalysis) -> dict[str, float | None]:
     """Return the half width of each other tuner's difference from the first, relative to its mean.
 
     Of a single tuner it is the width of the mean.
@@ -291,7 +291,7 @@ def _half_widths(values: Values, metric: str, look: InterimAnalysis) -> dict[str
         return widths
     for tuner in _compared(values):
         pairs = _pairs(values, metric, tuner)
-        interval = t_interval(pairs[:, 1], look)
+        interval = t_interval(pairs[:, 1], interim)
         half = (interval.high - interval.low) / 2
         mean = abs(float(pairs[:, 0].mean())) if len(pairs) else 0.0
         known = math.isfinite(half) and (mean > 0 or half == 0)
@@ -330,6 +330,6 @@ def _spread(values: Values, metric: str, tuner: str) -> Floats:
     return np.asarray(pairs[:, 1] / mean) if mean else pairs[:0, 1]
 
 
-def _likely_width(values: Floats, look: InterimAnalysis) -> float:
-    t = student_t.quantile(look.repeats - 1, 1 - look.level / 2)
-    return t * float(values.std(ddof=1)) / math.sqrt(look.repeats)
+def _likely_width(values: Floats, interim: InterimAnalysis) -> float:
+    t = student_t.quantile(interim.repeats - 1, 1 - interim.level / 2)
+    return t * float(values.std(ddof=1)) / math.sqrt(interim.repeats)

@@ -115,15 +115,17 @@ def noncentrality(freedom: int, level: float, power: float = POWER) -> float:
     """Return how many standard errors a difference has that a two-sided test finds with `power`."""
     bound = quantile(freedom, 1 - level / 2)
     low, high = 0.0, 2.0
-    while found_with(high, freedom, bound) < power:
+    while t_test_power(high, freedom, bound) < power:
         low, high = high, 2 * high
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if found_with(middle, freedom, bound) < power else (low, middle)
+        low, high = (
+            (middle, high) if t_test_power(middle, freedom, bound) < power else (low, middle)
+        )
     return high
 
 
-def found_with(errors: float, freedom: int, bound: float) -> float:
+def t_test_power(errors: float, freedom: int, bound: float) -> float:
     """Return P(|T| > `bound`) for a noncentral t of noncentrality `errors`.
 
     T is (Z + errors) / S, with Z normal and S the root of chi-square over its degrees of freedom;

@@ -93,7 +93,7 @@ class Arm:
 class Condition:
     """A condition: the factors that its tuners share, their results, and their comparisons.
 
-    `baselines` are the learned tuners against what they have to beat. `looks` are those that its
+    `baselines` are the learned tuners against what they have to beat. `plan` are those that its
     campaign plans, if its repeats are adaptive.
     """
 
@@ -101,13 +101,13 @@ class Condition:
     factors: dict[str, Scalar]
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
-    looks: AnalysisPlan = PLAIN
+    plan: AnalysisPlan = PLAIN
     baselines: tuple[Comparison, ...] = ()
 
     @property
-    def look(self) -> InterimAnalysis:
+    def interim(self) -> InterimAnalysis:
         """The look at which its intervals and p-values are read."""
-        return self.looks.at(_repeats([trial for arm in self.arms for trial in arm.trials]))
+        return self.plan.at(_repeats([trial for arm in self.arms for trial in arm.trials]))
 
     @property
     def queue_spans(self) -> str:
@@ -299,12 +299,12 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         if labels[label] > 1:  # the same factors in another campaign file
             label = f"{label} (variant {labels[label]})"
         planned = read_interim_analyses(group[0].folder.parent)
-        looks = AnalysisPlan(planned.sizes) if planned else PLAIN
-        look = looks.at(_repeats(group))
-        arms = _arms(group, baseline, look)
-        comparisons, baselines = compare(_values(arms), look), _yardsticks(arms, look)
+        plan = AnalysisPlan(planned.sizes) if planned else PLAIN
+        interim = plan.at(_repeats(group))
+        arms = _arms(group, baseline, interim)
+        comparisons, baselines = compare(_values(arms), interim), _yardsticks(arms, interim)
         factors = factors_of(cell)
-        conditions.append(Condition(label, factors, arms, comparisons, looks, baselines))
+        conditions.append(Condition(label, factors, arms, comparisons, plan, baselines))
     return conditions
 
 
@@ -312,7 +312,7 @@ def _repeats(trials: Sequence[Trial]) -> int:
     return max((trial.spec.repeat for trial in trials), default=0)
 
 
-def _arms(trials: Sequence[Trial], baseline: str, look: InterimAnalysis) -> tuple[Arm, ...]:
+def _arms(trials: Sequence[Trial], baseline: str, interim: InterimAnalysis) -> tuple[Arm, ...]:
     valid = [trial for trial in trials if trial.stamp.valid]
     sizes = [trial.metrics.size_bytes for trial in valid]
     edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
@@ -321,7 +321,7 @@ def _arms(trials: Sequence[Trial], baseline: str, look: InterimAnalysis) -> tupl
         mine = tuple(trial for trial in trials if trial.tuner == tuner)
         good = tuple(trial for trial in mine if trial.stamp.valid)
         estimates = {
-            metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], look)
+            metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good], interim)
             for metric in METRICS.report
         }
         mine_bytes = [trial.metrics.size_bytes for trial in good]
@@ -329,11 +329,11 @@ def _arms(trials: Sequence[Trial], baseline: str, look: InterimAnalysis) -> tupl
             klass: min((int(in_class(one, klass).sum()) for one in mine_bytes), default=0)
             for klass in SIZE_CLASSES
         }
-        arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges, look)))
+        arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges, interim)))
     return tuple(arms)
 
 
-def _yardsticks(arms: Sequence[Arm], look: InterimAnalysis) -> tuple[Comparison, ...]:
+def _yardsticks(arms: Sequence[Arm], interim: InterimAnalysis) -> tuple[Comparison, ...]:
     """Compare tuners that have a placebo here with it, and with the best static setting."""
     baseline = arms[0].tuner
     tuners = {arm.tuner: arm.trials[0].spec.tuner for arm in arms}
@@ -346,7 +346,7 @@ def _yardsticks(arms: Sequence[Arm], look: InterimAnalysis) -> tuple[Comparison,
     learned = [name for _, name in placebos]
     best = [(BEST_STATIC, name) for name in learned if BEST_STATIC in tuners]
     pairs = [pair for pair in (*best, *placebos) if pair[0] != baseline]
-    return compare_pairs(_values(arms), pairs, HEADLINES, look)
+    return compare_pairs(_values(arms), pairs, HEADLINES, interim)
 
 
 def _values(arms: Sequence[Arm]) -> dict[str, dict[int, Mapping[str, float]]]:
@@ -376,7 +376,7 @@ def size_edges(sizes: Floats) -> Floats:
     return edges[kept]
 
 
-def _size_curve(trials: Sequence[Trial], edges: Floats, look: InterimAnalysis) -> SizeCurve:
+def _size_curve(trials: Sequence[Trial], edges: Floats, interim: InterimAnalysis) -> SizeCurve:
     shape = (len(edges), len(QUANTILES))
     point, low, high = (np.full(shape, np.nan) for _ in range(3))
     flows = np.zeros(len(edges))
@@ -386,6 +386,6 @@ def _size_curve(trials: Sequence[Trial], edges: Floats, look: InterimAnalysis) -
             trial.metrics.slowdown[where == group]
             for trial, where in zip(trials, place, strict=True)
         ]
-        point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES, look=look)
+        point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES, interim=interim)
         flows[group] = sum(len(part) for part in values)
     return SizeCurve(edges, point, low, high, flows)

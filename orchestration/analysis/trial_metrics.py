@@ -17,10 +17,10 @@ from orchestration.analysis.flow_metrics import (
     flow_scalars,
 )
 from orchestration.analysis.load import TrialLoad, measure_load
+from orchestration.analysis.measured_window import measured_flows, total
 from orchestration.analysis.metric_types import Metric, Source
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_metrics import PortFigures, measure_ports, measure_throughput
-from orchestration.analysis.sample_parts import measured_flows, total
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints
 from orchestration.results.reader import TrialResult, written_shares

@@ -38,23 +38,23 @@ class Comparison:
 
 
 def compare(
-    values: Mapping[str, Mapping[int, Mapping[str, float]]], look: InterimAnalysis = FIXED
+    values: Mapping[str, Mapping[int, Mapping[str, float]]], interim: InterimAnalysis = FIXED
 ) -> tuple[Comparison, ...]:
     """Compare every tuner with the first, on the metrics marked as compared.
 
     `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons with a p-value
-    form one family for Holm's correction. `look` is the one at which they are read.
+    form one family for Holm's correction. `interim` is the one at which they are read.
     """
     baseline, *others = values
     keys = [metric.key for metric in METRICS.report if metric.compared]
-    return compare_pairs(values, [(baseline, tuner) for tuner in others], keys, look)
+    return compare_pairs(values, [(baseline, tuner) for tuner in others], keys, interim)
 
 
 def compare_pairs(
     values: Mapping[str, Mapping[int, Mapping[str, float]]],
     pairs: Sequence[tuple[str, str]],
     keys: Sequence[str],
-    look: InterimAnalysis = FIXED,
+    interim: InterimAnalysis = FIXED,
 ) -> tuple[Comparison, ...]:
     """Compare the second tuner of each pair with the first on some metrics, as one family."""
     drafts = []
@@ -64,7 +64,7 @@ def compare_pairs(
             difference = paired_difference(
                 [values[baseline][seed][key] for seed in seeds],
                 [values[tuner][seed][key] for seed in seeds],
-                look,
+                interim,
             )
             if difference.n:
                 drafts.append((key, baseline, tuner, difference))

@@ -73,7 +73,7 @@ def _lone_flows(comparison: RunComparison) -> tuple[Mapping[str, np.ndarray], li
 
 
 def _slowdown(comparison: RunComparison) -> _Figure:
-    item = next(item for item in comparison.judged if item.metric.key == "slowdown_mean_all")
+    item = next(item for item in comparison.metrics if item.metric.key == "slowdown_mean_all")
     relative = item.interval.relative
     return _Figure(
         "WebSearch at 60 %, mean slowdown",

@@ -22,7 +22,7 @@ from orchestration.analysis.quantiles import (
     bootstrap_quantiles,
     draw_counts,
     pooled_difference,
-    stretched,
+    widened_interval,
 )
 from orchestration.analysis.statistics import PairedDifference, t_interval
 from orchestration.core.condition import BEST_STATIC, ORACLE
@@ -189,7 +189,7 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
     points = [float(np.quantile(np.concatenate(values), tail)) for values in samples]
     point = (points[0] - points[2]) / (points[0] - points[1])
     draws = (static - mine) / (static - oracle)
-    return point, *stretched(point, draws, len(set(groups)), condition.confidence)
+    return point, *widened_interval(point, draws, len(set(groups)), condition.confidence)
 
 
 def _together(
@@ -256,7 +256,7 @@ def _tails_together(
         )
     point = float(np.mean(points))
     minimum = max(condition.confidence for condition in conditions)
-    ends = stretched(point, np.mean(draws, axis=0), len(seeds), minimum)
+    ends = widened_interval(point, np.mean(draws, axis=0), len(seeds), minimum)
     return Headroom(
         paper=paper,
         transport=conditions[0].transport,

@@ -78,7 +78,7 @@ def test_the_folder_of_0_2_is_compared_with_that_of_0_3(name, tmp_path):
     runs = [shutil.copytree(runs / name, tmp_path / runs.name / name) for runs in (FORMER, RUNS)]
     (comparison,) = closloop.compare(*runs)
     assert sum(len(cell.pairs) for cell in comparison.cells) == len(finished_trials(RUNS / name))
-    assert all(item.verdict != DIFFERENT for item in comparison.judged)
+    assert all(item.verdict != DIFFERENT for item in comparison.metrics)
 
 
 @pytest.mark.parametrize("name", RUN_AGAIN)

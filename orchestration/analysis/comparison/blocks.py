@@ -8,7 +8,7 @@ from typing import Any
 from orchestration.analysis.comparison import figures, sentences
 from orchestration.analysis.comparison.causes import ORDER
 from orchestration.analysis.comparison.equivalence import DIFFERENT
-from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
+from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.runs import Run
 from orchestration.analysis.comparison.trials import PairMetrics
@@ -82,7 +82,7 @@ def _compared(comparison: RunComparison, *, drawn: bool) -> list[Block]:
 
 
 def _cell(cell: ComparedCell, comparison: RunComparison, *, drawn: bool) -> list[Block]:
-    about = f"{sentences.pairs(cell)} of trials, {cell.how}."
+    about = f"{sentences.pairs(cell)} of trials, {cell.paired_by}."
     note = f"{sentences.margins_note(comparison)} {_ABOUT_P}"
     causes = cause_table(cell)
     drawings = _pictures(cell) if drawn else []
@@ -123,11 +123,11 @@ def verdict_table(cell: ComparedCell) -> Table:
                 p_value(item.p_beyond),
             ]
         )
-        for item in cell.judged
+        for item in cell.metrics
     ]
     rows += [
         Row([metric.short_label, *[""] * 4, f"not compared: only {side} has it", "", ""])
-        for metric, side in cell.left_out
+        for metric, side in cell.not_compared
     ]
     columns = [
         Column("metric"),
@@ -142,7 +142,7 @@ def verdict_table(cell: ComparedCell) -> Table:
     return Table(columns, rows)
 
 
-def _verdict(item: TestedMetric) -> Text:
+def _verdict(item: MetricVerdict) -> Text:
     if item.verdict == DIFFERENT:
         return strong(item.verdict)
     lacking = sentences.needs(item)
@@ -151,7 +151,7 @@ def _verdict(item: TestedMetric) -> Text:
 
 def cause_table(cell: ComparedCell) -> Table | None:
     """Return the settings that differ, in the order in which they act; None if none does."""
-    differ = sum(item.verdict == DIFFERENT for item in cell.judged)
+    differ = sum(item.verdict == DIFFERENT for item in cell.metrics)
     rows = [
         Row(
             [
@@ -241,13 +241,15 @@ def _cell_json(cell: ComparedCell) -> dict[str, Any]:
     places = ("sizes", "ports", "parted_ns", "parted_at", "apart_ns", "apart_bytes")
     return {
         "label": cell.label,
-        "paired_by": cell.how,
+        "paired_by": cell.paired_by,
         "pairs": [_pair(pair) for pair in cell.pairs],
-        "metrics": [_judged(item) for item in cell.judged],
-        "not_compared": [{"metric": metric.key, "only_in": side} for metric, side in cell.left_out],
+        "metrics": [_metric_json(item) for item in cell.metrics],
+        "not_compared": [
+            {"metric": metric.key, "only_in": side} for metric, side in cell.not_compared
+        ],
         "parting": {
             "sentences": sentences.parting(cell),
-            **{name: getattr(cell.places, name) for name in places},
+            **{name: getattr(cell.subgroups, name) for name in places},
         },
         "causes": cell.causes,
     }
@@ -265,7 +267,7 @@ def _pair(pair: PairMetrics) -> dict[str, Any]:
     }
 
 
-def _judged(item: TestedMetric) -> dict[str, Any]:
+def _metric_json(item: MetricVerdict) -> dict[str, Any]:
     return {
         "metric": item.metric.key,
         "label": item.metric.short_label,

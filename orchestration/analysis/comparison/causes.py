@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from orchestration.analysis.comparison.equivalence import DIFFERENT
-from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
-from orchestration.analysis.comparison.runs import fresh
+from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
+from orchestration.analysis.comparison.runs import without_tables
 from orchestration.analysis.metrics import DROPS, FCT, MARKS, QUEUE, SLOWDOWN, TAIL, UTILISATION
 from orchestration.analysis.summary import tuner_label
 from orchestration.core.capabilities import capabilities, mode_of
@@ -82,9 +82,9 @@ class Settings:
         return {**self.trial.facts, **self.trial.versions}.get(key, default)
 
 
-def causes_of(a: Settings, b: Settings, judged: Sequence[TestedMetric]) -> list[Cause]:
+def causes_of(a: Settings, b: Settings, tested: Sequence[MetricVerdict]) -> list[Cause]:
     """Return the settings in which two paired trials differ, in the order in which they act."""
-    different = [item.metric.topic for item in judged if item.verdict == DIFFERENT]
+    different = [item.metric.topic for item in tested if item.verdict == DIFFERENT]
     return [
         dataclasses.replace(cause, could_explain=sum(topic in cause.moves for topic in different))
         for compare in _SETTINGS
@@ -100,7 +100,7 @@ def read_settings(trial: TrialResult) -> Settings:
         testbed = None
     hosts, ports = _table(trial, "hosts"), _table(trial, "ports")
     return Settings(
-        trial=fresh(trial),
+        trial=without_tables(trial),
         testbed=testbed,
         actions=_table(trial, "actions"),
         timeouts=_timeouts_of(hosts) if hosts is not None else None,

@@ -100,16 +100,16 @@ class Interval:
     relative_high: float
 
 
-def interval_of(means: Means, look: InterimAnalysis = FIXED) -> Interval:
+def interval_of(means: Means, interim: InterimAnalysis = FIXED) -> Interval:
     """Return the difference with Student's interval, and with Fieller's relative to A.
 
-    They are those of the `look` at which the runs are read, if there are several.
+    They are those of the `interim` at which the runs are read, if there are several.
     """
     if means.identical:
         end = 0.0 if means.a else math.nan
         return Interval(0.0, 0.0, 0.0, 0.0, end, end)
     error = means.error()
-    t = student_t.quantile(means.freedom, 1 - look.level / 2)
+    t = student_t.quantile(means.freedom, 1 - interim.level / 2)
     half = t * error
     relative = means.difference / means.a if means.a else math.nan
     low, high = math.nan, math.nan
@@ -133,12 +133,14 @@ class PValues:
     allowed: float
 
 
-def p_values(means: Means, margin: float, floor: float, look: InterimAnalysis = FIXED) -> PValues:
+def p_values(
+    means: Means, margin: float, floor: float, interim: InterimAnalysis = FIXED
+) -> PValues:
     """Test a difference against 0 and against the margin.
 
     `margin` is a share of A; `floor`, in the metric's unit, replaces it if larger. A relative
     margin is tested on the ratio b/a, as in Fieller's interval: unlike a test against a fixed
-    bound, this accounts for A's own error. P-values are those of the `look`.
+    bound, this accounts for A's own error. P-values are those of the `interim`.
     """
     scaled = margin * abs(means.a)
     allowed = max(scaled, floor)
@@ -154,7 +156,7 @@ def p_values(means: Means, margin: float, floor: float, look: InterimAnalysis = 
         below = floor - means.difference, means.error()
     beyond = max(_tail(distance, error, means.freedom) for distance, error in (above, below))
     zero = zero if math.isnan(zero) else min(1.0, zero)
-    return PValues(look.p_value(zero), look.one_sided(beyond), allowed)
+    return PValues(interim.p_value(zero), interim.one_sided(beyond), allowed)
 
 
 def _tail(distance: float, error: float, freedom: float) -> float:

@@ -211,10 +211,10 @@ class Distance:
 
 
 class CellEstimates:
-    """The estimates of one cell's pairs, and the `look` at which they are read."""
+    """The estimates of one cell's pairs, and the `interim` at which they are read."""
 
-    def __init__(self, pairs: Sequence[PairMetrics], look: InterimAnalysis = FIXED) -> None:
-        self.look = look
+    def __init__(self, pairs: Sequence[PairMetrics], interim: InterimAnalysis = FIXED) -> None:
+        self.interim = interim
         self._pairs = pairs
         self._resampled = Resampled(pairs[0]) if len(pairs) == 1 else None
 

@@ -9,7 +9,7 @@ import numpy as np
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
 from orchestration.analysis.comparison.estimates import mean_distribution
-from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
+from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
 from orchestration.analysis.comparison.result import ComparedCell
 from orchestration.analysis.figure_parts import (
     corner_name,
@@ -47,7 +47,7 @@ _WIDEST = 8.0
 
 def forest(cell: ComparedCell, colour: str) -> Picture:
     """Draw each metric's relative difference with its interval, over its margin."""
-    drawn = [item for item in cell.judged if math.isfinite(item.interval.relative)][::-1]
+    drawn = [item for item in cell.metrics if math.isfinite(item.interval.relative)][::-1]
     figure = base_figure(height=86 + 34 * len(drawn))
     ends = [1.0]
     for row, item in enumerate(drawn):
@@ -65,7 +65,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
     )
 
 
-def _margin(figure: Figure, row: int, item: TestedMetric) -> list[float]:
+def _margin(figure: Figure, row: int, item: MetricVerdict) -> list[float]:
     """Draw the margin of a row; return its ends as ratios."""
     relative, base = item.interval.relative, 1.0
     if item.metric.distance != "cdf":  # the value to which a relative difference refers
@@ -80,7 +80,7 @@ def _margin(figure: Figure, row: int, item: TestedMetric) -> list[float]:
     return [low, high]
 
 
-def _estimate(figure: Figure, row: int, item: TestedMetric, colour: str) -> list[float]:
+def _estimate(figure: Figure, row: int, item: MetricVerdict, colour: str) -> list[float]:
     got = item.interval
     shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
     ratio = _within(1 + got.relative)
@@ -174,7 +174,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
 
 def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
     """Draw the mean slowdown by flow size in both runs, and its relative difference."""
-    sizes = cell.places.sizes
+    sizes = cell.subgroups.sizes
     if not sizes:
         return []
     groups = np.arange(len(sizes))
@@ -192,7 +192,7 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
         for name in ("relative", "relative_low", "relative_high")
     )
     margin = 100 * next(
-        (item.margin for item in cell.judged if item.metric.family == "slowdown_mean"), 0.1
+        (item.margin for item in cell.metrics if item.metric.family == "slowdown_mean"), 0.1
     )
     ends = np.array([-0.5, len(sizes) - 0.5])
     apart.add_trace(band(ends, np.full(2, -margin), np.full(2, margin), "#009E73"))
@@ -240,7 +240,7 @@ _ROWS = {
 
 def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
     """Draw queues, utilisation and marks over time in both runs, each with the difference."""
-    lines = cell.places.timelines
+    lines = cell.subgroups.timelines
     if not lines:
         return None
     figure = Figure(2 * len(lines), heights=[0.6, 0.4] * len(lines), gap=0.025)
@@ -262,7 +262,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
         figure.add_trace(trace, row=row + 1)
         corner_name(figure, row, f"<b>{title}, {unit}</b>")
         corner_name(figure, row + 1, "B − A")
-    parted = cell.places.parted_ns
+    parted = cell.subgroups.parted_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
     time_axis(figure, 2 * len(lines))
@@ -281,7 +281,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
 
 def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
     """Draw the mean lengths of the queues that differ most between the runs."""
-    gaps = [gap for gap in cell.places.ports if gap.gap_bytes][:_PORTS][::-1]
+    gaps = [gap for gap in cell.subgroups.ports if gap.gap_bytes][:_PORTS][::-1]
     if not gaps:
         return None
     figure = base_figure(height=86 + 34 * len(gaps))
@@ -309,7 +309,7 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
         ticktext=[format_size(tick) for tick in ticks],
     )
     named_rows(figure, [-0.6, len(gaps) - 0.2])
-    maximum = cell.places.ports[0]
+    maximum = cell.subgroups.ports[0]
     return Picture(
         f"{maximum.label} differs most: {format_size(maximum.queue_a_bytes)} in A, "
         f"{format_size(maximum.queue_b_bytes)} in B",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from orchestration.analysis.flow_metrics import in_class
+from orchestration.analysis.measured_window import measured_flows
 from orchestration.analysis.metrics import SIZE_CLASSES
-from orchestration.analysis.sample_parts import measured_flows
 from orchestration.core.errors import InputError
 from orchestration.core.records import DONE, STATUS_NAMES, Floats, Ints
 from orchestration.results.reader import TrialResult
@@ -208,7 +208,7 @@ def _common(a: TrialFlows, b: TrialFlows) -> tuple[Ints, Ints, int]:
     return first[alike], second[alike], int(len(alike) - np.count_nonzero(alike))
 
 
-def with_ideals_of(flows: TrialFlows, other: TrialFlows) -> tuple[TrialFlows, float]:
+def with_ideal_times_of(flows: TrialFlows, other: TrialFlows) -> tuple[TrialFlows, float]:
     """Return flows with the ideal times that `other` has of the same flows.
 
     Also returns by what share at most their own were longer (or shorter: below 0).

@@ -31,7 +31,7 @@ from orchestration.analysis.statistics import holm
 
 
 @dataclass(frozen=True)
-class TestedMetric:
+class MetricVerdict:
     """One metric of one cell, with its verdict.
 
     `a` and `b` are means over pairs; a distance has no `a`. `p_zero` is corrected by Holm's method,
@@ -59,10 +59,12 @@ class TestedMetric:
 
 
 # A metric before Holm's correction, the spread of one repeat, and what is compared with the margin.
-_Draft = tuple[TestedMetric, float, float]
+_Draft = tuple[MetricVerdict, float, float]
 
 
-def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[TestedMetric]:
+def assess_metrics(
+    cells: Sequence[tuple[str, CellEstimates]], margins: Margins
+) -> list[MetricVerdict]:
     """Judge every metric of all cells; together they are one family for Holm's correction.
 
     Leaves out metrics that no cell has on both sides.
@@ -70,61 +72,61 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
     drafts = []
     for label, estimates in cells:
         for metric in METRICS.between_runs:
-            margin, look = margins.margin(metric), estimates.look
+            margin, interim = margins.margin(metric), estimates.interim
             if metric.distance:
                 if distance := estimates.distance(metric, margin):
-                    drafts.append(_of_distance(label, metric, distance, margin, look))
+                    drafts.append(_of_distance(label, metric, distance, margin, interim))
             elif means := estimates.means(metric):
-                drafts.append(_of_means(label, metric, means, margin, look))
-    corrected = holm([judged.p_zero for judged, _, _ in drafts])
+                drafts.append(_of_means(label, metric, means, margin, interim))
+    corrected = holm([tested.p_zero for tested, _, _ in drafts])
     family = sum(not math.isnan(p) for p in corrected)
     return [_settled(draft, p, family) for draft, p in zip(drafts, corrected, strict=True)]
 
 
-def _settled(draft: _Draft, p_zero: float, family: int) -> TestedMetric:
-    judged, spread, beyond = draft
-    tests = PValues(judged.p_zero, judged.p_beyond, judged.allowed)
+def _settled(draft: _Draft, p_zero: float, family: int) -> MetricVerdict:
+    tested, spread, beyond = draft
+    tests = PValues(tested.p_zero, tested.p_beyond, tested.allowed)
     found = verdict(beyond, tests, p_zero)
     repeats = None
     if found == UNDECIDED:
-        repeats = repeats_needed(beyond, spread, judged.allowed, family)
-        repeats = max(repeats, judged.n + 1) if repeats is not None else None
-    return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
+        repeats = repeats_needed(beyond, spread, tested.allowed, family)
+        repeats = max(repeats, tested.n + 1) if repeats is not None else None
+    return dataclasses.replace(tested, p_zero=p_zero, verdict=found, repeats=repeats)
 
 
 def _of_means(
-    cell: str, metric: Metric, means: Means, margin: float, look: InterimAnalysis
+    cell: str, metric: Metric, means: Means, margin: float, interim: InterimAnalysis
 ) -> _Draft:
-    p = p_values(means, margin, metric.floor, look)
-    judged = TestedMetric(
-        cell, metric, means.a, means.b, interval_of(means, look), margin, p.allowed, p.zero,
+    p = p_values(means, margin, metric.floor, interim)
+    tested = MetricVerdict(
+        cell, metric, means.a, means.b, interval_of(means, interim), margin, p.allowed, p.zero,
         p.beyond, UNDECIDED, None, means.n,
     )  # fmt: skip
-    return judged, means.error() * math.sqrt(means.n), means.difference
+    return tested, means.error() * math.sqrt(means.n), means.difference
 
 
 def _of_distance(
-    cell: str, metric: Metric, distance: Distance, margin: float, look: InterimAnalysis
+    cell: str, metric: Metric, distance: Distance, margin: float, interim: InterimAnalysis
 ) -> _Draft:
     """Judge a norm of the difference of two distributions.
 
     By the triangle inequality, the true distance differs from the measured one by at most the norm
-    of the noise. It has one side only, and is read at the `look`'s level.
+    of the noise. It has one side only, and is read at the `interim`'s level.
     """
     value, noise = distance.value, distance.noise
     absolute = metric.distance == "cdf"
     allowed = margin if absolute else max(margin * distance.scale, metric.floor)
     known = len(noise) > 0
-    half = float(np.quantile(noise, 1 - look.level)) if known else math.nan
+    half = float(np.quantile(noise, 1 - interim.level)) if known else math.nan
     p_zero = p_beyond = math.nan
     if known:
-        p_zero = look.p_value(_tail(noise, value, distance.freedom))
-        p_beyond = look.p_value(float(np.mean(distance.drawn_beyond >= allowed)))
+        p_zero = interim.p_value(_tail(noise, value, distance.freedom))
+        p_beyond = interim.p_value(float(np.mean(distance.drawn_beyond >= allowed)))
     # NaN if the noise is unknown
     low, high = float(np.maximum(0.0, value - half)), value + half
     scale = 1.0 if absolute else distance.scale
     relative = [x / scale if scale else math.nan for x in (value, low, high)]
-    judged = TestedMetric(
+    tested = MetricVerdict(
         cell, metric, math.nan, math.nan, Interval(value, low, high, *relative), margin, allowed,
         p_zero, p_beyond, UNDECIDED, None, distance.n,
     )  # fmt: skip
@@ -132,7 +134,7 @@ def _of_distance(
     t = student_t.quantile(distance.freedom, 1 - SIGNIFICANCE)
     beyond = float(np.quantile(distance.drawn_beyond, 1 - SIGNIFICANCE)) if known else math.nan
     spread = (beyond - distance.beyond) / t * math.sqrt(distance.n)
-    return judged, spread, distance.beyond
+    return tested, spread, distance.beyond
 
 
 def _tail(noise: np.ndarray, value: float, freedom: float) -> float:

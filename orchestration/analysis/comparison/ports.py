@@ -11,7 +11,7 @@ import numpy as np
 from orchestration.analysis import student_t
 from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.sample_parts import arrivals
+from orchestration.analysis.measured_window import measured_samples
 from orchestration.analysis.sequential import InterimAnalysis
 from orchestration.core.errors import InputError
 from orchestration.core.records import Floats, Ints, Samples
@@ -78,7 +78,7 @@ def read_ports(trial: TrialResult) -> TrialPorts | None:
             f"its clock jumps: after {before} ns comes {after} ns, {len(back)} such samples",
             "run the trial again with a clock that does not jump",
         )
-    window = arrivals(trial.ports, trial.spec.measured_ns)
+    window = measured_samples(trial.ports, trial.spec.measured_ns)
     if not len(window.t_ns):
         return None
     if len(window.t_ns) < 2:
@@ -203,7 +203,7 @@ def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> Por
             f"{other.name}: {len(other.queues)}): no port is compared with its twin"
         )
         return None
-    first, second = (arrivals(trial.ports, trial.spec.measured_ns) for trial in trials)
+    first, second = (measured_samples(trial.ports, trial.spec.measured_ns) for trial in trials)
     parted_ns, place = _parted(first, second)
     names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
     return PortParting(
@@ -272,7 +272,7 @@ class AlignedTimeline:
 
 
 def align(
-    lines: Sequence[tuple[Timeline, Timeline]], look: InterimAnalysis
+    lines: Sequence[tuple[Timeline, Timeline]], interim: InterimAnalysis
 ) -> list[AlignedTimeline]:
     """Return the quantities of `SERIES` over the time span common to all trials, given in pairs.
 
@@ -290,19 +290,19 @@ def align(
     if points < 2:
         return []
     edges = np.linspace(begin_ns, end_ns, points + 1)
-    aligned = [_aligned(name, lines, edges, look) for name in SERIES]
+    aligned = [_aligned(name, lines, edges, interim) for name in SERIES]
     return [line for line in aligned if np.isfinite(line.difference).any()]
 
 
 def _aligned(
-    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, look: InterimAnalysis
+    name: str, lines: Sequence[tuple[Timeline, Timeline]], edges: Floats, interim: InterimAnalysis
 ) -> AlignedTimeline:
     a, b = (np.stack([_binned(both[side], name, edges) for both in lines]) for side in (0, 1))
     apart, n = b - a, len(lines)
     mean = apart.mean(axis=0)
     half = np.full(len(mean), np.nan)
     if n > 1:
-        t = student_t.quantile(n - 1, 1 - look.level / 2)
+        t = student_t.quantile(n - 1, 1 - interim.level / 2)
         half = t * apart.std(axis=0, ddof=1) / np.sqrt(n)
     middle = (edges[1:] + edges[:-1]) / 2
     return AlignedTimeline(

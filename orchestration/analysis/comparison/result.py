@@ -21,14 +21,20 @@ from orchestration.analysis.comparison.equivalence import (
     interval_of,
 )
 from orchestration.analysis.comparison.estimates import CellEstimates
-from orchestration.analysis.comparison.hypothesis_tests import TestedMetric, judge
+from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict, assess_metrics
 from orchestration.analysis.comparison.ports import AlignedTimeline, align
-from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_runs, pair_trials
+from orchestration.analysis.comparison.runs import (
+    PairedCell,
+    Run,
+    open_runs,
+    pair_trials,
+    without_tables,
+)
 from orchestration.analysis.comparison.trials import PairMetrics, Speed, reduce_pair, speed_of
 from orchestration.analysis.counters import why_identical
 from orchestration.analysis.metric_types import Metric
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.port_metrics import told_hops
+from orchestration.analysis.port_metrics import trial_packet_hops
 from orchestration.core.errors import InputError, Problem, raise_any
 from orchestration.core.records import Floats
 from orchestration.results.reader import TrialResult
@@ -90,7 +96,7 @@ class Subgroups:
     apart_bytes: float
 
 
-def find_places(
+def find_subgroups(
     pairs: Sequence[PairMetrics], estimates: CellEstimates, size_edges: Floats
 ) -> Subgroups:
     """Return where the pairs differ."""
@@ -100,7 +106,7 @@ def find_places(
         if pair.parting is not None and pair.parting.parted_ns is not None
     ]
     lines = [(p.a.ports.timeline, p.b.ports.timeline) for p in pairs if p.a.ports and p.b.ports]
-    timelines = tuple(align(lines, estimates.look))
+    timelines = tuple(align(lines, estimates.interim))
     apart_ns, apart_bytes = _eighth(timelines)
     names = [name for _, name in times]
     return Subgroups(
@@ -125,7 +131,7 @@ def _sizes(
             flows = sum(
                 int(p.a.flows.group_count[:, group].sum()) for p in pairs if p.a.flows is not None
             )
-            interval = interval_of(means, estimates.look)
+            interval = interval_of(means, estimates.interim)
             groups.append(SizeGroup(float(upto), flows, means.a, means.b, interval))
     return groups
 
@@ -165,15 +171,15 @@ Progress = Callable[[int, int], None]
 class ComparedCell:
     """One cell of both runs: its pairs, verdicts, places and causes.
 
-    `left_out` are the metrics that only one run has.
+    `not_compared` are the metrics that only one run has.
     """
 
     label: str
-    how: str
+    paired_by: str
     pairs: tuple[PairMetrics, ...]
-    judged: tuple[TestedMetric, ...]
-    left_out: tuple[tuple[Metric, str], ...]
-    places: Subgroups
+    metrics: tuple[MetricVerdict, ...]
+    not_compared: tuple[tuple[Metric, str], ...]
+    subgroups: Subgroups
     causes: tuple[Cause, ...]
 
 
@@ -190,22 +196,22 @@ class RunComparison:
     notes: tuple[str, ...]
 
     @property
-    def judged(self) -> tuple[TestedMetric, ...]:
+    def metrics(self) -> tuple[MetricVerdict, ...]:
         """All verdicts, cell by cell."""
-        return tuple(item for cell in self.cells for item in cell.judged)
+        return tuple(item for cell in self.cells for item in cell.metrics)
 
     @property
     def verdict(self) -> Verdict:
         """The overall verdict: different if any is, equivalent if all are and none is missing."""
-        found = {item.verdict for item in self.judged}
+        found = {item.verdict for item in self.metrics}
         if DIFFERENT in found:
             return DIFFERENT
-        missing = any(cell.left_out for cell in self.cells)
+        missing = any(cell.not_compared for cell in self.cells)
         return EQUIVALENT if found == {EQUIVALENT} and not missing else UNDECIDED
 
     def count(self, verdict: Verdict) -> int:
         """Return how many metrics have a verdict."""
-        return sum(item.verdict == verdict for item in self.judged)
+        return sum(item.verdict == verdict for item in self.metrics)
 
 
 def compare_runs(
@@ -227,7 +233,7 @@ def compare_runs(
     done = itertools.count(1)
     return [
         _Work(reference, other, margins, lambda: progress(next(done), total)).result(
-            pairing.cells, pairing.left_over
+            pairing.cells, pairing.unpaired
         )
         for other, pairing in zip(others, pairings, strict=True)
     ]
@@ -256,33 +262,34 @@ class _Work:
         self._notes: list[str] = []
         self._hops: tuple[list[tuple[TrialResult, int, str]], ...] = ([], [])
 
-    def result(self, cells: Sequence[PairedCell], left_over: Sequence[str]) -> RunComparison:
-        self._notes += [*_about(self._a), *_about(self._b), *left_over]
+    def result(self, cells: Sequence[PairedCell], unpaired: Sequence[str]) -> RunComparison:
+        self._notes += [*_about(self._a), *_about(self._b), *unpaired]
         read = [self._read(cell) for cell in cells]
         estimates = [
-            CellEstimates(pairs, cell.look) for cell, (pairs, _, _) in zip(cells, read, strict=True)
+            CellEstimates(pairs, cell.interim)
+            for cell, (pairs, _, _) in zip(cells, read, strict=True)
         ]
         labels = [cell.label for cell in cells]
         self._notes += [
-            f"{label}: {known.look.in_words}"
+            f"{label}: {known.interim.in_words}"
             for label, known in zip(labels, estimates, strict=True)
-            if known.look.planned
+            if known.interim.planned
         ]
-        judged = judge(list(zip(labels, estimates, strict=True)), self._margins)
-        if not judged:
+        tested = assess_metrics(list(zip(labels, estimates, strict=True)), self._margins)
+        if not tested:
             raise InputError([Problem("compare", note) for note in dict.fromkeys(self._notes)])
         compared = []
         for cell, known, (pairs, edges, settings) in zip(cells, estimates, read, strict=True):
-            mine = tuple(item for item in judged if item.cell == cell.label)
+            mine = tuple(item for item in tested if item.cell == cell.label)
             sides = [(metric, known.on_one_side(metric)) for metric in METRICS.between_runs]
             compared.append(
                 ComparedCell(
                     cell.label,
-                    cell.how,
+                    cell.paired_by,
                     tuple(pairs),
                     mine,
                     tuple((metric, side) for metric, side in sides if side),
-                    find_places(pairs, known, edges),
+                    find_subgroups(pairs, known, edges),
                     tuple(causes_of(*settings, mine)),
                 )
             )
@@ -299,13 +306,13 @@ class _Work:
         edges: Floats | None = None
         settings: list[Settings] = []
         for a, b in cell.pairs:
-            trials = (fresh(a), fresh(b))
+            trials = (without_tables(a), without_tables(b))
             figures, edges = reduce_pair(trials, edges)
             pairs.append(figures)
             self._notes += figures.notes
             settings = settings or [read_settings(trial) for trial in trials]
             for trial, hops in zip(trials, self._hops, strict=True):
-                hops.append((fresh(trial), *told_hops(trial)))
+                hops.append((without_tables(trial), *trial_packet_hops(trial)))
             self._step()
         assert edges is not None
         if why := why_identical(trial.stamp for pair in cell.pairs for trial in pair):

@@ -53,15 +53,15 @@ class Run:
 
 @dataclass(frozen=True)
 class PairedCell:
-    """The pairs (A, B) of one cell; `how` they were paired; `shared` if all have the same A."""
+    """The pairs (A, B) of one cell; `paired_by` says how; `shared` if all have the same A."""
 
     label: str
     pairs: tuple[tuple[TrialResult, TrialResult], ...]
-    how: str
+    paired_by: str
     shared: bool = False
 
     @property
-    def look(self) -> InterimAnalysis:
+    def interim(self) -> InterimAnalysis:
         """The look at which intervals are read, if a run had several: the more cautious run's."""
         sides = []
         for side in zip(*self.pairs, strict=True):
@@ -69,7 +69,7 @@ class PairedCell:
             if planned is not None:
                 repeats = max(trial.spec.repeat for trial in side)
                 sides.append(AnalysisPlan(planned.sizes).at(repeats))
-        return min(sides, key=lambda look: look.level, default=FIXED)
+        return min(sides, key=lambda interim: interim.level, default=FIXED)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Pairing:
     """The cells that both runs have, and notes on unpaired trials."""
 
     cells: tuple[PairedCell, ...]
-    left_over: tuple[str, ...]
+    unpaired: tuple[str, ...]
 
 
 def open_runs(folders: Sequence[Path]) -> list[Run]:
@@ -118,7 +118,7 @@ def _open(letter: str, folder: Path) -> Run:
     )
 
 
-def fresh(trial: TrialResult) -> TrialResult:
+def without_tables(trial: TrialResult) -> TrialResult:
     """Return a copy of the trial without its cached tables, so that their memory can be freed."""
     return dataclasses.replace(trial)
 

@@ -11,7 +11,7 @@ from orchestration.analysis.comparison.equivalence import (
     MAX_REPEATS,
     UNDECIDED,
 )
-from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
+from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison, Subgroups
 from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.tuner_differences import IDENTICAL
@@ -23,20 +23,20 @@ _HEADLINES = {DIFFERENT: "Different", EQUIVALENT: "Equivalent", UNDECIDED: "Not 
 
 def answer(comparison: RunComparison) -> str:
     """Return the overall verdict with its counts: `Different: 4 of 23 metrics differ, ...`."""
-    total = len(comparison.judged)
+    total = len(comparison.metrics)
     different, same, open_ = (
         comparison.count(verdict) for verdict in (DIFFERENT, EQUIVALENT, UNDECIDED)
     )
-    missing = sum(len(cell.left_out) for cell in comparison.cells)
+    missing = sum(len(cell.not_compared) for cell in comparison.cells)
     metrics = f"of {total} {_one_or_more(total, 'metric', 'metrics')}"
     if same == total and not missing:
-        identical = all(item.identical for item in comparison.judged)
+        identical = all(item.identical for item in comparison.metrics)
         alike = f", {IDENTICAL}" if identical else ""
         return f"{_HEADLINES[EQUIVALENT]}: {same} {metrics}{alike}."
     said = (
         (different, "differs", "differ", ""),
         (same, "is equivalent", "are equivalent", ""),
-        (open_, "needs more data", "need more data", _repeats(comparison.judged)),
+        (open_, "needs more data", "need more data", _repeats(comparison.metrics)),
     )
     parts: list[str] = []
     for number, one, more, note in said:
@@ -52,9 +52,9 @@ def _one_or_more(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
-def _repeats(judged: Sequence[TestedMetric]) -> str:
+def _repeats(tested: Sequence[MetricVerdict]) -> str:
     """Return how many repeats would settle half of the open verdicts, and all of them."""
-    open_ = [item for item in judged if item.verdict == UNDECIDED]
+    open_ = [item for item in tested if item.verdict == UNDECIDED]
     known = sorted(item.repeats for item in open_ if item.repeats is not None)
     if not known:
         if any(math.isnan(item.interval.low) for item in open_):
@@ -67,7 +67,7 @@ def _repeats(judged: Sequence[TestedMetric]) -> str:
     return f" ({maximum} repeats would settle {'it' if len(open_) == 1 else settled})"
 
 
-def difference(item: TestedMetric) -> str:
+def difference(item: MetricVerdict) -> str:
     """Return the difference with its interval, relative if possible: `-38.7% [-41.1, -36.4]`.
 
     Differences of shares are in percentage points, to avoid confusion with relative ones.
@@ -82,14 +82,14 @@ def difference(item: TestedMetric) -> str:
     return percents(got.relative, got.relative_low, got.relative_high, sign=sign)
 
 
-def values(item: TestedMetric) -> tuple[str, str]:
+def values(item: MetricVerdict) -> tuple[str, str]:
     """Return A's and B's values; a distance has none."""
     if item.metric.distance:
         return NOTHING, NOTHING
     return quantity(item.a, item.metric.unit), quantity(item.b, item.metric.unit)
 
 
-def allowed(item: TestedMetric) -> str:
+def allowed(item: MetricVerdict) -> str:
     """Return the margin: `10%`, `1.5KB` if the floor is larger, `10 points` of all flows."""
     if item.metric.distance == "cdf":
         return f"{100 * item.margin:g} points"
@@ -100,7 +100,7 @@ def allowed(item: TestedMetric) -> str:
     return quantity(item.allowed, item.metric.unit)
 
 
-def needs(item: TestedMetric) -> str:
+def needs(item: MetricVerdict) -> str:
     """Return what an open verdict needs: `needs 21 repeats`; "" if it is settled."""
     if item.verdict != UNDECIDED:
         return ""
@@ -116,7 +116,7 @@ def pairs(cell: ComparedCell) -> str:
 
 def parting(cell: ComparedCell) -> list[str]:
     """Return where the runs differ, one sentence each for size, port and time."""
-    places = cell.places
+    places = cell.subgroups
     return [said for said in (_by_size(places), _by_port(places), _by_time(cell)) if said]
 
 
@@ -156,7 +156,7 @@ def _by_port(places: Subgroups) -> str:
 
 
 def _by_time(cell: ComparedCell) -> str:
-    places = cell.places
+    places = cell.subgroups
     if not any(line.name == "queued_bytes" for line in places.timelines):
         return ""
     if not places.parted_pairs:
@@ -220,6 +220,6 @@ def margins_note(comparison: RunComparison) -> str:
     return (
         f"Equivalent: both one-sided t-tests at 5% put the difference within the margin "
         f"({100 * comparison.margins.default:g}% of A unless set). Different: not 0 after Holm's "
-        f"correction for {len(comparison.judged)} metrics, and beyond the margin. Needs n repeats: "
-        "not enough data, about n would settle it. Intervals: 95%."
+        f"correction for {len(comparison.metrics)} metrics, and beyond the margin. "
+        "Needs n repeats: not enough data, about n would settle it. Intervals: 95%."
     )

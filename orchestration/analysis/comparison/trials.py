@@ -16,10 +16,10 @@ from orchestration.analysis.comparison.flows import (
     pair_flows,
     read_flows,
     reduce_flows,
-    with_ideals_of,
+    with_ideal_times_of,
 )
 from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
-from orchestration.analysis.comparison.runs import fresh
+from orchestration.analysis.comparison.runs import without_tables
 from orchestration.analysis.flow_metrics import flow_scalars
 from orchestration.analysis.metrics import DROPPED_SHARE, METRICS
 from orchestration.analysis.port_metrics import (
@@ -105,7 +105,7 @@ def reduce_pair(
             scalars |= histogram.scalars
             counts = histogram.binned(QUEUE_EDGES_BYTES)
         scalars |= own_figures(trial, METRICS.own)
-        figures.append(TrialFigures(fresh(trial), scalars, blocks, measured, counts))
+        figures.append(TrialFigures(without_tables(trial), scalars, blocks, measured, counts))
     paired = None
     if first is not None and second is not None:
         paired = pair_flows(first, second, measured_ns)
@@ -137,7 +137,7 @@ def _one_ideal(
     if a is None or b is None or not any(foreign) or _links(trials[0]) != _links(trials[1]):
         return list(flows)
     keeps = 1 if foreign[0] and not foreign[1] else 0
-    changed, apart = with_ideals_of((a, b)[1 - keeps], (a, b)[keeps])
+    changed, apart = with_ideal_times_of((a, b)[1 - keeps], (a, b)[keeps])
     if apart:
         own = f"{abs(apart):.0%} {'longer' if apart > 0 else 'shorter'}"
         notes.append(

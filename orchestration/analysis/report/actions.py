@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from orchestration.analysis.figure_parts import size_axis, thresholds, time_axis
+from orchestration.analysis.measured_window import measured_samples
 from orchestration.analysis.report.queue_figures import changes_of, downsample
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.sample_parts import arrivals
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Ints
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import INK, Colours, base_figure, line
@@ -49,7 +49,7 @@ def _actions_over_queue(
         return None
     mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
     counts = {number: int(np.count_nonzero(rows & late)) for number, rows in mine.items()}
-    lengths = arrivals(ports, result.spec.measured_ns).qlen_bytes.mean(axis=0)
+    lengths = measured_samples(ports, result.spec.measured_ns).qlen_bytes.mean(axis=0)
     often = [number for number, count in counts.items() if 2 * count >= max(counts.values())]
     queue = max(often, key=lambda number: float(lengths[number]))
     rows = np.flatnonzero(mine[queue] & soon)

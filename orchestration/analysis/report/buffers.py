@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from orchestration.analysis.figure_parts import corner_name, size_axis, time_axis
+from orchestration.analysis.measured_window import measured_samples
 from orchestration.analysis.report.heat_maps import MAX_ROWS, Bins, bins_of, grid_data, over_time
 from orchestration.analysis.report.queue_figures import downsample
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.sample_parts import arrivals
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Floats, Ints, Samples
 from orchestration.core.topology import Testbed
 from orchestration.render.figure import Figure
@@ -42,7 +42,7 @@ def buffer_pictures(shown: ShownRepeat, points: int, spans: int, colours: Colour
     """
     testbed = shown.results[0].testbed
     windows = {
-        tuner: arrivals(result.samples("switch"), result.spec.measured_ns)
+        tuner: measured_samples(result.samples("switch"), result.spec.measured_ns)
         for tuner, result in shown.by_tuner.items()
     }
     if testbed.switch is None or any(len(window.t_ns) < 2 for window in windows.values()):
@@ -160,7 +160,7 @@ def _headroom(shown: ShownRepeat) -> str:
 def _fullest_port(result: TrialResult) -> tuple[str, int, int]:
     """Return the port whose headroom was the fullest: its label, what it held, what it has."""
     testbed = result.testbed
-    pauses = arrivals(result.samples("priority"), result.spec.measured_ns)
+    pauses = measured_samples(result.samples("priority"), result.spec.measured_ns)
     if testbed.switch is None or not pauses.headroom_bytes.size:
         return "", 0, 0
     ports = [queue.port for queue in testbed.lossless_queues]

@@ -17,7 +17,7 @@ from orchestration.analysis.figure_parts import (
     value_rows,
 )
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.report.selection import shown_arms
 from orchestration.analysis.sequential import AnalysisPlan
 from orchestration.analysis.statistics import (
     PairedDifference,
@@ -121,7 +121,7 @@ class PairedValues:
     repeats: tuple[int, ...]
     first: tuple[float, ...]
     second: tuple[float, ...]
-    looks: AnalysisPlan
+    plan: AnalysisPlan
 
     @property
     def percent(self) -> Floats:
@@ -130,8 +130,8 @@ class PairedValues:
 
     def upto(self, pairs: int) -> PairedDifference:
         """Return the paired difference over the first `pairs` pairs, as their look reads it."""
-        look = self.looks.at(self.repeats[pairs - 1])
-        return paired_difference(self.first[:pairs], self.second[:pairs], look)
+        interim = self.plan.at(self.repeats[pairs - 1])
+        return paired_difference(self.first[:pairs], self.second[:pairs], interim)
 
 
 def paired_values(condition: Condition, key: str) -> list[PairedValues]:
@@ -151,7 +151,7 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
         if pairs and all(first > 0 for _, first, _ in pairs):
             repeats, first, second = zip(*pairs, strict=True)
             found.append(
-                PairedValues(arm.tuner, arms[0].tuner, repeats, first, second, condition.looks)
+                PairedValues(arm.tuner, arms[0].tuner, repeats, first, second, condition.plan)
             )
     return found
 
@@ -327,7 +327,7 @@ def _means(condition: Condition, key: str) -> list[_Path]:
     paths = []
     for arm in shown_arms(condition):
         known = [
-            (trial.metrics.scalars[key], condition.looks.at(trial.spec.repeat))
+            (trial.metrics.scalars[key], condition.plan.at(trial.spec.repeat))
             for trial in sorted(arm.valid, key=lambda trial: trial.spec.repeat)
             if math.isfinite(trial.metrics.scalars[key])
         ]
@@ -335,7 +335,8 @@ def _means(condition: Condition, key: str) -> list[_Path]:
         whole = float(np.mean(values)) if values else 0.0
         if whole > 0:
             steps = [
-                t_interval(values[:count], look) for count, (_, look) in enumerate(known, start=1)
+                t_interval(values[:count], interim)
+                for count, (_, interim) in enumerate(known, start=1)
             ]
             mean, low, high = (
                 100 * (np.array([getattr(step, name) for step in steps]) / whole - 1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestration.analysis.counters import per_port
 from orchestration.analysis.device_metrics import packets_by_uplink, shares
+from orchestration.analysis.measured_window import after_warm_up, measured_samples
 from orchestration.analysis.report.heat_maps import (
     MAX_ROWS,
     bins_of,
@@ -18,8 +19,7 @@ from orchestration.analysis.report.heat_maps import (
     over_time,
     sentence,
 )
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.sample_parts import after_warm_up, arrivals
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.units import format_size
 from orchestration.render.figure_style import Colours
@@ -107,7 +107,7 @@ def fabric_heatmap(shown: ShownRepeat, spans: int, colours: Colours) -> Picture 
 
 def _held(result: TrialResult) -> tuple[Ints, Floats]:
     """Return times (samples,) and bytes held by ports (samples, ports), NaN if unknown."""
-    window = arrivals(result.ports, result.spec.measured_ns)
+    window = measured_samples(result.ports, result.spec.measured_ns)
     unknown = per_port(result.testbed, (window.qlen_bytes == MISSING).astype(np.int64)) > 0
     values = per_port(result.testbed, window.qlen_bytes)
     return window.t_ns, np.where(unknown, math.nan, values)

@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestration.analysis.device_metrics import allowed_bps, round_trips_ns
 from orchestration.analysis.figure_parts import corner_name, time_axis
+from orchestration.analysis.measured_window import measured_samples
 from orchestration.analysis.report.heat_maps import (
     MAX_ROWS,
     Bins,
@@ -18,8 +19,7 @@ from orchestration.analysis.report.heat_maps import (
     over_time,
     sentence,
 )
-from orchestration.analysis.report.shown import ShownRepeat
-from orchestration.analysis.sample_parts import arrivals
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Floats, Samples
 from orchestration.render.figure import Figure
 from orchestration.render.figure_style import Colours, base_figure, curve, end_labels, label_room
@@ -33,7 +33,7 @@ _PERCENTS = [0, 25, 50, 75, 100]
 
 def _windows(shown: ShownRepeat) -> dict[str, Samples]:
     return {
-        tuner: arrivals(result.samples("host"), result.spec.measured_ns)
+        tuner: measured_samples(result.samples("host"), result.spec.measured_ns)
         for tuner, result in shown.by_tuner.items()
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.answer import answers, validity_text
 from orchestration.analysis.load import to_json as load_to_json
 from orchestration.analysis.metrics import METRICS, QUANTILES
 from orchestration.analysis.report.report_tables import (
@@ -30,19 +30,19 @@ from orchestration.render.json import plain
 from orchestration.render.page import Block, Heading, Items, Paragraph, rows_of
 
 EXPORT_FORMAT = 1
-_LOOK = ("repeats", "number", "of", "level")
+_INTERIM_FIELDS = ("repeats", "number", "of", "level")
 
 
 def report_blocks(summary: Summary) -> list[Block]:
     """Return the output of `closloop report`."""
-    blocks: list[Block] = [Paragraph(f"{summary.campaign}: {standing(summary)}", "ok")]
+    blocks: list[Block] = [Paragraph(f"{summary.campaign}: {validity_text(summary)}", "ok")]
     blocks += [Paragraph(f"replays {parent}") for parent in summary.parents]
     blocks.append(Items(answers(summary)))
     for condition in summary.conditions:
         fabric, lacking = fabric_table(condition)
         parts = [
             Heading(condition.label) if len(summary.conditions) > 1 else None,
-            Paragraph(condition.look.in_words),
+            Paragraph(condition.interim.in_words),
             flow_table(condition),
             comparison_table(condition) if condition.comparisons else None,
             load_table(condition),
@@ -61,7 +61,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "format": EXPORT_FORMAT,
         "campaign": summary.campaign,
         "baseline": summary.baseline,
-        "standing": standing(summary),
+        "standing": validity_text(summary),
         "answers": answers(summary),
         "metrics": [
             {name: getattr(metric, name) for name in ("key", "label", "unit", "compared")}
@@ -73,14 +73,16 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
-    look = condition.look
+    interim = condition.interim
     return {
         "label": condition.label,
         "factors": condition.factors,
         "queue_spans": condition.queue_spans,
         "tuners": [_arm(arm) for arm in condition.arms],
         "comparisons": condition.comparisons,
-        "look": {name: getattr(look, name) for name in _LOOK} if look.planned else None,
+        "look": {name: getattr(interim, name) for name in _INTERIM_FIELDS}
+        if interim.planned
+        else None,
     }
 
 

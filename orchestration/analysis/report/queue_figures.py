@@ -16,9 +16,9 @@ from orchestration.analysis.figure_parts import (
     thresholds,
     time_axis,
 )
+from orchestration.analysis.measured_window import measured_samples
 from orchestration.analysis.port_metrics import QUEUE_GRID_BYTES
-from orchestration.analysis.report.shown import ShownRepeat, shown_arms
-from orchestration.analysis.sample_parts import arrivals
+from orchestration.analysis.report.selection import ShownRepeat, shown_arms
 from orchestration.analysis.summary import Condition
 from orchestration.core.records import MISSING, Floats, Ints
 from orchestration.core.units import format_duration
@@ -94,7 +94,7 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
 
 def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
     """Return the timeline of a queue, by its number, while flows arrived; skips missing samples."""
-    ports = arrivals(result.ports, result.spec.measured_ns)
+    ports = measured_samples(result.ports, result.spec.measured_ns)
     length = ports.qlen_bytes[:, queue]
     known = length != MISSING
     every_ns, every = ports.t_ns[known], length[known]

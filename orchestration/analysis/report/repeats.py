@@ -6,7 +6,7 @@ import math
 
 from orchestration.analysis.figure_parts import value_row, value_rows
 from orchestration.analysis.metrics import METRICS
-from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.report.selection import shown_arms
 from orchestration.analysis.summary import Arm, Condition
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, Colours, line, padded, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.answer import answers, validity_text
 from orchestration.analysis.metrics import HEADLINES, METRICS, QUANTILES, fct_key
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import actions_over_queues
@@ -24,7 +24,12 @@ from orchestration.analysis.report.report_tables import (
     provenance_table,
     stamp_tables,
 )
-from orchestration.analysis.report.shown import MAX_TUNERS, ShownRepeat, shown_arms, shown_repeat
+from orchestration.analysis.report.selection import (
+    MAX_TUNERS,
+    ShownRepeat,
+    shown_arms,
+    shown_repeat,
+)
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.core.load_balancing import ECMP
 from orchestration.render.figure_style import Colours, colours_of
@@ -79,7 +84,7 @@ class _Report:
         opening: list[Block] = [
             *(Paragraph(f"replays {parent}", "kicker") for parent in summary.parents),
             Items(answers(summary), "answers"),
-            Paragraph(standing(summary), "bad" if summary.invalid else "ok"),
+            Paragraph(validity_text(summary), "bad" if summary.invalid else "ok"),
             Key(shown, f"and {more} more" if more > 0 else ""),
         ]
         if self._several:
@@ -109,7 +114,7 @@ class _Report:
 
     def _condition(self, condition: Condition) -> list[Block]:
         arms = [arm for arm in condition.arms if arm.valid]
-        parts: list[Block] = [Paragraph(condition.look.in_words, "note")]
+        parts: list[Block] = [Paragraph(condition.interim.in_words, "note")]
         if len(arms) > MAX_TUNERS:
             few = (
                 f"Pictures show {MAX_TUNERS} of {len(arms)} tuners: the baseline and the lowest "

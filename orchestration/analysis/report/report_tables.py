@@ -105,7 +105,7 @@ def comparison_table(condition: Condition) -> Table:
         Column("p, sign flip", detail=True),
     ]
     pairs = max(item.difference.n for item in condition.comparisons)
-    floor = condition.look.p_value(2.0 ** (1 - pairs))
+    floor = condition.interim.p_value(2.0 ** (1 - pairs))
     against = f"against {first.baseline}" if several else f"{first.tuner} against {first.baseline}"
     tests = (
         f"p, Holm: paired t-test corrected for {first.family} comparisons; below 0.05 is called "

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from orchestration.analysis.figure_parts import flow_size_axis, log_axis
-from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.report.selection import shown_arms
 from orchestration.analysis.sequential import InterimAnalysis
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.summary import Arm, Condition
@@ -59,7 +59,7 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
 def fct_by_size(condition: Condition, colours: Colours) -> Picture:
     """Draw the mean FCT over flow size, a line per tuner."""
     arms = shown_arms(condition)
-    curves = {arm.tuner: _mean_fcts(arm, condition.look) for arm in arms}
+    curves = {arm.tuner: _mean_fcts(arm, condition.interim) for arm in arms}
     spans = (
         f"{interval(values[0, 0], values[0, -1], 'ns')} with {tuner}"
         for tuner, values in list(curves.items())[:2]
@@ -75,7 +75,7 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
     )
 
 
-def _mean_fcts(arm: Arm, look: InterimAnalysis) -> Floats:
+def _mean_fcts(arm: Arm, interim: InterimAnalysis) -> Floats:
     """Return mean, low, high and number of flows of each size group, shape (4, groups)."""
     edges = arm.by_size.upto_bytes
     place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]
@@ -86,7 +86,7 @@ def _mean_fcts(arm: Arm, look: InterimAnalysis) -> Floats:
             for trial, where in zip(arm.valid, place, strict=True)
             if (where == group).any()
         ]
-        got: Estimate = t_interval(means, look)
+        got: Estimate = t_interval(means, interim)
         low = got.low if got.low > 0 else math.nan  # a log axis cannot show 0
         columns.append((got.mean, low, got.high, arm.by_size.flows[group]))
     return np.array(columns).T

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.answer import answers, validity_text
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.output import report_blocks
 from orchestration.analysis.report.queue_figures import busiest_queues, downsample
 from orchestration.analysis.report.report_tables import stamp_tables
-from orchestration.analysis.report.shown import shown_repeat
+from orchestration.analysis.report.selection import shown_repeat
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
 from orchestration.analysis.tuner_differences import compare
@@ -205,7 +205,7 @@ def test_one_tuner_alone_is_told_in_figures(tmp_path, cases):
     found = summarise(tmp_path)
     assert found.conditions[0].comparisons == ()
     assert answers(found)[0].startswith("secn1: mean FCT ")
-    assert standing(found) == "The one trial is valid."
+    assert validity_text(found) == "The one trial is valid."
 
 
 def test_without_valid_trials_there_is_no_figure(tmp_path, cases):
@@ -221,7 +221,7 @@ def test_the_answer_names_both_tuners_and_the_pairs(summary):
     (sentence,) = answers(summary)
     assert sentence.startswith("secn2 against secn1 (4 paired repeats): mean FCT ")
     assert "p99 slowdown" in sentence
-    assert standing(summary) == "1 of 10 trials is invalid: listed below, counted nowhere."
+    assert validity_text(summary) == "1 of 10 trials is invalid: listed below, counted nowhere."
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from orchestration.analysis.comparison.flows import (
     pair_flows,
     reduce_flows,
 )
-from orchestration.analysis.comparison.hypothesis_tests import judge
+from orchestration.analysis.comparison.hypothesis_tests import assess_metrics
 from orchestration.analysis.comparison.ports import PortBlocks, Timeline, TrialPorts
 from orchestration.analysis.comparison.trials import PairMetrics, TrialFigures
 from orchestration.analysis.flow_metrics import flow_scalars
@@ -81,7 +81,8 @@ def make_pair(rng, slower=1.0, same_seed=True):
 
 def verdicts(pairs):
     return {
-        item.metric.key: item.verdict for item in judge([("", CellEstimates(pairs))], Margins())
+        item.metric.key: item.verdict
+        for item in assess_metrics([("", CellEstimates(pairs))], Margins())
     }
 
 

@@ -91,7 +91,7 @@ def test_a_run_whose_repeats_are_far_apart_is_equivalent_to_itself(cases, tmp_pa
     for seed in (1, 2):
         write(tmp_path / "few", cases("secn1", seed, 60_000))
     (comparison,) = compare_runs([tmp_path / "few", tmp_path / "few"], Margins())
-    assert {item.verdict for item in comparison.judged} == {"equivalent"}
+    assert {item.verdict for item in comparison.metrics} == {"equivalent"}
     assert comparison.verdict == "equivalent"
 
 
@@ -173,10 +173,10 @@ def test_trials_pair_by_seed_then_by_repeat_and_a_replay_with_its_parent(cases, 
     assert [(a.spec.seed, b.spec.seed) for a, b in cell.pairs] == [(2, 2)]
     (cell,) = pair_trials(a, c).cells
     assert [(a.spec.seed, b.spec.seed) for a, b in cell.pairs] == [(1, 77)]
-    assert "no seed is in both" in cell.how
+    assert "no seed is in both" in cell.paired_by
     (cell,) = pair_trials(a, d).cells
     assert [(a.folder, b.spec.seed) for a, b in cell.pairs] == [(parent, 5)]
-    assert cell.how == "each replay with its parent"
+    assert cell.paired_by == "each replay with its parent"
 
 
 def test_folders_of_campaigns_are_compared_campaign_by_campaign(cases, tmp_path):
@@ -214,7 +214,7 @@ def test_what_is_in_one_run_only_is_said(cases, tmp_path):
     a, b = open_runs([tmp_path / "a", tmp_path / "b"])
     pairing = pair_trials(a, b)
     assert [cell.label for cell in pairing.cells] == ["secn1, load 0.6"]
-    assert pairing.left_over == ("secn2, load 0.6: only in A",)
+    assert pairing.unpaired == ("secn2, load 0.6: only in A",)
 
 
 def test_invalid_trials_are_left_out_and_named(cases, tmp_path, runs):
@@ -291,7 +291,7 @@ def test_other_schedules_are_compared_as_distributions(cases, tmp_path):
     write(tmp_path / "a", cases("secn1", 1))
     write(tmp_path / "b", cases("secn1", 2), seed=1)
     (comparison,) = compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
-    keys = {item.metric.key for item in comparison.judged}
+    keys = {item.metric.key for item in comparison.metrics}
     assert "slowdown_wasserstein" in keys
     assert "fct_ratio" not in keys
     assert any("distributions are compared" in note for note in comparison.notes)
@@ -359,10 +359,10 @@ def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
     import_as("b", traffic=(), files=schedule, action_period_ns=1_000_000)
     (comparison,) = compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
     (cell,) = comparison.cells
-    keys = {item.metric.key for item in cell.judged}
+    keys = {item.metric.key for item in cell.metrics}
     assert "queue_mean_bytes" in keys
     assert not keys & {"dropped_share", "marked_share", "utilisation_hosts"}
-    assert [line.name for line in cell.places.timelines] == ["queued_bytes"]
+    assert [line.name for line in cell.subgroups.timelines] == ["queued_bytes"]
     # which flows were sent is known of both; how often a tuner acts of neither
     assert [(cause.what, cause.b) for cause in cell.causes] == [("traffic", "12345678")]
     write(tmp_path / "c", cases("secn1", 1), action_period_ns=1_000_000)
@@ -378,7 +378,7 @@ def test_one_pair_of_a_few_flows_needs_repeats(cases, tmp_path):
     case.record.flows.end_ns[:] += 100_000
     write(tmp_path / "b", case)
     (comparison,) = compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
-    found = {item.metric.key: item for item in comparison.judged}
+    found = {item.metric.key: item for item in comparison.metrics}
     for key in ("slowdown_ks", "slowdown_wasserstein", "slowdown_mean_all"):
         assert np.isnan(found[key].interval.low)
         assert needs(found[key]) == "needs repeats"

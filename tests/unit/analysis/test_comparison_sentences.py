@@ -14,7 +14,7 @@ from orchestration.analysis.comparison.equivalence import (
     Interval,
     Margins,
 )
-from orchestration.analysis.comparison.hypothesis_tests import TestedMetric
+from orchestration.analysis.comparison.hypothesis_tests import MetricVerdict
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison, Subgroups
 from orchestration.analysis.comparison.runs import Run
 from orchestration.analysis.comparison.trials import Speed
@@ -28,7 +28,7 @@ UNTIMED = Speed(1_000, None, None, 1, "packets")
 
 def judged(verdict, repeats=None, interval=KNOWN):
     values = (1.0, 1.1, interval, 0.1, 0.1, 0.5, 0.5)
-    return TestedMetric("cell", METRICS.between_runs[0], *values, verdict, repeats, 5)
+    return MetricVerdict("cell", METRICS.between_runs[0], *values, verdict, repeats, 5)
 
 
 def compared(items, left_out=0, speeds=(UNTIMED, UNTIMED)):

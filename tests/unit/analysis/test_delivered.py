@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from orchestration.analysis.load import Ends, measure_delivered
+from orchestration.analysis.load import FlowEnds, measure_delivered
 from orchestration.core.records import DONE, LONG_LIVED, MISSING, UNFINISHED, Samples, Schedule
 from orchestration.core.roce import HEADER_BYTES as ROCE_HEADER_BYTES
 from orchestration.core.roce import RoceSpec
@@ -44,7 +44,7 @@ def ends_of(*ends_ns, status=DONE, resent=(0, 0), acked=None):
     if acked is not None:
         t_ns, rows = zip(*acked.items(), strict=True)
         read = Samples(np.array(t_ns), {"acked_bytes": np.array(rows)})
-    return Ends(np.array(ends_ns), np.full(2, status), np.array(resent), read)
+    return FlowEnds(np.array(ends_ns), np.full(2, status), np.array(resent), read)
 
 
 def carried(payload, packets, header=ROCE_HEADER_BYTES, *, acks=0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.analysis.port_metrics import PACKET_HOP, packet_hops, told_hops
+from orchestration.analysis.port_metrics import PACKET_HOP, packet_hops, trial_packet_hops
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.records import Samples
@@ -48,7 +48,7 @@ def trial(tmp_path):
 
 
 def test_a_trial_has_its_packet_hops_and_what_one_is(trial):
-    hops, meaning = told_hops(trial)
+    hops, meaning = trial_packet_hops(trial)
     assert hops == trial.facts["packet_hops"] == 2 * 1_000
     # a fluid has no acknowledgements to count
     assert meaning == trial.facts["packet_hop"] != PACKET_HOP
@@ -68,6 +68,6 @@ def test_a_trial_of_an_earlier_version_says_what_it_counted(trial, backend, said
     (trial.folder / "ports.parquet").unlink()
     old = read_trial(trial.folder)
     old = dataclasses.replace(old, spec=dataclasses.replace(old.spec, backend=backend))
-    hops, meaning = told_hops(old)
+    hops, meaning = trial_packet_hops(old)
     assert hops == 1_000
     assert said in meaning

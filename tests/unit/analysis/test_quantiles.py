@@ -15,12 +15,12 @@ from orchestration.analysis.quantiles import (
     pooled_difference,
     pooled_estimate,
     pooled_quantile,
-    stretched,
     tail_difference,
     units,
+    widened_interval,
 )
 from orchestration.analysis.statistics import paired_difference, t_interval
-from orchestration.analysis.student_t import detectable, found_with, noncentrality
+from orchestration.analysis.student_t import detectable, noncentrality, t_test_power
 
 NETWORKS, REPEATS = 5, 2
 GROUPS = [network for network in range(NETWORKS) for _ in range(REPEATS)]
@@ -120,7 +120,7 @@ def test_another_confidence_of_one_network_is_students_and_fiellers() -> None:
 
 
 def test_an_interval_needs_two_units() -> None:
-    assert all(math.isnan(end) for end in stretched(1.0, np.array([1.0, 2.0]), 1))
+    assert all(math.isnan(end) for end in widened_interval(1.0, np.array([1.0, 2.0]), 1))
 
 
 def test_tails_of_draws_are_numpys_of_the_drawn_values() -> None:
@@ -162,7 +162,7 @@ def test_what_a_test_finds_is_scipys_noncentral_t(freedom: int) -> None:
     for errors in (0.0, 1.0, 3.0, 6.0):
         law = stats.nct(freedom, errors)
         expected = float(law.sf(bound) + law.cdf(-bound)) if errors else 0.05
-        assert found_with(errors, freedom, bound) == pytest.approx(expected, abs=1e-6)
+        assert t_test_power(errors, freedom, bound) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_smallest_detectable_difference_by_the_book() -> None:

@@ -10,7 +10,7 @@ from inventory.files import load_testbed
 from orchestration.analysis.device_metrics import measure_devices
 from orchestration.analysis.report.buffers import buffer_pictures
 from orchestration.analysis.report.nics import nics_over_time, rate_picture
-from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.core.signals import names, targets
 from orchestration.render.figure_style import colours_of

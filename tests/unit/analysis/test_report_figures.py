@@ -10,7 +10,7 @@ from plotly.offline import get_plotlyjs_version
 
 from orchestration.analysis.report.differences import convergence, differences
 from orchestration.analysis.report.fabric import fabric_heatmap
-from orchestration.analysis.report.shown import shown_repeat
+from orchestration.analysis.report.selection import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.tuner_differences import compare
 from orchestration.render.csv import csv_text

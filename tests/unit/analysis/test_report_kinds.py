@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.analysis.report.report_page import build_report
-from orchestration.analysis.report.shown import MAX_TUNERS
+from orchestration.analysis.report.selection import MAX_TUNERS
 from orchestration.analysis.summary import summarise
 from orchestration.cli.report import report
 from orchestration.core.errors import InputError, NotReadyError

@@ -8,7 +8,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.analysis.device_metrics import measure_paths, packets_by_uplink
 from orchestration.analysis.report.fabric import uplink_picture
-from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.core.records import MISSING, Samples
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine

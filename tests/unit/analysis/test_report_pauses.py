@@ -6,7 +6,7 @@ import numpy as np
 
 from inventory.files import load_testbed
 from orchestration.analysis.report.fabric import pause_picture
-from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.report.selection import ShownRepeat
 from orchestration.render.figure_style import colours_of
 from tests.testbeds import leaf_spine
 

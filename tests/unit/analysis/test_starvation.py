@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from orchestration.analysis.load import Ends
+from orchestration.analysis.load import FlowEnds
 from orchestration.analysis.starvation import check_starvation, measure_shares
 from orchestration.core.records import DONE, LONG_LIVED, Samples, Schedule
 from orchestration.core.roce import RoceSpec
@@ -67,7 +67,7 @@ def case_of(got, *, resent=1, dst=9, start_ns=0, more=()):
     )
     status = np.array([LONG_LIVED] * lasting + [DONE] * len(more))
     acked = Samples(np.array([10 * MS]), {"acked_bytes": np.array([[*got, *more]])})
-    ends = Ends(np.where(status == DONE, 9 * MS, -1), status, np.full(count, resent), acked)
+    ends = FlowEnds(np.where(status == DONE, 9 * MS, -1), status, np.full(count, resent), acked)
     return schedule, ends
 
 

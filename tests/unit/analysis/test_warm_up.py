@@ -10,10 +10,10 @@ from orchestration.analysis.comparison.flows import read_flows, reduce_flows
 from orchestration.analysis.comparison.ports import read_ports
 from orchestration.analysis.device_metrics import measure_balance
 from orchestration.analysis.flow_metrics import done_flows
+from orchestration.analysis.measured_window import measured_samples, since
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.port_metrics import measure_throughput
 from orchestration.analysis.report.queue_figures import timeline
-from orchestration.analysis.sample_parts import arrivals, since
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.trial_metrics import measure, of_flows
 from orchestration.campaign.expand import load_campaign
@@ -168,9 +168,12 @@ def test_counters_start_at_the_warm_ups_end_and_what_is_missing_stays_so():
     assert later.tx_bytes.tolist() == [[0, -1], [3, -1]]
     assert later.qlen_bytes.tolist() == [[1, -1], [4, -1]]
     assert since(samples, "queue", 0) is samples
-    assert arrivals(samples, (2, 3)).t_ns.tolist() == [2, 3]
-    assert arrivals(samples, (2, 2)).t_ns.tolist() == [2, 3]  # the drain, rather than nothing
-    assert arrivals(samples, (9, 9)).t_ns.tolist() == [1, 2, 3]
+    assert measured_samples(samples, (2, 3)).t_ns.tolist() == [2, 3]
+    assert measured_samples(samples, (2, 2)).t_ns.tolist() == [
+        2,
+        3,
+    ]  # the drain, rather than nothing
+    assert measured_samples(samples, (9, 9)).t_ns.tolist() == [1, 2, 3]
 
 
 CAMPAIGN = """\

@@ -377,14 +377,14 @@ def test_both_sides_have_one_ideal_time(fluid, take_over):
     theirs, ours = take_over(), read_trial(fluid)
     (comparison,) = compare_runs([fluid, theirs.folder], Margins())
     ideal, fct = ours.table("flows")["ideal_ns"], theirs.table("flows")["fct_ns"]
-    mean = next(item for item in comparison.judged if item.metric.key == "slowdown_mean_all")
+    mean = next(item for item in comparison.metrics if item.metric.key == "slowdown_mean_all")
     assert mean.b == pytest.approx(float((fct / ideal).mean()))
     assert mean.b > float((fct / theirs.table("flows")["ideal_ns"]).mean()) * 1.03
     said = "slowdowns of both are by the ideal times of A: those that B came with are up to "
     assert [note for note in comparison.notes if note.startswith(said)]
     # whichever is named first: those that closloop worked out count
     (other,) = compare_runs([theirs.folder, fluid], Margins())
-    again = next(item for item in other.judged if item.metric.key == "slowdown_mean_all")
+    again = next(item for item in other.metrics if item.metric.key == "slowdown_mean_all")
     assert again.a == pytest.approx(mean.b)
 
 
@@ -392,10 +392,10 @@ def test_both_sides_have_one_ideal_time(fluid, take_over):
 def test_histograms_are_compared_with_samples(fluid, take_over):
     theirs = take_over()
     (comparison,) = compare_runs([fluid, theirs.folder], Margins())
-    judged = {item.metric.key: item for item in comparison.judged}
+    judged = {item.metric.key: item for item in comparison.metrics}
     assert judged["queue_mean_bytes"].b == pytest.approx(12_409, abs=1)
     assert "queue_wasserstein_bytes" in judged
-    lacking = {metric.key for metric, _ in comparison.cells[0].left_out}
+    lacking = {metric.key for metric, _ in comparison.cells[0].not_compared}
     assert "marked_share" in lacking
     assert not lacking & {"queue_mean_bytes", "queue_p99_bytes", "queue_wasserstein_bytes"}
 
@@ -404,7 +404,7 @@ def test_histograms_are_compared_with_samples(fluid, take_over):
 def test_queues_of_different_times_are_not_compared(fluid, take_over):
     theirs = take_over(qlen=later)
     (comparison,) = compare_runs([fluid, theirs.folder], Margins())
-    assert "queue_mean_bytes" not in {item.metric.key for item in comparison.judged}
+    assert "queue_mean_bytes" not in {item.metric.key for item in comparison.metrics}
     assert any("of another time (from 0ns to 120ms" in note for note in comparison.notes)
 
 
@@ -415,6 +415,6 @@ def test_what_all_trials_lack_is_said_once(take_over, tmp_path):
     (comparison,) = compare_runs([tmp_path / "first", tmp_path / "other"], Margins())
     lack = [note for note in comparison.notes if "sampled over time" in note]
     assert [note[0] for note in lack] == ["A", "B"]
-    judged = {item.metric.key: item for item in comparison.judged}
+    judged = {item.metric.key: item for item in comparison.metrics}
     assert judged["queue_mean_bytes"].verdict == "equivalent"
     assert judged["queue_wasserstein_bytes"].verdict == "equivalent"

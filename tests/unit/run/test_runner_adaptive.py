@@ -165,7 +165,7 @@ def test_trials_are_those_of_a_plain_campaign_with_as_many_repeats(load, tmp_pat
     assert (summary.skipped, summary.finished) == (22, 10)
     assert before.items() <= flows(tmp_path).items()
     # what was looked at stays so: its intervals stay those of a look
-    assert {c.look.of for c in summarise(tmp_path / "tiny").conditions} == {3}
+    assert {c.interim.of for c in summarise(tmp_path / "tiny").conditions} == {3}
 
 
 @pytest.mark.slow
@@ -270,13 +270,13 @@ def test_a_metric_that_does_not_exist_is_refused_with_its_line(load, tmp_path):
 @pytest.mark.slow
 def test_the_report_reads_each_condition_at_its_look(runs):
     summary = summarise(runs / "tiny")
-    looks = {condition.label: condition.look for condition in summary.conditions}
+    looks = {condition.label: condition.interim for condition in summary.conditions}
     planned = AnalysisPlan((3, 5, 8))
     assert looks == {"pattern busy": planned.at(8), "pattern calm": planned.at(3)}
     busy = next(c for c in summary.conditions if c.label == "pattern busy")
     for arm in busy.arms:
         values = [trial.metrics.scalars["slowdown_mean_all"] for trial in arm.valid]
-        wide, plain = t_interval(values, busy.look), t_interval(values)
+        wide, plain = t_interval(values, busy.interim), t_interval(values)
         assert arm.estimates["slowdown_mean_all"] == wide
         assert wide.high - wide.low > 1.05 * (plain.high - plain.low)
 

@@ -21,7 +21,7 @@ def measured_flows(result: TrialResult) -> NDArray[np.bool_]:
     return np.asarray(result.table("schedule")["start_ns"] >= result.spec.warm_up_ns)
 
 
-def arrivals(samples: Samples, measured_ns: tuple[int, int]) -> Samples:
+def measured_samples(samples: Samples, measured_ns: tuple[int, int]) -> Samples:
     """Return the samples of the time that is measured, while flows arrived.
 
     If those are fewer than two, all samples after the warm-up, or else all. Counters are as they
