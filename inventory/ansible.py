@@ -323,9 +323,7 @@ def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Prob
     weights = [item.weight for item in file.classes] or [1]
     minimum = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
     if file.buffer * min(weights) // sum(weights) < minimum:
-        what = (
-            f"a queue's part of the buffer of {format_size(file.buffer)} holds less than two packets"
-        )
+        what = f"a queue's part of the buffer of {format_size(file.buffer)} holds less than two packets"
         remedy = f"use {-(-minimum * sum(weights) // min(weights))}B or more"
         yield document.problem(("closloop_buffer",), what, remedy)
 

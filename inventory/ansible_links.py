@@ -150,7 +150,9 @@ def reach_problems(listed: Mapping[str, ListedLinks]) -> Iterator[Problem]:
             yield item.problem(-1, "", what, "add the missing links")
 
 
-def link_specs(listed: Mapping[str, ListedLinks]) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
+def link_specs(
+    listed: Mapping[str, ListedLinks],
+) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
     """Return each link once, from the hosts up, and each device's interfaces in that order.
 
     A device's links keep the order in which it lists them. Where the orders of several devices

@@ -122,7 +122,9 @@ def _fabric_prefix(value: str) -> str:
     except ValueError as error:
         raise ValueError(f"{error}: write an IPv4 network, like {DEFAULT_PREFIX}") from None
     if network.version != 4 or network.is_loopback or network.is_multicast or not network.prefixlen:
-        raise ValueError(f"{value} cannot be used in a fabric: write an IPv4 network, like {DEFAULT_PREFIX}")
+        raise ValueError(
+            f"{value} cannot be used in a fabric: write an IPv4 network, like {DEFAULT_PREFIX}"
+        )
     if network.overlaps(_LINK_LOCAL):
         what = f"SONiC does not pass addresses of {_LINK_LOCAL} on to the ASIC"
         raise ValueError(f"{what}: write a network like {DEFAULT_PREFIX}")

@@ -137,7 +137,7 @@ class Finding:
 _Found = tuple[Severity, str, str]
 
 
-def judge(rack: Rack, surveys: Mapping[str, DeviceFacts]) -> list[Finding]:
+def check_rack(rack: Rack, surveys: Mapping[str, DeviceFacts]) -> list[Finding]:
     """Return what is wrong with the rack, or not proven, device by device.
 
     A device without a survey is not checked, but its neighbours are.

@@ -245,7 +245,7 @@ _MIN_DELAY_NS = 1
 _DIGITS = 12
 
 
-def amended(
+def edited_testbed_text(
     name_or_path: str, name: str, framing_bytes: int, delay_change_ns: Mapping[int, int]
 ) -> str:
     """Return a testbed file's text under another name, with new framing and delays.

@@ -165,7 +165,7 @@ class _Column:
 _LEFT_OUT = _Column(below="…")
 
 
-def picture(testbed: Testbed, width: int = 80) -> list[str]:
+def draw_topology(testbed: Testbed, width: int = 80) -> list[str]:
     """Return the lines of the drawing, each at most `width` columns wide."""
     top = max(device.tier for device in testbed.devices)
     tiers = sorted({d.tier for d in testbed.devices if 0 < d.tier < top}, reverse=True)
