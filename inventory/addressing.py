@@ -59,7 +59,7 @@ class Addresses:
 
 
 def rack_addresses(testbed: Testbed, prefix: str = DEFAULT_PREFIX) -> Addresses:
-    """Return a rack's addresses, all from `prefix`. Raises ValueError if they do not fit into it."""
+    """Return a rack's addresses in the network `prefix`. Raises ValueError if they do not fit."""
     network = IPv4Network(prefix)
     positions = _nic_positions(testbed)
     largest = max((position for _, position in positions.values()), default=1)

@@ -91,7 +91,7 @@ def load_rack(path: Path) -> Rack:
         scale=rack_variables.closloop_scale,
     )
     try:
-        rack.addresses  # noqa: B018 (computed here, so that the error names the prefix's line)
+        rack.addresses  # noqa: B018 (computed here, so that an error names its line)
     except ValueError as error:
         remedy = "give it a larger network that nobody else uses"
         _raise_if_any([document.problem(("closloop_fabric_prefix",), str(error), remedy)])
@@ -196,7 +196,10 @@ def _device_document(groups: Groups, name: str) -> Document:
 def _device_problems(
     name: str, tier: int | None, variables: DeviceVariables, document: Document
 ) -> Iterator[Problem]:
-    """Yield variables that do not fit a device of that tier (None: a collector outside the fabric)."""
+    """Yield variables that do not fit a device of that tier.
+
+    `tier` is None for a collector that is not part of the fabric.
+    """
     for variable, has, setting in (
         ("closloop_nic", variables.closloop_nic == "roce", "a RoCE NIC"),
         ("closloop_pcc", variables.closloop_pcc, "closloop_pcc"),
@@ -323,7 +326,8 @@ def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Prob
     weights = [item.weight for item in file.classes] or [1]
     minimum = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
     if file.buffer * min(weights) // sum(weights) < minimum:
-        what = f"a queue's part of the buffer of {format_size(file.buffer)} holds less than two packets"
+        buffer = format_size(file.buffer)
+        what = f"a queue's part of the buffer of {buffer} holds less than two packets"
         remedy = f"use {-(-minimum * sum(weights) // min(weights))}B or more"
         yield document.problem(("closloop_buffer",), what, remedy)
 

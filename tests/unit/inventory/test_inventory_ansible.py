@@ -282,7 +282,7 @@ def test_safety_and_known_hosts(tmp_path):
         ),
         (
             "ansible_host: 10.9.0.2", "ansible_host: 10.9.0.1",
-            "14 h2 has the address of h1, 10.9.0.1 port 22 -> correct one of the two",
+            "14 h2 has the same address as h1, 10.9.0.1 port 22 -> correct one of the two",
         ),
         (
             "ansible_host: 10.9.0.1", "closloop_nic: roce",
@@ -336,7 +336,7 @@ def test_safety_and_known_hosts(tmp_path):
             "interface: swp1, peer: h1", "interface: 'a; rm -rf /', peer: h1",
             "22 'a; rm -rf /' is not an interface -> write the operating system's name",
         ),
-        ("closloop_buffer: 16MB", "closloop_buffer: 1KB", "4 of a buffer of 1KB, a queue holds"),
+        ("closloop_buffer: 16MB", "closloop_buffer: 1KB", "4 a queue's part of the buffer of 1KB"),
         (
             "    closloop_mtu: 1500B", "    closloop_safety: {deadman: 0s}",
             "3 it is zero -> use more",
@@ -482,7 +482,10 @@ def test_each_nic_of_a_host_has_its_rdma_device(tmp_path):
         ("198.18.0.1/15", "has host bits set -> write an IPv4 network, like 198.18.0.0/15"),
         ("fd00::/8", "fd00::/8 cannot be used in a fabric -> write an IPv4 network"),
         ("0.0.0.0/0", "0.0.0.0/0 cannot be used in a fabric"),
-        ("169.254.0.0/16", "SONiC's ASICs get no addresses of 169.254.0.0/16 -> write a network"),
+        (
+            "169.254.0.0/16",
+            "SONiC does not pass addresses of 169.254.0.0/16 on to the ASIC -> write a network",
+        ),
         ("198.18.0.0/30", "needs 8 addresses, and 198.18.0.0/30 has 4 -> give it a larger network"),
     ],
 )

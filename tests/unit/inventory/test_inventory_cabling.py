@@ -127,7 +127,7 @@ def test_what_lldp_does_not_say_is_not_proven():
     findings = check_rack(rack_of(), found)
     assert shown(findings) == [
         "h1 cabling unproven: its cables are not proven: no LLDP (no lldpctl)",
-        "h2 cabling unproven: eth0 hears nobody: that it is wired to leaf1:swp2 is not proven",
+        "h2 cabling unproven: eth0 receives no LLDP: that it is wired to leaf1:swp2 is not proven",
     ]
     assert "lldpd" in findings[0].remedy
 
@@ -135,7 +135,8 @@ def test_what_lldp_does_not_say_is_not_proven():
 def test_a_stranger_at_a_port():
     found = surveys(h1=[Neighbour("eth0", "printer", "00:11:22:33:44:55", "ifname", "eth7")])
     assert shown(check_rack(rack_of(), found)) == [
-        "h1 cabling unproven: eth0 hears printer:eth7, no device of the inventory, not leaf1:swp1"
+        "h1 cabling unproven: eth0 hears printer:eth7, which is not in the inventory, instead of "
+        "leaf1:swp1"
     ]
 
 
@@ -172,11 +173,11 @@ def test_a_device_without_survey_leaves_its_neighbours_to_speak():
         ({"speed_bps": 10**11}, "rates wrong: eth0 runs at 100Gbps, not at 25Gbps"),
         (
             {"speed_bps": -1},
-            "rates unproven: that eth0 runs at 25Gbps is not proven: it tells no rate",
+            "rates unproven: that eth0 runs at 25Gbps is not proven: it reports no rate",
         ),
         (
             {"driver": "veth", "speed_bps": 10**10},
-            "rates unproven: that eth0 runs at 25Gbps is not proven: it tells no rate",
+            "rates unproven: that eth0 runs at 25Gbps is not proven: it reports no rate",
         ),
         ({"mtu_bytes": 9000}, "MTU wrong: eth0 has an MTU of 9000B, not 1500B"),
         ({"mtu_bytes": 1280}, "MTU wrong: eth0 has an MTU of 1280B, not 1500B"),
@@ -276,7 +277,7 @@ def test_pairs_that_do_not_reach_each_other_are_named():
 def test_a_host_without_its_address_is_named_once():
     found = reaching(h1=Reach((H1,), ((H1, H2, "no answer"),)), h2=Reach())
     assert shown(check_rack(rack_of(), found)) == [
-        f"h2 fabric wrong: has not its fabric address {H2}"
+        f"h2 fabric wrong: lacks its fabric address {H2}"
     ]
 
 
