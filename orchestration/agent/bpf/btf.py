@@ -20,7 +20,7 @@ _FIXED = {1: 4, 3: 12, 14: 4, 17: 4}
 _EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 
 
-def smallest() -> bytes:
+def minimal_type_information() -> bytes:
     """Return type information with nothing but a whole number, for what must have some."""
     names = b"\0int\0"
     types = struct.pack("=IIII", 1, 1 << 24, 4, 32)

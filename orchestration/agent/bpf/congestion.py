@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .btf import VMLINUX, Layouts, smallest
+from .btf import VMLINUX, Layouts, minimal_type_information
 from .elf import Program, read_program, sections
-from .load import GPL, LINK_CREATE, STRUCT_OPS, bpf, create_map, data_map, load, put
+from .load import GPL, LINK_CREATE, STRUCT_OPS, bpf, create_map, data_map, load, put_entry
 
 OLDEST = (6, 4)
 NAME_BYTES = 16  # TCP_CA_NAME_MAX, with the last one's 0
@@ -108,7 +108,7 @@ class Control:
         types = self._fds[-1], layouts.number(_VALUE)
         made = create_map(_MAP_TYPE_STRUCT_OPS, 4, size, 1, _F_LINK, label, types)
         self._fds.append(made)
-        put(made, bytes(4), bytes(value))
+        put_entry(made, bytes(4), bytes(value))
         attributes = struct.pack("=4I", made, 0, _ATTACH_STRUCT_OPS, 0)
         self._fds.append(bpf(LINK_CREATE, attributes, f"register {name}"))
 
@@ -130,7 +130,7 @@ class Control:
 
 def _type_information() -> int:
     """Return type information of our own: a map of this kind must have some, and uses none."""
-    text = smallest()
+    text = minimal_type_information()
     held = ctypes.create_string_buffer(text, len(text))
     attributes = struct.pack("=QQI", ctypes.addressof(held), 0, len(text))
     return bpf(_BTF_LOAD, attributes, "type information")

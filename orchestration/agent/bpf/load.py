@@ -181,7 +181,7 @@ _ANY, _NOEXIST = 0, 1
 _TRIES, _TICK_S = 20, 0.01
 
 
-def items(fd: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+def map_entries(fd: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of a map; those that vanish meanwhile are left out."""
     key, after = (ctypes.create_string_buffer(key_bytes) for _ in range(2))
     at = 0
@@ -207,7 +207,7 @@ def lookup(fd: int, key: bytes, value_bytes: int) -> bytes:
     return value.raw
 
 
-def insert(fd: int, key: bytes, value: bytes) -> None:
+def insert_entry(fd: int, key: bytes, value: bytes) -> None:
     """Put an entry into a map, unless it has one of this key. Raises LoadError."""
     try:
         _update(fd, key, value, _NOEXIST)
@@ -216,7 +216,7 @@ def insert(fd: int, key: bytes, value: bytes) -> None:
             raise
 
 
-def put(fd: int, key: bytes, value: bytes) -> None:
+def put_entry(fd: int, key: bytes, value: bytes) -> None:
     """Put an entry into a map, in the place of one of this key. Raises LoadError.
 
     The kernel keeps little memory ready for entries, and gets more by and by (irq_work in
@@ -232,7 +232,7 @@ def put(fd: int, key: bytes, value: bytes) -> None:
         time.sleep(_TICK_S)
 
 
-def remove(fd: int, key: bytes) -> None:
+def remove_entry(fd: int, key: bytes) -> None:
     """Remove an entry, if the map has it. Raises LoadError."""
     held = ctypes.create_string_buffer(key, len(key))
     try:

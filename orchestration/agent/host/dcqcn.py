@@ -30,7 +30,7 @@ SYSFS = {
 }
 
 
-def places(name: str, debugfs: str, ecn: str) -> list[str]:
+def parameter_files(name: str, debugfs: str, ecn: str) -> list[str]:
     """Return the possible files of a parameter, the preferred one first.
 
     `debugfs` is the NIC's folder `cc_params` in debugfs, `ecn` its folder `ecn` in sysfs.

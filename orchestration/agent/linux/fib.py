@@ -62,7 +62,7 @@ def routes(kernel: RouteSocket) -> dict[Prefix, Route]:
     return {prefix: route for prefix, (_, route) in found.items()}
 
 
-def claims(kernel: RouteSocket, prefix: str, ours: Collection[str]) -> list[str]:
+def overlapping_routes(kernel: RouteSocket, prefix: str, ours: Collection[str]) -> list[str]:
     """Return the networks that the main table has IPv4 routes to and that overlap with `prefix`.
 
     Default routes, and routes to a network of `ours`, are left out.

@@ -69,10 +69,10 @@ def tcp_counters(_: dict[str, Any]) -> list[int]:
     for path in TCP_FILES:
         with open(path) as file:
             texts[path] = file.read()
-    return counted(texts)
+    return parse_tcp_counters(texts)
 
 
-def counted(texts: Mapping[str, str]) -> list[int]:
+def parse_tcp_counters(texts: Mapping[str, str]) -> list[int]:
     """Return the TCP counters from the texts of `TCP_FILES`."""
     lines = {path: [line.split() for line in text.splitlines()] for path, text in texts.items()}
     values = []

@@ -19,7 +19,7 @@ THRESHOLD_SHARE = 0.75
 REMOVED_SHARE = 0.5
 
 
-class Entries:
+class FlowEntries:
     """Reads and removes the entries of a table's memory."""
 
     def __init__(self, memory: Any) -> None:

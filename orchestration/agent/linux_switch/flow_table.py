@@ -19,17 +19,17 @@ from typing import Any
 
 from ..bpf.elf import Program
 from ..main import Agent, Operation, OperationError
-from .at_ports import AtPorts
-from .flow_layout import Entries
+from .flow_layout import FlowEntries
+from .port_program import PortProgram
 
 
-class FlowTable(AtPorts):
+class FlowTable(PortProgram):
     """The table while it is kept."""
 
     label = b"flow_table"
     called, lacks = "the flow table", "keeps no flow table"
     on_asics = "run a tuner that observes no flows"
-    _entries: Entries | None = None
+    _entries: FlowEntries | None = None
 
     def attempt(self, request: dict[str, Any]) -> None:
         """Begin and end. Raises OperationError if the kernel refuses."""
@@ -42,7 +42,7 @@ class FlowTable(AtPorts):
         return self._attach(request, self._prepare)
 
     def _prepare(self, memory: mmap.mmap, program: Program) -> dict[str, int]:
-        self._entries = Entries(memoryview(memory)[: program.data_bytes])
+        self._entries = FlowEntries(memoryview(memory)[: program.data_bytes])
         return {}
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:

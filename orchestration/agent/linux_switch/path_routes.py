@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 
-from ..bpf.load import put, remove
+from ..bpf.load import put_entry, remove_entry
 from ..linux.fib import Hop, Prefix, Route, routes
 from ..linux.netlink import RouteSocket
 from ..main import OperationError
@@ -20,11 +20,13 @@ from ..main import OperationError
 ROUTE_BYTES, MAX_NEXT_HOPS, MAX_ROUTES = 1544, 64, 256
 _COUNTS, _WAY = struct.Struct("=II"), struct.Struct("=II16s")
 # the map's keys and values
-KEY, PLACE = struct.Struct("=I4s"), struct.Struct("=I")
+KEY, ROUTE_INDEX = struct.Struct("=I4s"), struct.Struct("=I")
 _NOWHERE = bytes(ROUTE_BYTES)
 
 
-def look(names: Mapping[int, str]) -> tuple[dict[Prefix, tuple[Hop, ...]], dict[str, list[str]]]:
+def read_choices(
+    names: Mapping[int, str],
+) -> tuple[dict[Prefix, tuple[Hop, ...]], dict[str, list[str]]]:
     """Return the next hops among which packets have a choice, and the ports, both by prefix.
 
     `names` has the interfaces that may be chosen, by index and in order. Other routes are left to
@@ -45,7 +47,7 @@ def look(names: Mapping[int, str]) -> tuple[dict[Prefix, tuple[Hop, ...]], dict[
     return wanted, ports
 
 
-class Copy:
+class ProgramRoutes:
     """The program's routes: `memory` has its struct paths, routes from `at` on."""
 
     def __init__(self, memory: mmap.mmap, at: int, prefixes: int) -> None:
@@ -55,7 +57,7 @@ class Copy:
         self._last = 0
 
     def follow(self, wanted: Mapping[Prefix, Sequence[Hop]]) -> None:
-        """Bring the program's routes to what `look` returns.
+        """Bring the program's routes to what `read_choices` returns.
 
         A route that has changed gets a place of its own, which prefixes are then told: a packet
         sees the one or the other. Raises OperationError if there are too many.
@@ -66,11 +68,13 @@ class Copy:
             at = self._at + self._places[value] * ROUTE_BYTES
             self._memory[at : at + ROUTE_BYTES] = value
         for network, bits in set(self._known) - set(packed):
-            remove(self._prefixes, KEY.pack(bits, network))
+            remove_entry(self._prefixes, KEY.pack(bits, network))
         for prefix, value in packed.items():
             if self._known.get(prefix) != value:
                 network, bits = prefix
-                put(self._prefixes, KEY.pack(bits, network), PLACE.pack(self._places[value]))
+                put_entry(
+                    self._prefixes, KEY.pack(bits, network), ROUTE_INDEX.pack(self._places[value])
+                )
         self._known = packed
         kept = {_NOWHERE, *packed.values()}
         self._places = {value: place for value, place in self._places.items() if value in kept}

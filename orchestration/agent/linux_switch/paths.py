@@ -29,8 +29,8 @@ from ..bpf.load import LPM_TRIE, NO_PREALLOC, create_map
 from ..linux.fib import LINK_GROUP, ROUTE_GROUP
 from ..linux.netlink import route_socket
 from ..main import Agent, Operation, OperationError
-from .at_ports import AtPorts
-from .path_routes import KEY, MAX_ROUTES, PLACE, ROUTE_BYTES, Copy, look
+from .path_routes import KEY, MAX_ROUTES, ROUTE_BYTES, ROUTE_INDEX, ProgramRoutes, read_choices
+from .port_program import PortProgram
 from .red import NET
 
 PREFIXES = "prefixes"
@@ -43,7 +43,7 @@ _MAX_PREFIXES = 65_536
 _FOLLOW = "keep routes as they are during a trial"
 
 
-class Paths(AtPorts):
+class Paths(PortProgram):
     """The choice of paths while it is in force."""
 
     label = b"path_choice"
@@ -60,7 +60,7 @@ class Paths(AtPorts):
         self._refuse_others()
         try:
             self._link(request)
-            return look(self._names)[1]
+            return read_choices(self._names)[1]
         finally:
             self._close()
 
@@ -78,7 +78,7 @@ class Paths(AtPorts):
             by = ROUTE_BY.index(request["route_by"])
             head = HEAD.pack(stream, int(request["timeout_ns"]), 0, by, spray, 0, 0, 0, 0, 0)
             self._link(request, head)
-            wanted, ports = look(self._names)
+            wanted, ports = read_choices(self._names)
             self._copy.follow(wanted)
             return ports
         except BaseException:
@@ -125,10 +125,10 @@ class Paths(AtPorts):
         memory[: len(head)] = head
         self._entries = (program.data_bytes - TABLES_AT) // (3 * _WORD)
         prefixes = create_map(
-            LPM_TRIE, KEY.size, PLACE.size, _MAX_PREFIXES, NO_PREALLOC, PREFIXES.encode()
+            LPM_TRIE, KEY.size, ROUTE_INDEX.size, _MAX_PREFIXES, NO_PREALLOC, PREFIXES.encode()
         )
         self._fds.append(prefixes)
-        self._copy = Copy(memory, HEAD.size, prefixes)
+        self._copy = ProgramRoutes(memory, HEAD.size, prefixes)
         return {PREFIXES: prefixes}
 
     def _subscribe(self) -> None:
@@ -147,7 +147,7 @@ class Paths(AtPorts):
             except OSError:  # some messages were lost; all routes are read anew anyway
                 continue
         try:
-            self._copy.follow(look(self._names)[0])
+            self._copy.follow(read_choices(self._names)[0])
         except (OperationError, OSError) as error:
             # with a route that it cannot follow, all is the kernel's again, and reading says why
             self._close()

@@ -99,7 +99,7 @@ class RedQueues(Queues):
         self._asic_ports = {
             interface_index(interface)
             for interface, _ in request["queues"]
-            if of_an_asic(os.path.join(self._net, interface))
+            if is_asic_port(os.path.join(self._net, interface))
         }
         found = self._locate(request)
         places = [found[place[1:]] for place in self._places]
@@ -137,7 +137,7 @@ class RedQueues(Queues):
         return found
 
 
-def of_an_asic(folder: str) -> bool:
+def is_asic_port(folder: str) -> bool:
     """Return whether an interface is a switch ASIC's port, by its folder in /sys/class/net.
 
     Reading fails with EOPNOTSUPP if it is not.

@@ -11,7 +11,7 @@ from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
 from inventory.rack import scaled
-from orchestration.agent.bpf.btf import LayoutError, Layouts, smallest
+from orchestration.agent.bpf.btf import LayoutError, Layouts, minimal_type_information
 from orchestration.backends.emulated import forwarding, machine
 from orchestration.backends.hardware.linux_switch import LinuxSwitch, MarkedSwitch
 from orchestration.backends.hardware.settings import check_controls, programmed
@@ -224,7 +224,7 @@ def test_offsets_come_from_the_kernels_type_information():
         with pytest.raises(LayoutError, match=said):
             asked()
     with pytest.raises(LayoutError, match="no struct inner"):
-        Layouts(smallest()).size("inner")
+        Layouts(minimal_type_information()).size("inner")
     with pytest.raises(LayoutError, match="not the kernel"):
         Layouts(bytes(64))
     with pytest.raises(LayoutError, match="cut short"):

@@ -16,12 +16,12 @@ from ..bpf.elf import Program
 from ..bpf.load import LoadError, data_map, kernel_release, load
 from ..linux.netlink import interface_index
 from ..main import Agent, OperationError
-from .red import NET, of_an_asic
+from .red import NET, is_asic_port
 
 _NEWER = "use a kernel of 6.6 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT"
 
 
-class AtPorts:
+class PortProgram:
     """Loads a program, links it, and takes it away; `label` is its name in the kernel.
 
     In refusals it is `called` so, an older kernel `lacks` it, and `on_asics` is what to do then.
@@ -77,7 +77,7 @@ class AtPorts:
                 f"its kernel {platform.release()} is older than 6.6, and {self.lacks}", _NEWER
             )
         for name in interfaces:
-            if of_an_asic(os.path.join(self._net, name)):
+            if is_asic_port(os.path.join(self._net, name)):
                 raise OperationError(
                     f"{name} is a port of an ASIC, which forwards packets past the kernel",
                     self.on_asics,
