@@ -268,15 +268,15 @@ def _close(fds: Any) -> None:
 
 
 def _plain(error: LoadError) -> tuple[str, str]:
-    if error.errno == errno.EPERM and not error.said:
+    if error.errno == errno.EPERM and not error.log_lines:
         return (
             f"the kernel does not let root use BPF here ({error}), or another program holds its "
             "control groups alone",
             "see kernel lockdown (cat /sys/kernel/security/lockdown) and `bpftool cgroup tree`",
         )
-    if error.errno == errno.ENOSYS or (error.errno == errno.EINVAL and not error.said):
+    if error.errno == errno.ENOSYS or (error.errno == errno.EINVAL and not error.log_lines):
         return f"{_NO_NETWORK} ({error})", _NEWER
-    said = "; ".join(error.said[-6:]) or str(error)
+    said = "; ".join(error.log_lines[-6:]) or str(error)
     return (
         f"its kernel refuses the program: {said}",
         "use a newer kernel, or fewer or shallower trees",

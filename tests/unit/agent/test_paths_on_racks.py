@@ -97,7 +97,7 @@ def test_a_choice_is_among_equal_next_hops_those_with_a_link_first_in_the_order_
     ("hops", "more", "says"),
     [
         ((hop(5, weight=2), hop(6)), b"", "route 10.1.0.0/16: its ports have different weights"),
-        ((hop(5, ""), hop(6)), b"", "a next hop has no router's address"),
+        ((hop(5, ""), hop(6)), b"", "a next hop has no router address"),
         ((), attribute(30, struct.pack("=I", 3)), "does not show the next hops"),
     ],
 )
@@ -183,14 +183,14 @@ def test_a_device_that_cannot_is_refused_in_plain_words(agent, monkeypatch):
     asked = {"interfaces": ["lo"], "program": {}}
     (net / "lo" / "phys_switch_id").write_text("248a07b2f400\n")
     with pytest.raises(OperationError, match="lo is a port of an ASIC"):
-        paths.attempt(asked)
+        paths.try_once(asked)
     monkeypatch.setattr(port_program, "kernel_release", lambda: (6, 5))
     with pytest.raises(OperationError, match=r"older than 6\.6") as caught:
-        paths.attempt(asked)
+        paths.try_once(asked)
     assert "6.6 or newer" in caught.value.remedy
     monkeypatch.setattr(port_program.os, "geteuid", lambda: 1000)
     with pytest.raises(OperationError, match="only root"):
-        paths.attempt(asked)
+        paths.try_once(asked)
     with pytest.raises(OperationError, match="no paths are chosen here"):
         paths.read({})
 

@@ -209,14 +209,14 @@ def test_offsets_come_from_the_kernels_type_information():
     ):
         with pytest.raises(LayoutError, match=said):
             layouts.offset(structure, path)
-    assert (layouts.number("inner"), layouts.size("inner"), layouts.place("inner", "b")) == (
+    assert (layouts.number("inner"), layouts.size("inner"), layouts.member_index("inner", "b")) == (
         2,
         8,
         1,
     )
     assert (layouts.enumerator("state", "LOST"), layouts.function("act")) == (7, 6)
     for asked, said in (
-        (lambda: layouts.place("inner", "c"), "struct inner has no c"),
+        (lambda: layouts.member_index("inner", "c"), "struct inner has no c"),
         (lambda: layouts.enumerator("state", "WON"), "enum state has no WON"),
         (lambda: layouts.enumerator("inner", "a"), "no enum inner"),
         (lambda: layouts.function("a"), "no function a"),
