@@ -39,7 +39,7 @@ _ENUM = "enum"
 class Totals(NamedTuple):
     """What the connections of DCTCP did in sum: `struct totals` of dctcp.bpf.c.
 
-    `alphas` is the sum of alpha, DCTCP's estimated share of marked bytes, over `windows`, in units
+    `alphas` is the sum of alpha, DCTCP's estimate of the share marked, over `windows`, in units
     of 2^-20. `cuts` counts reductions of the congestion window. `astray` should be 0: it counts
     reductions by the kernel that skipped the program (see `keep_sane` there).
     """

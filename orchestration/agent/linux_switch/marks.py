@@ -40,7 +40,7 @@ _REMEDY = "use a kernel with RED (modprobe sch_red) and leave red out of closloo
 
 
 class Marker:
-    """The marking program at one port. Its first thresholds are the queue's limit: it never marks.
+    """The marking program at one port. Its thresholds begin at the queue's limit, as RED's do.
 
     `words[0]` is how many packets were marked. `thresholds` are kmin, kmax and the share.
     """
