@@ -1,12 +1,12 @@
 """Addresses of a fabric's hosts and switches. Links are unnumbered.
 
-An emulated or simulated fabric is alone in its world: NIC n of leaf number t is
-10.t.(n/256).(n%256). ECMP hashes depend on these addresses, so they never change.
+Nothing else is connected to an emulated or simulated fabric, so its addresses are fixed: NIC n of
+leaf number t has 10.t.(n/256).(n%256). ECMP hashes depend on these addresses, so they never change.
 
-A rack's devices have other networks, too, so its addresses come from one prefix that nobody else
-uses (`rack_addresses`). Each leaf has a block of it, for the NICs below it; the first block is for
-the switches. Every address is a /32: a NIC's on the NIC, a switch's on its loopback interface, for
-which it answers ARP at every port.
+A rack's devices are connected to other networks too, so its addresses come from one prefix that
+nobody else uses (`rack_addresses`). The first block of it is for the switches; then each leaf has a
+block for the NICs below it. Every address is a /32: a NIC's is set on the NIC, and a switch's on
+its loopback interface. A switch answers ARP for its address at every port.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipaddress import IPv4Network
 
 from orchestration.core.topology import Testbed
 
-# Set aside for tests of network devices (RFC 2544), so that no office and no provider uses it.
+# Reserved for tests of network devices (RFC 2544), so that no office and no provider uses it.
 # Link-local addresses would not do: SONiC's intfmgrd does not pass addresses of 169.254/16 on to
 # the ASIC (cfgmgr/intfmgr.cpp, getAddrScope in sonic-swss-common).
 DEFAULT_PREFIX = "198.18.0.0/15"
@@ -28,7 +28,7 @@ _RESERVED = 2
 
 
 def attachments(testbed: Testbed) -> dict[str, int]:
-    """Return the switches that hosts attach to, with their numbers in the hosts' addresses."""
+    """Return the switches that hosts attach to, each with its number t in the hosts' addresses."""
     owners = [
         testbed.ports[port.peer].device for host in testbed.hosts for port in testbed.ports_of[host]
     ]
@@ -39,14 +39,18 @@ def emulated_addresses(testbed: Testbed) -> dict[int, str]:
     """Return the address of every host port of an emulated fabric, by port index."""
     numbers = attachments(testbed)
     return {
-        index: f"10.{numbers[leaf]}.{place >> 8}.{place & 255}"
-        for index, (leaf, place) in _places(testbed).items()
+        index: f"10.{numbers[leaf]}.{position >> 8}.{position & 255}"
+        for index, (leaf, position) in _nic_positions(testbed).items()
     }
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """A rack's addresses: of `nics` by port index, of `routers` by switch, and `blocks` by leaf."""
+    """A rack's addresses.
+
+    `nics` has the address of each host port by its index, `routers` that of each switch by name,
+    and `blocks` each leaf's network, like 198.18.1.0/24.
+    """
 
     prefix: IPv4Network
     nics: Mapping[int, str]
@@ -55,11 +59,11 @@ class Addresses:
 
 
 def rack_addresses(testbed: Testbed, prefix: str = DEFAULT_PREFIX) -> Addresses:
-    """Return the addresses of a rack in `prefix`. Raises ValueError if they do not fit."""
+    """Return a rack's addresses in the network `prefix`. Raises ValueError if they do not fit."""
     network = IPv4Network(prefix)
-    places = _places(testbed)
-    widest = max((place for _, place in places.values()), default=1)
-    minimum = (widest + _RESERVED - 1).bit_length()
+    positions = _nic_positions(testbed)
+    largest = max((position for _, position in positions.values()), default=1)
+    minimum = (largest + _RESERVED - 1).bit_length()
     for bits in range(max(minimum, _USUAL_BITS), minimum - 1, -1):
         for_switches = -(-(len(testbed.switches) + _RESERVED) >> bits)
         needed = (for_switches + len(attachments(testbed))) << bits
@@ -76,13 +80,13 @@ def rack_addresses(testbed: Testbed, prefix: str = DEFAULT_PREFIX) -> Addresses:
     }
     return Addresses(
         prefix=network,
-        nics={index: str(first[leaf] + place) for index, (leaf, place) in places.items()},
+        nics={index: str(first[leaf] + position) for index, (leaf, position) in positions.items()},
         routers={name: str(network[1 + number]) for number, name in enumerate(testbed.switches)},
         blocks={leaf: f"{address}/{32 - bits}" for leaf, address in first.items()},
     )
 
 
-def _places(testbed: Testbed) -> dict[int, tuple[str, int]]:
+def _nic_positions(testbed: Testbed) -> dict[int, tuple[str, int]]:
     """Return each host port's leaf, and its number among the leaf's NICs, which begins at 1."""
     count = dict.fromkeys(attachments(testbed), 0)
     result = {}

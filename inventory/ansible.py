@@ -1,8 +1,9 @@
-"""A rack from a standard Ansible YAML inventory.
+"""Reads a rack from a standard Ansible YAML inventory.
 
-Groups `hosts`, `leaves`, `spines` and `cores` hold the devices of tiers 0 to 3, `collector` the
-machine that keeps the live copy. Variables named `closloop_*` are ours, all others are Ansible's.
-`write_rack` writes such a file.
+The groups `hosts`, `leaves`, `spines` and `cores` hold the devices of tiers 0 to 3. The group
+`collector` holds the machine that keeps the live copy of measurements. Variables named `closloop_*`
+are defined by closloop (`inventory.ansible_schema`), all others by Ansible. `write_rack` writes
+such a file.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventory.ansible_groups import ALL, Groups, refusals
+from inventory.ansible_groups import ALL, Groups, inventory_problems
 from inventory.ansible_links import (
-    Listed,
+    ListedLinks,
     agreement_problems,
     link_specs,
     reach_problems,
@@ -48,35 +49,35 @@ __all__ = ["Machines", "load_machines", "load_rack", "write_rack"]
 def load_rack(path: Path) -> Rack:
     """Return the rack of an inventory file.
 
-    Raises InputError for a bad file, with every problem that can be found at once.
+    Raises InputError for a bad file, with every problem that can be found in one pass.
     """
     path = Path(path)
     groups = Groups(read(path))
-    _raise_any(refusals(groups, path))
+    _raise_if_any(inventory_problems(groups, path))
     tiers, problems = _tiers(groups)
-    _raise_any(problems)
+    _raise_if_any(problems)
 
     document = _rack_document(groups, names_of(RackVariables))
     names = list(dict.fromkeys((*tiers, *groups.hosts_of(COLLECTOR))))
     documents = {name: _device_document(groups, name) for name in names}
-    about, devices, problems = _checked(document, documents)
+    rack_variables, devices, problems = _checked(document, documents)
     for name, variables in devices.items():
         problems += _device_problems(name, tiers.get(name), variables, documents[name])
-    _raise_any(problems)
-    assert about is not None  # check gave none, and the problems above
+    _raise_if_any(problems)
+    assert rack_variables is not None  # otherwise there were problems, raised above
 
-    name = about.closloop_name or path.stem
+    name = rack_variables.closloop_name or path.stem
     listed = {
-        device: Listed(device, tier, devices[device].closloop_links, documents[device])
+        device: ListedLinks(device, tier, devices[device].closloop_links, documents[device])
         for device, tier in tiers.items()
     }
-    if about.closloop_testbed is not None:
-        testbed = _named_testbed(about.closloop_testbed, path, document)
-        _raise_any(_match_problems(groups, listed, testbed))
+    if rack_variables.closloop_testbed is not None:
+        testbed = _named_testbed(rack_variables.closloop_testbed, path, document)
+        _raise_if_any(_match_problems(groups, listed, testbed))
         interfaces = {n: tuple(k.interface for k in item.links) for n, item in listed.items()}
     else:
         testbed, interfaces = _built_testbed(name, _rack_document(groups, FABRIC_NAMES), listed)
-    _raise_any(list(_queue_problems(devices, documents, testbed)))
+    _raise_if_any(list(_queue_problems(devices, documents, testbed)))
     access = {n: _access(n, devices[n], interfaces.get(n, ())) for n in names}
     collector = next(iter(groups.hosts_of(COLLECTOR)), None)
     rack = Rack(
@@ -84,22 +85,25 @@ def load_rack(path: Path) -> Rack:
         testbed=testbed,
         access={device: access[device] for device in tiers},
         collector=access[collector] if collector else None,
-        known_hosts_file=_beside(path, about.closloop_known_hosts),
-        safety=about.closloop_safety.safety(),
-        fabric_prefix=about.closloop_fabric_prefix,
-        scale=about.closloop_scale,
+        known_hosts_file=_from_folder(path, rack_variables.closloop_known_hosts),
+        safety=rack_variables.closloop_safety.safety(),
+        fabric_prefix=rack_variables.closloop_fabric_prefix,
+        scale=rack_variables.closloop_scale,
     )
     try:
-        rack.addresses  # noqa: B018 (worked out once, here, so that a wrong prefix has its line)
+        rack.addresses  # noqa: B018 (computed here, so that an error names its line)
     except ValueError as error:
         remedy = "give it a larger network that nobody else uses"
-        _raise_any([document.problem(("closloop_fabric_prefix",), str(error), remedy)])
+        _raise_if_any([document.problem(("closloop_fabric_prefix",), str(error), remedy)])
     return rack
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines that run trials: how to log in to each. Known hosts are as in `Rack`."""
+    """Machines of a cluster that run trials, and how to log in to each.
+
+    `known_hosts_file` is used as in `Rack`.
+    """
 
     access: tuple[Access, ...]
     known_hosts_file: str = ""
@@ -112,43 +116,43 @@ def load_machines(path: Path) -> Machines:
     """
     path = Path(path)
     groups = Groups(read(path))
-    _raise_any(refusals(groups, path))
+    _raise_if_any(inventory_problems(groups, path))
     names = list(groups.hosts_of(CLUSTER))
     if not names:
         what = f"no machine in the group {CLUSTER!r}"
         remedy = f"list the machines that run trials in a group {CLUSTER}"
-        _raise_any([groups.document.problem((), what, remedy)])
+        _raise_if_any([groups.document.problem((), what, remedy)])
     documents = {name: _device_document(groups, name) for name in names}
     document = _rack_document(groups, names_of(RackVariables))
-    about, devices, problems = _checked(document, documents)
-    _raise_any(problems)
-    assert about is not None  # check gave none, and the problems above
+    rack_variables, devices, problems = _checked(document, documents)
+    _raise_if_any(problems)
+    assert rack_variables is not None  # otherwise there were problems, raised above
     access = tuple(_access(name, devices[name], ()) for name in names)
-    return Machines(access, _beside(path, about.closloop_known_hosts))
+    return Machines(access, _from_folder(path, rack_variables.closloop_known_hosts))
 
 
 def _checked(
     document: Document, documents: Mapping[str, Document]
 ) -> tuple[RackVariables | None, dict[str, DeviceVariables], list[Problem]]:
-    """Return the variables of the rack and of its devices, and what is wrong with them."""
-    about, problems = document.check(RackVariables)
+    """Return the variables of the rack and of its devices, and the problems of both."""
+    rack_variables, problems = document.check(RackVariables)
     devices: dict[str, DeviceVariables] = {}
     for name, own in documents.items():
-        variables, found = own.check(DeviceVariables)
-        problems += found
+        variables, own_problems = own.check(DeviceVariables)
+        problems += own_problems
         if variables is not None:
             devices[name] = variables
     problems += _address_problems(devices, documents)
-    return about, devices, problems
+    return rack_variables, devices, problems
 
 
-def _raise_any(problems: list[Problem]) -> None:
+def _raise_if_any(problems: list[Problem]) -> None:
     if problems:
         raise InputError(in_order(problems))
 
 
-def _beside(path: Path, file: str) -> str:
-    """Return a file's path, which may be relative to the inventory's folder."""
+def _from_folder(path: Path, file: str) -> str:
+    """Return the path of a file that an inventory names, relative to the inventory's folder."""
     return file if not file or file.startswith("~") else str(path.parent / file)
 
 
@@ -186,34 +190,38 @@ def _rack_document(groups: Groups, names: tuple[str, ...]) -> Document:
 
 def _device_document(groups: Groups, name: str) -> Document:
     merged = groups.merged(name)
-    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.places[name])
+    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.locations[name])
 
 
 def _device_problems(
     name: str, tier: int | None, variables: DeviceVariables, document: Document
 ) -> Iterator[Problem]:
-    """Yield variables that do not fit a device of that tier (None: a collector outside)."""
-    for variable, has, told in (
+    """Yield variables that do not fit a device of that tier.
+
+    `tier` is None for a collector that is not part of the fabric.
+    """
+    for variable, has, setting in (
         ("closloop_nic", variables.closloop_nic == "roce", "a RoCE NIC"),
         ("closloop_pcc", variables.closloop_pcc, "closloop_pcc"),
     ):
         if tier != 0 and has:
-            what = f"{name} is no host, but has {told}"
+            what = f"{name} is not a host, but has {setting}"
             yield document.problem((variable,), what, f"remove {variable}")
     if variables.closloop_dpu and not variables.closloop_pcc:
         remedy = "add closloop_pcc, the NIC's name in `rdma link`, like mlx5_0"
-        yield document.problem(("closloop_dpu",), f"{name}: which NIC is not said", remedy)
+        yield document.problem(("closloop_dpu",), f"{name}: the NIC is not named", remedy)
     if not tier and variables.closloop_platform != Access.platform:
         title = switch_system(variables.closloop_platform).title
         remedy = "remove closloop_platform, or move the device to the group of its tier"
         yield document.problem(
-            ("closloop_platform",), f"{name} is no switch, but runs {title}", remedy
+            ("closloop_platform",), f"{name} is not a switch, but runs {title}", remedy
         )
     if variables.closloop_nic == "roce" and not all(_rdma_devices(variables).values()):
         remedy = "add closloop_rdma_device, its name in `rdma link`, like mlx5_0"
-        yield document.problem(("closloop_nic",), f"{name}: which RDMA device is not said", remedy)
+        what = f"{name}: the RDMA device is not named"
+        yield document.problem(("closloop_nic",), what, remedy)
     if len(set(variables.closloop_queues)) < len(variables.closloop_queues):
-        what = f"{name}: a queue is named twice"
+        what = f"{name}: a queue is listed twice"
         yield document.problem(("closloop_queues",), what, "give each class a queue of its own")
 
 
@@ -224,7 +232,7 @@ def _address_problems(
     for name, variables in devices.items():
         key = (variables.ansible_host or name, variables.ansible_port)
         if key in seen:
-            what = f"{name} has the address of {seen[key]}, {key[0]} port {key[1]}"
+            what = f"{name} has the same address as {seen[key]}, {key[0]} port {key[1]}"
             yield documents[name].problem(("ansible_host",), what, "correct one of the two")
         seen.setdefault(key, name)
 
@@ -233,7 +241,7 @@ def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
     is_path = "/" in named or named.endswith((".yml", ".yaml"))
     file = path.parent / named if is_path else None
     try:
-        # A path without a folder is still one: `load_testbed` knows it by its ending.
+        # `load_testbed` recognises a path without a folder by its ending.
         return load_testbed(str(file) if file else named)
     except InputError as error:
         if file is not None and file.is_file():
@@ -247,9 +255,9 @@ def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
 
 
 def _match_problems(
-    groups: Groups, listed: Mapping[str, Listed], testbed: Testbed
+    groups: Groups, listed: Mapping[str, ListedLinks], testbed: Testbed
 ) -> list[Problem]:
-    """Return where the inventory contradicts `testbed`: variables, then devices, then links."""
+    """Return where the inventory contradicts `testbed`: variables and devices first, else links."""
     document = _rack_document(groups, FABRIC_NAMES)
     problems = [
         document.problem((name,), f"{name} is given by testbed {testbed.name}", "remove it")
@@ -271,23 +279,26 @@ def _match_problems(
             what = f"{item.device} is in group {GROUPS[item.tier]!r}"
             remedy = f"move it to {GROUPS[device_there.tier]!r}, its tier in {testbed.name}"
             problems.append(item.document.problem((), what, remedy))
-    problems = problems or list(agreement_problems(listed, need_figures=False))
+    problems = problems or list(agreement_problems(listed, need_rates=False))
     return problems or list(testbed_problems(listed, testbed))
 
 
 def _built_testbed(
-    name: str, document: Document, listed: Mapping[str, Listed]
+    name: str, document: Document, listed: Mapping[str, ListedLinks]
 ) -> tuple[Testbed, dict[str, tuple[str, ...]]]:
-    """Return the testbed made of the links, and its devices' interfaces. Raises InputError."""
+    """Return the testbed that the listed links define, and its devices' interfaces.
+
+    Raises InputError for links that do not define one.
+    """
     named = Document(
         document.name, {**document.data, f"{PREFIX}name": name}, document.lines, document.faults
     )
     file, problems = named.check(FabricVariables)
     if file is not None:
         problems += _fabric_problems(file, document)
-    problems += agreement_problems(listed, need_figures=True)
-    _raise_any(problems or list(reach_problems(listed)))
-    assert file is not None  # check gave none, and the problems above
+    problems += agreement_problems(listed, need_rates=True)
+    _raise_if_any(problems or list(reach_problems(listed)))
+    assert file is not None  # otherwise there were problems, raised above
     links, interfaces = link_specs(listed)
     testbed = Testbed.build(
         name,
@@ -310,12 +321,13 @@ def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Prob
         what = f"{len(names)} traffic classes"
         yield document.problem(("closloop_classes",), what, remedy)
     if len(set(names)) < len(names):
-        what = "two traffic classes have one name"
+        what = "two traffic classes have the same name"
         yield document.problem(("closloop_classes",), what, "rename one of the two")
     weights = [item.weight for item in file.classes] or [1]
     minimum = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
     if file.buffer * min(weights) // sum(weights) < minimum:
-        what = f"of a buffer of {format_size(file.buffer)}, a queue holds less than two packets"
+        buffer = format_size(file.buffer)
+        what = f"a queue's part of the buffer of {buffer} holds less than two packets"
         remedy = f"use {-(-minimum * sum(weights) // min(weights))}B or more"
         yield document.problem(("closloop_buffer",), what, remedy)
 
@@ -325,24 +337,24 @@ def _queue_problems(
 ) -> Iterator[Problem]:
     """Yield switches whose number of queues is not the number of traffic classes."""
     for name, variables in devices.items():
-        found, wanted = len(variables.closloop_queues), testbed.queues_per_port
+        listed, needed = len(variables.closloop_queues), testbed.queues_per_port
         is_linux = switch_system(variables.closloop_platform).is_linux
-        if not is_linux and found != wanted:
-            what = f"{name} has {found} in closloop_queues, for {wanted} queues a port"
+        if not is_linux and listed != needed:
+            what = f"{name} lists {listed} in closloop_queues, but a port needs {needed}"
             remedy = "list the switch's queue number of each traffic class, like [3, 4]"
             yield documents[name].problem(("closloop_queues",), what, remedy)
 
 
 def _access(name: str, variables: DeviceVariables, interfaces: tuple[str, ...]) -> Access:
-    said = {field: getattr(variables, variable) for variable, field in ACCESS.items()}
-    of_interface = _rdma_devices(variables)
-    rdma = tuple(of_interface[interface] for interface in interfaces)
+    settings = {field: getattr(variables, variable) for variable, field in ACCESS.items()}
+    by_interface = _rdma_devices(variables)
+    rdma = tuple(by_interface[interface] for interface in interfaces)
     return Access(
         name,
         variables.ansible_host or name,
         interfaces=interfaces,
         rdma_devices=rdma if any(rdma) else (),
-        **said,
+        **settings,
     )
 
 

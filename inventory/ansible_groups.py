@@ -22,7 +22,7 @@ from orchestration.core.topology import reachable
 ALL = "all"
 _PARTS = ("vars", "hosts", "children")
 _KNOWN = (*DEVICE_NAMES, *RACK_NAMES)
-_OURS = frozenset((*_KNOWN, *REFUSED, "ansible_group_priority", "<<"))
+_READ = frozenset((*_KNOWN, *REFUSED, "ansible_group_priority", "<<"))
 _REFERENCES = ("tag ", "alias ", "anchor ")
 # Variables by name, with their path in the file.
 Variables = dict[str, Loc]
@@ -30,7 +30,7 @@ Variables = dict[str, Loc]
 
 @dataclass
 class Group:
-    """A group as it is written: where, its variables, parents and hosts."""
+    """A group as the file writes it: its path in the file, variables, parents and own hosts."""
 
     name: str
     loc: Loc
@@ -40,10 +40,10 @@ class Group:
 
 
 class Groups:
-    """Groups and hosts of an inventory file. `problems` are faults of its structure.
+    """Groups and hosts of an inventory file.
 
-    `hosts` are the variables that are written at each host itself, in the file's order, and
-    `places` where it is named first.
+    `problems` are faults of the file's structure. `hosts` has the variables that are written at
+    each host itself, in the file's order, and `locations` the path at which each is named first.
     """
 
     def __init__(self, document: Document) -> None:
@@ -51,7 +51,7 @@ class Groups:
         self.problems: list[Problem] = []
         self.groups: dict[str, Group] = {ALL: Group(ALL, ())}
         self.hosts: dict[str, Variables] = {}
-        self.places: dict[str, Loc] = {}
+        self.locations: dict[str, Loc] = {}
         for name, body in document.data.items():
             self._group(name, body, (name,), ALL if name != ALL else "")
         self.problems += self._loops()
@@ -66,7 +66,7 @@ class Groups:
         return result
 
     def merged(self, host: str) -> Variables:
-        """Return every variable of a host, each with the place whose value wins."""
+        """Return every variable of a host, each with the path of the value that wins."""
         member = {ALL: None}
         for group in self.groups.values():
             if host in group.hosts:
@@ -79,7 +79,7 @@ class Groups:
         return result
 
     def every_variable(self) -> Iterator[tuple[str, Loc]]:
-        """Yield every variable of the file and its place, overridden ones included."""
+        """Yield every variable of the file and its path, overridden ones included."""
         for group in self.groups.values():
             yield from group.variables.items()
         for variables in self.hosts.values():
@@ -132,7 +132,7 @@ class Groups:
         for host, variables in inside["hosts"].items():
             at = (*loc, "hosts", host)
             group.hosts.setdefault(host, at)
-            self.places.setdefault(host, at)
+            self.locations.setdefault(host, at)
             names = self._mapping(variables, at, f"host {host!r}")
             self.hosts.setdefault(host, {}).update({name: (*at, name) for name in names})
         for child, inner in inside["children"].items():
@@ -172,25 +172,25 @@ class Groups:
         return max((self._depth(parent) + 1 for parent in self.groups[name].parents), default=0)
 
 
-def refusals(groups: Groups, path: Path) -> list[Problem]:
-    """Return every problem of the file and of the folders beside it."""
-    found = (_yaml_faults(groups), _variable_problems(groups), _folder_problems(path))
-    return [*groups.problems, *chain.from_iterable(found)]
+def inventory_problems(groups: Groups, path: Path) -> list[Problem]:
+    """Return every problem of the inventory file and of the variable folders beside it."""
+    problems = (_yaml_faults(groups), _variable_problems(groups), _folder_problems(path))
+    return [*groups.problems, *chain.from_iterable(problems)]
 
 
-def _is_ours(variable: str) -> bool:
-    return variable in _OURS or variable.startswith(PREFIX)
+def _is_read(variable: str) -> bool:
+    return variable in _READ or variable.startswith(PREFIX)
 
 
 def _yaml_faults(groups: Groups) -> Iterator[Problem]:
-    """Yield what is not plain YAML, except tags and references in foreign variables."""
+    """Yield what is not plain YAML, except tags and references in variables that are not read."""
     document = groups.document
     variables = {loc: name for name, loc in groups.every_variable()}
     only_foreign: dict[int, bool] = {}
     for path, line in document.lines.items():
         prefixes = (path[:length] for length in range(1, len(path) + 1))
         name = next((variables[prefix] for prefix in prefixes if prefix in variables), None)
-        foreign = name is not None and not _is_ours(name)
+        foreign = name is not None and not _is_read(name)
         only_foreign[line] = foreign and only_foreign.get(line, True)
     lines = sorted(only_foreign)
     for fault in document.faults:
@@ -220,14 +220,14 @@ def _variable_problems(groups: Groups) -> Iterator[Problem]:
             yield document.problem(loc, f"unknown variable {name!r}", remedy)
         elif name in RACK_NAMES and loc[:-1] != (ALL, "vars"):
             remedy = "move it to `vars` of group `all`"
-            yield document.problem(loc, f"{name} is of the whole rack", remedy)
+            yield document.problem(loc, f"{name} applies to the whole rack", remedy)
         elif name == "closloop_links" and loc[-2] == "vars":
-            remedy = "write each device's own below its name"
-            yield document.problem(loc, f"{name} is of one device, not of a group", remedy)
+            remedy = "write each device's links below the device's name"
+            yield document.problem(loc, f"{name} belongs to one device, not to a group", remedy)
 
 
 def _folder_problems(path: Path) -> Iterator[Problem]:
-    """Yield files beside the inventory from which Ansible would read our variables."""
+    """Yield files beside the inventory from which Ansible alone would read such variables."""
     for folder in ("group_vars", "host_vars"):
         for file in sorted((path.parent / folder).rglob("*")):
             if not file.is_file():
@@ -235,6 +235,6 @@ def _folder_problems(path: Path) -> Iterator[Problem]:
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             for number, line in enumerate(lines, 1):
                 name = line.partition(":")[0].strip(" '\"")
-                if _is_ours(name) or name in PASSWORDS:
+                if _is_read(name) or name in PASSWORDS:
                     what = f"{name} is in a folder that closloop does not read"
                     yield Problem(f"{file}:{number}", what, f"move it to {path.name}")

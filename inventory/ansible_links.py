@@ -1,7 +1,7 @@
-"""The links listed in an inventory: both ends must agree with each other and with the testbed.
+"""The links that an inventory lists, and checks of them.
 
-Without a testbed file the links define the testbed. `link_specs` keeps each device's order of
-ports.
+Each link is listed at both of its devices, and the two ends must agree. With a testbed file, the
+links must also be those of the testbed; without one they define it (`link_specs`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _Cable = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A device's links as listed, its tier, and the document that its problems refer to."""
+class ListedLinks:
+    """A device's links as listed, its tier, and the document to whose lines problems refer."""
 
     device: str
     tier: int
@@ -29,15 +29,15 @@ class Listed:
     document: Document
 
     def problem(self, number: int, field: str, what: str, remedy: str) -> Problem:
-        """Return a problem with a link, or with all of them if `number` is -1."""
+        """Return a problem with link number `number`, or with all of them if it is -1."""
         loc = ("closloop_links",) if number < 0 else ("closloop_links", number, field)
         return self.document.problem(loc, f"{self.device}: {what}", remedy)
 
 
-def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> Iterator[Problem]:
-    """Yield where the two ends of a link differ.
+def agreement_problems(listed: Mapping[str, ListedLinks], *, need_rates: bool) -> Iterator[Problem]:
+    """Yield the problems of links by themselves, above all where the two ends of one differ.
 
-    With `need_figures`, every link must state rate and delay, since there is no testbed file.
+    With `need_rates`, every link must state rate and delay, since there is no testbed file.
     """
     by_port = {
         (item.device, link.interface): link for item in listed.values() for link in item.links
@@ -53,7 +53,7 @@ def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> I
                 yield item.problem(number, "interface", what, "a port has one cable: correct one")
             seen.add(link.interface)
             for field in ("rate", "delay"):
-                if need_figures and getattr(link, field) is None:
+                if need_rates and getattr(link, field) is None:
                     what = f"the link at {link.interface} has no {field}"
                     remedy = f"add `{field}`, or name the testbed that has it: closloop_testbed"
                     yield item.problem(number, field, what, remedy)
@@ -71,9 +71,9 @@ def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> I
 
 
 def _end_problems(
-    item: Listed, number: int, link: LinkVariable, back: LinkVariable | None
+    item: ListedLinks, number: int, link: LinkVariable, back: LinkVariable | None
 ) -> Iterator[Problem]:
-    """Yield where a link differs from what is listed at its other end."""
+    """Yield where a link differs from `back`, the same link as listed at its other end."""
     at = f"{link.peer}:{link.peer_interface}"
     if back is None:
         remedy = (
@@ -96,7 +96,7 @@ def _end_problems(
             yield item.problem(number, field, what, "write the same at both ends")
 
 
-def testbed_problems(listed: Mapping[str, Listed], testbed: Testbed) -> Iterator[Problem]:
+def testbed_problems(listed: Mapping[str, ListedLinks], testbed: Testbed) -> Iterator[Problem]:
     """Yield where the links differ from those of `testbed`, port by port.
 
     The two ends of each link must agree already.
@@ -116,12 +116,12 @@ def testbed_problems(listed: Mapping[str, Listed], testbed: Testbed) -> Iterator
                 remedy = "list the links in the testbed's order of ports"
                 yield item.problem(number, "peer", what, remedy)
                 continue
-            place = testbed.ports_of[far.device].index(far)
+            far_index = testbed.ports_of[far.device].index(far)
             there = listed[far.device].links
-            if place < len(there) and there[place].interface != link.peer_interface:
+            if far_index < len(there) and there[far_index].interface != link.peer_interface:
                 what = (
                     f"link {number + 1} goes to {link.peer}:{link.peer_interface}, but {says} to "
-                    f"port {place + 1} of {far.device}, listed as {there[place].interface}"
+                    f"port {far_index + 1} of {far.device}, listed as {there[far_index].interface}"
                 )
                 remedy = "list parallel links in the same order at both ends"
                 yield item.problem(number, "peer_interface", what, remedy)
@@ -136,7 +136,7 @@ def testbed_problems(listed: Mapping[str, Listed], testbed: Testbed) -> Iterator
                     yield item.problem(number, field, what, remedy)
 
 
-def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
+def reach_problems(listed: Mapping[str, ListedLinks]) -> Iterator[Problem]:
     """Yield the devices that cannot be reached from the first switch through switches."""
     start = next((name for name, item in listed.items() if item.tier), None)
     if start is None:
@@ -150,33 +150,35 @@ def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
             yield item.problem(-1, "", what, "add the missing links")
 
 
-def link_specs(listed: Mapping[str, Listed]) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
+def link_specs(
+    listed: Mapping[str, ListedLinks],
+) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
     """Return each link once, from the hosts up, and each device's interfaces in that order.
 
-    A device's links keep the order in which it lists them. If the orders of several devices
-    contradict each other, those of lower tiers win.
+    A device's links keep the order in which it lists them. Where the orders of several devices
+    contradict each other, the order at the device of the lower tier wins.
     """
-    left: dict[_Cable, LinkSpec] = {}
-    turn: dict[str, list[_Cable]] = {name: [] for name in listed}
+    remaining: dict[_Cable, LinkSpec] = {}
+    order: dict[str, list[_Cable]] = {name: [] for name in listed}
     for name, item in sorted(listed.items(), key=lambda pair: pair[1].tier):
         for link in item.links:
             here, there = (name, link.interface), (link.peer, link.peer_interface)
             cable = frozenset((here, there))
-            turn[name].append(cable)
-            left.setdefault(cable, LinkSpec(name, link.peer, link.rate or 0, link.delay or 0))
+            order[name].append(cable)
+            remaining.setdefault(cable, LinkSpec(name, link.peer, link.rate or 0, link.delay or 0))
     interfaces: dict[str, tuple[str, ...]] = dict.fromkeys(listed, ())
     specs = []
-    # The order of devices from this tier on may be ignored, that of the highest tiers first.
-    givings = sorted({item.tier for item in listed.values()} | {len(GROUPS)}, reverse=True)
-    while left:
+    # The order of devices of this tier and above may be ignored, the highest tier's first.
+    tier_limits = sorted({item.tier for item in listed.values()} | {len(GROUPS)}, reverse=True)
+    while remaining:
         cable = next(
             cable
-            for tier in givings
-            for cable in left
-            if all(turn[d][0] == cable or listed[d].tier >= tier for d, _ in cable)
+            for tier in tier_limits
+            for cable in remaining
+            if all(order[d][0] == cable or listed[d].tier >= tier for d, _ in cable)
         )
-        specs.append(left.pop(cable))
+        specs.append(remaining.pop(cable))
         for device, interface in cable:
-            turn[device].remove(cable)
+            order[device].remove(cable)
             interfaces[device] = (*interfaces[device], interface)
     return specs, interfaces

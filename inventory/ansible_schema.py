@@ -1,6 +1,7 @@
 """Schema of the variables that closloop reads from an Ansible inventory.
 
-Those named `closloop_*` are its own. Of Ansible's it reads those that say how to log in.
+Those named `closloop_*` are defined here. Of Ansible's own variables, closloop reads those that say
+how to log in.
 """
 
 from __future__ import annotations
@@ -78,41 +79,41 @@ def _plain(value: object) -> object:
 _ADDRESS, _DPU = (
     matching(
         rf"{empty}[A-Za-z0-9:][A-Za-z0-9.:_%-]{{0,252}}",
-        "{!r} is no address",
+        "{!r} is not an address",
         "write an IP address or a host name",
     )
     for empty in ("", "|")
 )
 _USER = matching(
-    r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", "{!r} is no user name", "write the name that logs in"
+    r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", "{!r} is not a user name", "write the name that logs in"
 )
 _KEY_FILE = matching(
     r"|(/|~/)(.|\n)*",
-    "{!r} is relative, to no fixed folder",
+    "{!r} is a relative path",
     "write a path that begins with / or ~/",
 )
 _PYTHON = matching(
     r"python3|/[A-Za-z0-9_./+-]{1,252}",
-    "{!r} is no program",
+    "{!r} is not a program",
     "write its path, like /usr/bin/python3.9",
 )
 _INTERFACE = matching(
     r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}",
-    "{!r} is no interface",
+    "{!r} is not an interface",
     "write the operating system's name of the port, like eth0",
 )
 _RDMA_DEVICE = matching(
     r"|[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}",
-    "{!r} is no RDMA device",
+    "{!r} is not an RDMA device",
     "write its name in `rdma link`, like mlx5_0",
 )
 _POSITIVE = must(lambda value: value > 0, "it is zero", "use more")
 _MICROSECONDS = must(
     lambda value: value % 1000 == 0 and value < 2**32 * 1000,
-    "SONiC does not take such a time",
+    "SONiC does not accept such a time",
     "write whole microseconds, less than 71 minutes",
 )
-_SHARE = must(lambda value: 0.0 <= value <= 1.0, "{} is no share", "use 0 to 1")
+_SHARE = must(lambda value: 0.0 <= value <= 1.0, "{} is not a share", "use 0 to 1")
 
 
 def _fabric_prefix(value: str) -> str:
@@ -121,9 +122,11 @@ def _fabric_prefix(value: str) -> str:
     except ValueError as error:
         raise ValueError(f"{error}: write an IPv4 network, like {DEFAULT_PREFIX}") from None
     if network.version != 4 or network.is_loopback or network.is_multicast or not network.prefixlen:
-        raise ValueError(f"{value} is for no fabric: write an IPv4 network, like {DEFAULT_PREFIX}")
+        raise ValueError(
+            f"{value} cannot be used in a fabric: write an IPv4 network, like {DEFAULT_PREFIX}"
+        )
     if network.overlaps(_LINK_LOCAL):
-        what = f"SONiC's ASICs get no addresses of {_LINK_LOCAL}"
+        what = f"SONiC does not pass addresses of {_LINK_LOCAL} on to the ASIC"
         raise ValueError(f"{what}: write a network like {DEFAULT_PREFIX}")
     return value
 
@@ -136,11 +139,11 @@ Share = Annotated[float, _SHARE]
 
 
 class LinkVariable(StrictModel):
-    """One item of `closloop_links`: a port, and what it is wired to."""
+    """One item of `closloop_links`: a port, and the port that it is wired to."""
 
     interface: Interface = Field(description="this device's name of the port, like eth0")
     peer: DeviceName = Field(description="the device at the other end")
-    peer_interface: Interface = Field(description="its name of the port there")
+    peer_interface: Interface = Field(description="the peer's name of the port there")
     rate: Annotated[Rate, _POSITIVE] | None = Field(default=None, description="like 25Gbps")
     delay: Positive | None = Field(default=None, description="one-way delay, like 1us")
     rdma_device: Annotated[str, _RDMA_DEVICE] = Field(
@@ -149,7 +152,7 @@ class LinkVariable(StrictModel):
 
 
 class DeviceVariables(StrictModel):
-    """What is read of one device."""
+    """The variables that are read for each device: how to log in, and the device's settings."""
 
     ansible_host: Annotated[str, _ADDRESS, Plain] | None = None
     ansible_port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(_number), Plain] = 22
@@ -204,7 +207,7 @@ ACCESS = {
 }
 
 
-class CorridorVariable(StrictModel):
+class GuardrailsVariable(StrictModel):
     """`corridor` of `closloop_safety`; see `rack.Guardrails`."""
 
     window: Positive = 10**9
@@ -219,21 +222,21 @@ class SafetyVariable(StrictModel):
     deadman: Positive = 30 * 10**9
     lease: Positive = 60 * 10**9
     min_change_interval: Duration = 0
-    corridor: CorridorVariable = CorridorVariable()
+    corridor: GuardrailsVariable = GuardrailsVariable()
 
     def safety(self) -> Safety:
-        """Return it in the rack's units."""
-        corridor = self.corridor.model_dump()
+        """Return the same limits in the units of `rack.Safety`."""
+        guardrails = self.corridor.model_dump()
         return Safety(
             deadman_s=self.deadman / 1e9,
             lease_s=self.lease / 1e9,
             min_change_interval_ns=self.min_change_interval,
-            corridor=Guardrails(window_s=corridor.pop("window") / 1e9, **corridor),
+            guardrails=Guardrails(window_s=guardrails.pop("window") / 1e9, **guardrails),
         )
 
 
 class RackVariables(StrictModel):
-    """What the rack as a whole is told, in `vars` of `all`."""
+    """The variables that apply to the whole rack, in `vars` of the group `all`."""
 
     closloop_name: str | None = None
     closloop_testbed: str | None = Field(default=None, min_length=1)
@@ -244,7 +247,7 @@ class RackVariables(StrictModel):
 
 
 class FabricVariables(AnyFile):
-    """What a testbed file would say besides devices and links, as `closloop_mtu` and so on."""
+    """A testbed file's fields besides devices and links, as variables `closloop_mtu` and so on."""
 
     model_config = ConfigDict(alias_generator=lambda name: f"{PREFIX}{name}")
 

@@ -1,4 +1,4 @@
-"""Writes a rack, or a skeleton to be edited, as a YAML inventory for `inventory.ansible`."""
+"""Writes a rack, or a skeleton to be edited, as a YAML inventory that `inventory.ansible` reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inventory.addressing import DEFAULT_PREFIX
-from inventory.ansible_links import Listed, link_specs
+from inventory.ansible_links import ListedLinks, link_specs
 from inventory.ansible_schema import ACCESS, COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
@@ -44,7 +44,7 @@ An Ansible inventory of a rack wired as testbed {name}. Before you use it:
   1. Replace every ansible_host: 192.0.2.x, 198.51.100.x and 203.0.113.x are placeholders.
   2. Replace the names of interfaces, eth0 and so on, by those of the devices' operating systems,
      at both ends of each link. Keep the order of each device's links: it is the testbed's.
-  3. Say who logs in (ansible_user) and with which key. No passwords here: --ask-pass and
+  3. Say who logs in (ansible_user) and with which key. Do not write passwords here: --ask-pass and
      --ask-become-pass ask for them. Host keys must be known: ssh to each device once.
   4. closloop inventory check FILE
 All variables: docs/inventory.md. Any other variable is left to your own playbooks."""
@@ -84,26 +84,26 @@ def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | 
 
     `comments` are written above the variable or group of that name, the one for "" at the top.
     """
-    about = comments or {}
+    comments_by_name = comments or {}
     named, own = testbed, rack.testbed
     if not named and own.name in known_testbeds() and load_testbed(own.name) == own:
         named = own.name
     if not named:
         _check_links(rack)
     shared = _shared(rack.access.values())
-    lines = [*_comment(about, "", 0), "all:", "  vars:"]
+    lines = [*_comment(comments_by_name, "", 0), "all:", "  vars:"]
     for name, value in {**_rack_variables(rack, named), **shared}.items():
-        lines += [*_comment(about, name, 4), f"    {name}: {flow(value)}"]
+        lines += [*_comment(comments_by_name, name, 4), f"    {name}: {flow(value)}"]
     lines.append("  children:")
     for tier, group in enumerate(GROUPS):
         members = [device.name for device in rack.testbed.devices if device.tier == tier]
         if members:
-            lines += [*_comment(about, group, 4), f"    {group}:", "      hosts:"]
+            lines += [*_comment(comments_by_name, group, 4), f"    {group}:", "      hosts:"]
         for name in members:
             lines += _device_lines(rack.access[name], shared, [*_links(rack, name)])
     if rack.collector is not None:
         name = rack.collector.device
-        lines += [*_comment(about, COLLECTOR, 4), f"    {COLLECTOR}:", "      hosts:"]
+        lines += [*_comment(comments_by_name, COLLECTOR, 4), f"    {COLLECTOR}:", "      hosts:"]
         if name in rack.access:
             lines.append(f"        {name}:")
         else:
@@ -142,12 +142,12 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
 
 
 def _safety(safety: Safety) -> dict[str, Any]:
-    corridor = dataclasses.asdict(safety.corridor)
+    guardrails = dataclasses.asdict(safety.guardrails)
     return {
         "deadman": _seconds(safety.deadman_s),
         "lease": _seconds(safety.lease_s),
         "min_change_interval": format_duration(safety.min_change_interval_ns, _DIGITS),
-        "corridor": {"window": _seconds(corridor.pop("window_s")), **corridor},
+        "corridor": {"window": _seconds(guardrails.pop("window_s")), **guardrails},
     }
 
 
@@ -157,30 +157,30 @@ def _seconds(value: float) -> str:
 
 def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables except its address and links."""
-    said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
-    every = format_duration(access.telemetry_ns, _DIGITS) if access.telemetry_ns else 0
+    settings = {variable: getattr(access, field) for variable, field in ACCESS.items()}
+    interval = format_duration(access.telemetry_ns, _DIGITS) if access.telemetry_ns else 0
     rdma = set(access.rdma_devices)
     return {
-        **said,
+        **settings,
         "closloop_queues": list(access.queues),
-        "closloop_telemetry": every,
+        "closloop_telemetry": interval,
         "closloop_lacks": list(access.lacks),
         "closloop_rdma_device": rdma.pop() if len(rdma) == 1 else "",
     }
 
 
 # Defaults, which are not written; `ansible_user` always is.
-_USUAL = {**_variables(Access("", "")), "ansible_user": ""}
+_DEFAULTS = {**_variables(Access("", "")), "ansible_user": ""}
 
 
 def _shared(accesses: Collection[Access]) -> dict[str, Any]:
     """Return the variables that are the same on all of the fabric's devices."""
-    alike = {}
+    shared = {}
     for name in _SHARED:
         first, *others = (_variables(access)[name] for access in accesses)
-        if others.count(first) == len(others) and first != _USUAL[name]:
-            alike[name] = first
-    return alike
+        if others.count(first) == len(others) and first != _DEFAULTS[name]:
+            shared[name] = first
+    return shared
 
 
 def _links(rack: Rack, name: str) -> Iterator[dict[str, Any]]:
@@ -201,7 +201,7 @@ def _device_lines(
 ) -> list[str]:
     lines = [f"        {access.device}:", f"          ansible_host: {flow(access.address)}"]
     for name, value in _variables(access).items():
-        if value != shared.get(name, _USUAL[name]):
+        if value != shared.get(name, _DEFAULTS[name]):
             lines.append(f"          {name}: {flow(value)}")
     if links:
         lines.append("          closloop_links:")
@@ -234,12 +234,12 @@ def _check_links(rack: Rack) -> None:
     nowhere = Document("", {}, {(): 0})
     devices = sorted(testbed.devices, key=lambda device: device.tier)
     listed = {
-        device.name: Listed(
+        device.name: ListedLinks(
             device.name, device.tier, tuple(_listed_links(rack, device.name)), nowhere
         )
         for device in devices
     }
-    again = Testbed.build(
+    rebuilt = Testbed.build(
         rack.name,
         devices,
         link_specs(listed)[0],
@@ -250,10 +250,10 @@ def _check_links(rack: Rack) -> None:
         source=testbed.source,
         classes=testbed.classes,
     )
-    if again != testbed:
+    if rebuilt != testbed:
         raise InputError.single(
             f"testbed {testbed.name}",
-            "its name or the order of its links cannot be told by an inventory alone",
+            "an inventory alone cannot express its name or the order of its links",
             "write it to a file, and name that with closloop_testbed",
         )
 
@@ -271,7 +271,10 @@ def _listed_links(rack: Rack, name: str) -> Iterable[LinkVariable]:
 
 
 def skeleton(testbed: Testbed, named: str = "") -> str:
-    """Return the text of an inventory for `testbed`, with `named` as its closloop_testbed."""
+    """Return an inventory for `testbed` with placeholder addresses, to be edited.
+
+    `named` is written as its closloop_testbed.
+    """
     access = {}
     for number, device in enumerate(testbed.devices):
         ports = testbed.ports_of[device.name]

@@ -1,7 +1,7 @@
 """Checks a rack against what its devices report about themselves. Pure.
 
-A cable is proven by LLDP at both ends: each device must hear the right interface of the right
-device at the right interface of its own.
+A cable is proven by LLDP at both ends: at each interface, a device must receive the announcement of
+the interface that the inventory lists as its peer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from orchestration.core.topology import Port
 from orchestration.core.units import format_rate
 
 Severity = Literal["wrong", "unproven"]
-_NAMED = 12
-_REMEDY = (
+_MAX_NAMED = 12
+_PING_REMEDY = (
     "see the routes of both and of the switches in between (`closloop provision` sets them), and "
     "whether a firewall drops pings"
 )
@@ -25,9 +25,11 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Reach:
-    """What a host reaches over the fabric: `own` are those of its fabric addresses that it has.
+    """Which other hosts a host reaches over the fabric.
 
-    `unreached` are pairs of its and another host's address without an answer, with the reason.
+    `own` are those of its fabric addresses that are set on it. `unreached` has tuples of an own
+    address, another host's address that did not answer from there, and the reason. `problem` says
+    why pings were not sent at all.
     """
 
     own: tuple[str, ...] = ()
@@ -45,18 +47,18 @@ def fabric_addresses(rack: Rack) -> dict[str, list[str]]:
 
 
 def is_provisioned(reached: Iterable[Reach | None]) -> bool:
-    """Return whether any host has a fabric address: `closloop provision` sets them."""
+    """Return whether any host has a fabric address, which `closloop provision` sets."""
     return any(reach is not None and reach.own for reach in reached)
 
 
-# In the order in which they are made and shown: a failed one may leave later ones unknown.
+# In the order in which checks are made and shown: after a failed one, later ones may be unknown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights", "fabric")
 
 # Programs that a device needs, and their Debian packages.
 _PACKAGES = {**dict.fromkeys(("tc", "ip", "rdma"), "iproute2"), "ib_write_bw": "perftest"}
 _NO_MAC = "00:00:00:00:00:00"
-# A veth has no rate: the one that its driver reports means nothing.
-_RATELESS = frozenset(("veth",))
+# A veth has no rate; the one that its driver reports means nothing.
+_DRIVERS_WITHOUT_RATE = frozenset(("veth",))
 _LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow LLDP on the port"
 
 
@@ -64,8 +66,8 @@ _LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow
 class Neighbour:
     """A neighbour at an interface, as it announces itself over LLDP.
 
-    `port` identifies its port as `port_type` says (ifname, mac, local, ifalias, …); `description`
-    is that of the port.
+    `port` identifies the neighbour's port; `port_type` says by what (ifname, mac, local, ifalias,
+    …). `description` is the port's description.
     """
 
     interface: str
@@ -78,7 +80,10 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class InterfaceState:
-    """One interface. `speed_bps` is -1, and `offloads` None, if the device does not report them."""
+    """One interface's state.
+
+    `speed_bps` and `mtu_bytes` are -1, and `offloads` is None, if the device does not report them.
+    """
 
     exists: bool
     operstate: str = ""
@@ -91,11 +96,12 @@ class InterfaceState:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """One device's report. `neighbours` is None if LLDP cannot be read; see `lldp_problem`.
+    """What one device reports about itself.
 
-    `reach` is None for a switch, and empty for a host without fabric addresses. `system` is shown
-    and kept; of it, only what makes a device unfit is checked. `programs` has versions by name, ""
-    if unknown.
+    `neighbours` is None if LLDP cannot be read; `lldp_problem` then says why. `macs` has MAC
+    addresses by interface. `programs` has versions by name, "" if unknown. `reach` is None for a
+    switch, and empty for a host without fabric addresses. `system` is shown and recorded; only what
+    makes a device unfit is checked in it.
     """
 
     device: str
@@ -114,7 +120,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with a device, or not proven by its survey, and what to do."""
+    """Something that is wrong with a device, or that its report does not prove, and what to do."""
 
     device: str
     check: str
@@ -124,7 +130,7 @@ class Finding:
 
     @classmethod
     def of(cls, check: str, severity: Severity, problem: Problem) -> Finding:
-        """Return the finding of a check that a device's problem is."""
+        """Return a device's problem as a finding of the check named `check`."""
         return cls(problem.where, check, severity, *problem.relocated("").parts[:2])
 
     @property
@@ -134,35 +140,40 @@ class Finding:
 
 
 # Severity, what is wrong, and the remedy.
-_Found = tuple[Severity, str, str]
+_FindingParts = tuple[Severity, str, str]
 
 
-def judge(rack: Rack, surveys: Mapping[str, DeviceFacts]) -> list[Finding]:
+def check_rack(rack: Rack, facts_by_device: Mapping[str, DeviceFacts]) -> list[Finding]:
     """Return what is wrong with the rack, or not proven, device by device.
 
-    A device without a survey is not checked, but its neighbours are.
+    A device that is not in `facts_by_device` is not checked, but its neighbours are.
     """
-    heard = _Heard(rack, surveys)
+    lldp = _LldpNeighbours(rack, facts_by_device)
     findings: list[Finding] = []
     for name, access in rack.access.items():
-        if name not in surveys:
+        if name not in facts_by_device:
             continue
-        survey = surveys[name]
-        made = {
-            "cabling": _cabling(rack, survey, heard),
-            "rates": _rates(rack, access, survey),
-            "MTU": _mtus(rack, survey),
-            "tools": _tools(rack, access, survey),
-            "rights": _rights(access, survey),
+        facts = facts_by_device[name]
+        checks = {
+            "cabling": _cabling(rack, facts, lldp),
+            "rates": _rates(rack, access, facts),
+            "MTU": _mtus(rack, facts),
+            "tools": _tools(rack, access, facts),
+            "rights": _rights(access, facts),
         }
-        findings += [Finding(name, check, *one) for check, found in made.items() for one in found]
-    reached = {name: item.reach for name, item in surveys.items() if item.reach is not None}
+        findings += [
+            Finding(name, check, *parts) for check, found in checks.items() for parts in found
+        ]
+    reached = {name: item.reach for name, item in facts_by_device.items() if item.reach is not None}
     return [*findings, *_unreached(rack, reached)]
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A neighbour by the rack's names; `interfaces` are the possible names of its port."""
+class _HeardPort:
+    """The port that an LLDP announcement came from, by the rack's names.
+
+    `interfaces` are the possible names of the port, the likeliest first.
+    """
 
     device: str
     interfaces: tuple[str, ...]
@@ -171,142 +182,148 @@ class _Seen:
         return f"{self.device or 'an unknown device'}:{self.interfaces[0] or '?'}"
 
 
-class _Heard:
-    """The neighbours that devices hear over LLDP, by the rack's names."""
+class _LldpNeighbours:
+    """Translates what devices receive over LLDP into the rack's names."""
 
-    def __init__(self, rack: Rack, surveys: Mapping[str, DeviceFacts]) -> None:
-        self._surveys = surveys
-        self._of_mac: dict[str, set[tuple[str, str]]] = {}
-        self._of_name: dict[str, set[str]] = {}
+    def __init__(self, rack: Rack, facts_by_device: Mapping[str, DeviceFacts]) -> None:
+        self._facts = facts_by_device
+        self._ports_by_mac: dict[str, set[tuple[str, str]]] = {}
+        self._devices_by_name: dict[str, set[str]] = {}
         for name in rack.access:
-            survey = surveys.get(name)
-            for said in (name, survey.hostname if survey else ""):
-                for form in (said, said.partition(".")[0]):
-                    self._of_name.setdefault(form.lower(), set()).add(name)
-            for interface, mac in survey.macs.items() if survey else ():
+            facts = facts_by_device.get(name)
+            for hostname in (name, facts.hostname if facts else ""):
+                for form in (hostname, hostname.partition(".")[0]):
+                    self._devices_by_name.setdefault(form.lower(), set()).add(name)
+            for interface, mac in facts.macs.items() if facts else ():
                 if mac and mac != _NO_MAC:
-                    self._of_mac.setdefault(mac.lower(), set()).add((name, interface))
-        self._of_name.pop("", None)
+                    self._ports_by_mac.setdefault(mac.lower(), set()).add((name, interface))
+        self._devices_by_name.pop("", None)
 
-    def at(self, device: str, interface: str) -> list[_Seen]:
-        neighbours = self._surveys[device].neighbours or ()
-        return [self._seen(item) for item in neighbours if item.interface == interface]
+    def at(self, device: str, interface: str) -> list[_HeardPort]:
+        neighbours = self._facts[device].neighbours or ()
+        return [self._heard_port(item) for item in neighbours if item.interface == interface]
 
-    def _seen(self, neighbour: Neighbour) -> _Seen:
-        port = self._of_mac.get(neighbour.port.lower(), set())
+    def _heard_port(self, neighbour: Neighbour) -> _HeardPort:
+        port = self._ports_by_mac.get(neighbour.port.lower(), set())
         if len(port) == 1:
             ((device, interface),) = port
-            return _Seen(device, (interface,))
+            return _HeardPort(device, (interface,))
         names = (neighbour.port, neighbour.description)
         if neighbour.port_type == "mac":
             # lldpd then announces the interface's name as the description.
             names = (neighbour.description, neighbour.port)
-        return _Seen(
+        return _HeardPort(
             self._device(neighbour) or neighbour.system,
             tuple(dict.fromkeys(filter(None, names))) or ("",),
         )
 
     def _device(self, neighbour: Neighbour) -> str:
         """Return the device that sent an announcement, by its chassis or by a unique name."""
-        owners = {device for device, _ in self._of_mac.get(neighbour.chassis.lower(), ())}
+        owners = {device for device, _ in self._ports_by_mac.get(neighbour.chassis.lower(), ())}
         if len(owners) == 1:
             return owners.pop()
-        said = neighbour.system.lower()
-        for form in (said, said.partition(".")[0]):
-            named = self._of_name.get(form, set())
+        hostname = neighbour.system.lower()
+        for form in (hostname, hostname.partition(".")[0]):
+            named = self._devices_by_name.get(form, set())
             if len(named) == 1:
                 return next(iter(named))
         return ""
 
 
-def _cabling(rack: Rack, survey: DeviceFacts, heard: _Heard) -> Iterator[_Found]:
-    to_hear: list[Port] = []
-    for port in rack.testbed.ports_of[survey.device]:
-        name = rack.interface(port)
-        state = survey.interfaces.get(name)
+def _cabling(rack: Rack, facts: DeviceFacts, lldp: _LldpNeighbours) -> Iterator[_FindingParts]:
+    connected: list[Port] = []
+    for port in rack.testbed.ports_of[facts.device]:
+        name, peer = rack.interface(port), _expected_peer(rack, port)
+        state = facts.interfaces.get(name)
         if state is None or not state.exists:
-            others = ", ".join(sorted(set(survey.macs) - {"lo"})) or "none"
+            others = ", ".join(sorted(set(facts.macs) - {"lo"})) or "none"
             remedy = f"correct closloop_links; its interfaces are {others}"
             yield ("wrong", f"has no interface {name}", remedy)
         elif state.operstate not in ("up", "unknown"):
-            what = f"the link at {name}, to {_end(rack, port)}, is {state.operstate or 'not up'}"
+            what = f"the link at {name}, to {peer}, is {state.operstate or 'not up'}"
             remedy = f"check cable and modules, and: ip link set {name} up"
             yield "wrong", what, remedy
         else:
-            to_hear.append(port)
-    if survey.neighbours is None:
-        what = f"its cables are not proven: no LLDP ({survey.lldp_problem or 'no reason given'})"
+            connected.append(port)
+    if facts.neighbours is None:
+        what = f"its cables are not proven: no LLDP ({facts.lldp_problem or 'no reason given'})"
         yield "unproven", what, _LLDP_REMEDY
         return
-    strays: dict[str, tuple[Port, _Seen]] = {}
-    for port in to_hear:
+    miswired: dict[str, tuple[Port, _HeardPort]] = {}
+    for port in connected:
         name = rack.interface(port)
-        seen = heard.at(survey.device, name)
-        if not seen:
-            what = f"{name} hears nobody: that it is wired to {_end(rack, port)} is not proven"
+        heard = lldp.at(facts.device, name)
+        if not heard:
+            peer = _expected_peer(rack, port)
+            what = f"{name} receives no LLDP: that it is wired to {peer} is not proven"
             far = rack.testbed.ports[port.peer].device
-            yield "unproven", what, f"see that {far} runs lldpd; check the cable"
-        elif not any(_hears(rack, port, item) for item in seen):
-            strays[name] = (port, seen[0])
-    yield from _strays(rack, strays)
+            yield "unproven", what, f"make sure that {far} runs lldpd; check the cable"
+        elif not any(_is_wired_as_listed(rack, port, item) for item in heard):
+            miswired[name] = (port, heard[0])
+    yield from _miswired(rack, miswired)
 
 
-def _strays(rack: Rack, strays: Mapping[str, tuple[Port, _Seen]]) -> Iterator[_Found]:
-    """Yield the ports that hear the wrong neighbour; two swapped ports make one finding."""
-    told: set[str] = set()
-    for name, (port, seen) in strays.items():
-        if name in told:
+def _miswired(
+    rack: Rack, miswired: Mapping[str, tuple[Port, _HeardPort]]
+) -> Iterator[_FindingParts]:
+    """Yield the ports that are wired to the wrong neighbour; two swapped ports make one finding."""
+    reported: set[str] = set()
+    for name, (port, heard) in miswired.items():
+        if name in reported:
             continue
         swapped = (
             other
-            for other, (port_there, seen_there) in strays.items()
-            if other != name and _hears(rack, port_there, seen) and _hears(rack, port, seen_there)
+            for other, (port_there, heard_there) in miswired.items()
+            if other != name
+            and _is_wired_as_listed(rack, port_there, heard)
+            and _is_wired_as_listed(rack, port, heard_there)
         )
         other = next(swapped, None)
         severity: Severity = "wrong"
-        if seen.device not in rack.access:
+        if heard.device not in rack.access:
             severity = "unproven"
-            what = f"{name} hears {seen}, no device of the inventory, not {_end(rack, port)}"
+            expected = _expected_peer(rack, port)
+            what = f"{name} hears {heard}, which is not in the inventory, instead of {expected}"
             remedy = "give devices their names in the inventory (hostnamectl), or move the cable"
         elif other is not None:
-            told.add(other)
-            there = strays[other][1]
-            what = f"{name} and {other} are swapped: {name} is wired to {seen}, {other} to {there}"
+            reported.add(other)
+            there = miswired[other][1]
+            what = f"{name} and {other} are swapped: {name} is wired to {heard}, {other} to {there}"
             remedy = "swap the two cables, or the interfaces in closloop_links"
         else:
-            what = f"{name} is wired to {seen}, not to {_end(rack, port)}"
+            what = f"{name} is wired to {heard}, not to {_expected_peer(rack, port)}"
             remedy = "move the cable, or correct closloop_links at both ends"
         yield severity, what, remedy
 
 
-def _hears(rack: Rack, port: Port, seen: _Seen) -> bool:
+def _is_wired_as_listed(rack: Rack, port: Port, heard: _HeardPort) -> bool:
     far = rack.testbed.ports[port.peer]
-    return seen.device == far.device and rack.interface(far) in seen.interfaces
+    return heard.device == far.device and rack.interface(far) in heard.interfaces
 
 
-def _end(rack: Rack, port: Port) -> str:
+def _expected_peer(rack: Rack, port: Port) -> str:
     """Return the port that a port should be wired to, by its operating system's name."""
     far = rack.testbed.ports[port.peer]
     return f"{far.device}:{rack.interface(far)}"
 
 
-def _present(rack: Rack, survey: DeviceFacts) -> Iterator[tuple[Port, str, InterfaceState]]:
-    for port in rack.testbed.ports_of[survey.device]:
+def _present_ports(rack: Rack, facts: DeviceFacts) -> Iterator[tuple[Port, str, InterfaceState]]:
+    for port in rack.testbed.ports_of[facts.device]:
         name = rack.interface(port)
-        state = survey.interfaces.get(name)
+        state = facts.interfaces.get(name)
         if state is not None and state.exists:
             yield port, name, state
 
 
-def _rates(rack: Rack, access: Access, survey: DeviceFacts) -> Iterator[_Found]:
-    for port, name, state in _present(rack, survey):
+def _rates(rack: Rack, access: Access, facts: DeviceFacts) -> Iterator[_FindingParts]:
+    for port, name, state in _present_ports(rack, facts):
         if state.operstate == "down":
             continue
         wanted = format_rate(port.rate_bps)
-        if state.speed_bps < 0 or state.driver in _RATELESS:
+        if state.speed_bps < 0 or state.driver in _DRIVERS_WITHOUT_RATE:
             # A shaped link has the rate that it is shaped to.
             if not access.shape:
-                what = f"that {name} runs at {wanted} is not proven: it tells no rate"
+                what = f"that {name} runs at {wanted} is not proven: it reports no rate"
                 remedy = "compare with `ethtool`; closloop_shape: true shapes links without a rate"
                 yield "unproven", what, remedy
         elif state.speed_bps < port.rate_bps or (
@@ -319,55 +336,55 @@ def _rates(rack: Rack, access: Access, survey: DeviceFacts) -> Iterator[_Found]:
             yield "wrong", what, remedy
 
 
-def _mtus(rack: Rack, survey: DeviceFacts) -> Iterator[_Found]:
-    """Check MTUs: a switch must accept the testbed's packets, a host must send that size."""
+def _mtus(rack: Rack, facts: DeviceFacts) -> Iterator[_FindingParts]:
+    """Yield wrong MTUs: a switch must accept the testbed's packets, a host must send that size."""
     wanted = rack.testbed.mtu_bytes
-    is_switch = rack.testbed.device[survey.device].kind == "switch"
-    for _, name, state in _present(rack, survey):
+    is_switch = rack.testbed.device[facts.device].kind == "switch"
+    for _, name, state in _present_ports(rack, facts):
         if state.mtu_bytes < wanted or (state.mtu_bytes != wanted and not is_switch):
             what = f"{name} has an MTU of {state.mtu_bytes}B, not {wanted}B"
             remedy = f"`closloop provision` sets it; or: ip link set {name} mtu {wanted}"
             yield "wrong", what, remedy
 
 
-def _tools(rack: Rack, access: Access, survey: DeviceFacts) -> Iterator[_Found]:
-    is_switch = rack.testbed.device[survey.device].kind == "switch"
+def _tools(rack: Rack, access: Access, facts: DeviceFacts) -> Iterator[_FindingParts]:
+    is_switch = rack.testbed.device[facts.device].kind == "switch"
     if is_switch:
-        for what, remedy in access.system.survey_faults(survey):
+        for what, remedy in access.system.survey_faults(facts):
             yield "wrong", what, remedy
     if not access.is_linux:
         return
-    wanted = ["ip", "tc"] if is_switch else ["ip"]
+    needed = ["ip", "tc"] if is_switch else ["ip"]
     if access.nic == "roce":
-        wanted += ["rdma", "ib_write_bw"]
+        needed += ["rdma", "ib_write_bw"]
         for device in dict.fromkeys(access.rdma_devices):
-            if device not in survey.rdma_devices:
-                found = ", ".join(survey.rdma_devices) or "none"
+            if device not in facts.rdma_devices:
+                present = ", ".join(facts.rdma_devices) or "none"
                 what = f"has no RDMA device {device}"
-                remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
+                remedy = (
+                    f"correct closloop_rdma_device (found: {present}), or load the NIC's driver"
+                )
                 yield "wrong", what, remedy
-    for name in wanted:
-        if name not in survey.programs:
+    for name in needed:
+        if name not in facts.programs:
             yield "wrong", f"has no {name}", f"install {_PACKAGES[name]} there"
 
 
-def _rights(access: Access, survey: DeviceFacts) -> Iterator[_Found]:
-    enough = survey.may_change_qdiscs if access.is_linux else survey.is_root
+def _rights(access: Access, facts: DeviceFacts) -> Iterator[_FindingParts]:
+    enough = facts.may_change_qdiscs if access.is_linux else facts.is_root
     if not enough:
         who = f"{access.user} with sudo" if access.become else access.user
         what = f"{who} may not change its settings there"
         remedy = "log in as root, or set ansible_become: true for a user with sudo"
         yield "wrong", what, remedy
-    if vrf := survey.system.get("vrf"):
-        what = (
-            f"its sshd runs in the VRF {vrf}, and keeps all that is started there from the fabric"
-        )
+    if vrf := facts.system.get("vrf"):
+        what = f"its sshd runs in the VRF {vrf}, so what is started there does not reach the fabric"
         remedy = "log in as root, or set ansible_become: true: the agent then leaves the VRF"
         yield "wrong", what, remedy
 
 
 def _unreached(rack: Rack, reached: Mapping[str, Reach]) -> Iterator[Finding]:
-    """Yield what hosts do not reach; nothing before provisioning."""
+    """Yield the hosts that do not reach others over the fabric; nothing before provisioning."""
     if not is_provisioned(reached.values()):
         return
     addresses = fabric_addresses(rack)
@@ -379,7 +396,7 @@ def _unreached(rack: Rack, reached: Mapping[str, Reach]) -> Iterator[Finding]:
             yield Finding(host, "fabric", "unproven", what, "log in as root, or with sudo")
             continue
         if missing := [address for address in addresses[host] if address in absent]:
-            what = f"has not its fabric address {', '.join(missing)}"
+            what = f"lacks its fabric address {', '.join(missing)}"
             yield Finding(host, "fabric", "wrong", what, "`closloop provision` sets it")
         for address in reach.own:
             silent = [
@@ -388,7 +405,7 @@ def _unreached(rack: Rack, reached: Mapping[str, Reach]) -> Iterator[Finding]:
                 if source == address and other not in absent
             ]
             if silent:
-                named = ", ".join(name for name, _ in silent[:_NAMED])
-                more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+                named = ", ".join(name for name, _ in silent[:_MAX_NAMED])
+                more = f" and {len(silent) - _MAX_NAMED} more" if len(silent) > _MAX_NAMED else ""
                 what = f"from {address} it does not reach {named}{more} ({silent[0][1]})"
-                yield Finding(host, "fabric", "wrong", what, _REMEDY)
+                yield Finding(host, "fabric", "wrong", what, _PING_REMEDY)

@@ -1,7 +1,7 @@
-"""Testbed files: finds them, checks what their schema cannot, and changes figures in one.
+"""Testbed files: finds and loads them, checks what their schema cannot, and edits some values.
 
 A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`). A file may
-begin from another; a field takes the place of the other file's whole field:
+extend another; a field then replaces the other file's whole field:
 
     like: graphcc
     name: graphcc-pfc
@@ -37,10 +37,11 @@ from orchestration.core.topology import ETHERNET_HEADER_BYTES, Testbed, reachabl
 from orchestration.core.units import format_duration, format_size, parse_duration_ns
 
 LIKE = "like"
-# One stands for the other: what a port may hold, and what its switch may.
-_INSTEAD = {"switch": "buffer", "buffer": "switch"}
-_DEEPEST = 8
-GROUP = "closloop.testbeds"
+# A file has one of the two: the buffer of each port, or that of each switch. So a field replaces
+# the other one of an extended file, too.
+_EXCLUSIVE = {"switch": "buffer", "buffer": "switch"}
+_MAX_LIKE_DEPTH = 8
+TESTBEDS_GROUP = "closloop.testbeds"
 
 
 def known_testbeds() -> tuple[str, ...]:
@@ -57,16 +58,16 @@ def load_testbed(name_or_path: str) -> Testbed:
     testbed as an entry point of `closloop.testbeds` that holds its file's path. Raises InputError
     for an unknown name, and for a bad file with all its problems.
     """
-    with _file(name_or_path) as path:
+    with _testbed_path(name_or_path) as path:
         return _load(path)
 
 
 def testbed_text(name_or_path: str) -> str:
     """Return a testbed's file as text, unchecked; the name is as for `load_testbed`.
 
-    One that is `like` another is written out.
+    A file that is `like` another is returned with all fields of both.
     """
-    with _file(name_or_path) as path:
+    with _testbed_path(name_or_path) as path:
         if LIKE not in read(path).data:
             return path.read_text(encoding="utf-8")
         yaml = YAML()
@@ -77,13 +78,13 @@ def testbed_text(name_or_path: str) -> str:
 
 
 @contextmanager
-def _file(name_or_path: str) -> Iterator[Path]:
+def _testbed_path(name_or_path: str) -> Iterator[Path]:
     if "/" in name_or_path or name_or_path.endswith((".yml", ".yaml")):
         yield Path(name_or_path)
         return
     known = known_testbeds()
-    if name_or_path not in known and name_or_path in plugins.offered(GROUP):
-        yield Path(plugins.load(name_or_path, GROUP))
+    if name_or_path not in known and name_or_path in plugins.offered(TESTBEDS_GROUP):
+        yield Path(plugins.load(name_or_path, TESTBEDS_GROUP))
         return
     if name_or_path not in known:
         what, end = f"unknown testbed {name_or_path!r}", "; or give a file's path"
@@ -93,39 +94,40 @@ def _file(name_or_path: str) -> Iterator[Path]:
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> Document:
-    """Return a testbed file's data, with what it has from the file that it is like.
+    """Return a testbed file's data, with the fields of the file that it is `like`.
 
-    Paths in `like` start in the file's folder. Lines are those of the file itself.
+    Paths in `like` start in the file's folder. Lines are those of the file itself. `seen` are the
+    files on the way here, to find a loop.
     """
     document = read(path)
     if LIKE not in document.data:
         return document
     named = document.data[LIKE]
     if not isinstance(named, str) or not named:
-        what = f"{LIKE!r} is no testbed: {named!r}"
-        remedy = "name one, or a file's path: like: graphcc"
+        what = f"{LIKE!r} does not name a testbed: {named!r}"
+        remedy = "write a testbed's name or a file's path: like: graphcc"
         raise InputError([document.problem((LIKE,), what, remedy)])
     here = (*seen, path.resolve())
     if named.endswith((".yml", ".yaml")) or "/" in named:
         named = str(path.parent / named)
     with ExitStack() as stack:
         try:
-            other = stack.enter_context(_file(named))
+            other = stack.enter_context(_testbed_path(named))
         except InputError as error:
             raise InputError(document.at((LIKE,), it) for it in error.problems) from error
-        if other.resolve() in here or len(here) > _DEEPEST:
+        if other.resolve() in here or len(here) > _MAX_LIKE_DEPTH:
             what = f"{path.name} is like itself, through {other.name}"
-            raise InputError([document.problem((LIKE,), what, "let one of them stand alone")])
+            raise InputError([document.problem((LIKE,), what, "remove `like` from one of them")])
         base = _read(other, here).data
     own = {key: value for key, value in document.data.items() if key != LIKE}
-    given_up = {_INSTEAD[key] for key in own if key in _INSTEAD}
-    data = {key: value for key, value in base.items() if key not in given_up}
+    replaced = {_EXCLUSIVE[key] for key in own if key in _EXCLUSIVE}
+    data = {key: value for key, value in base.items() if key not in replaced}
     return replace(document, data={**data, **own})
 
 
 def _load(path: Path) -> Testbed:
     document = _read(path)
-    checked, problems = switch_file.filled(document).check(TestbedFile)
+    checked, problems = switch_file.with_port_buffer(document).check(TestbedFile)
     if checked is None:
         raise InputError(in_order(problems))
     file = checked.root
@@ -228,14 +230,14 @@ def _reach_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
 
 
 def _named(file: CustomFile) -> Iterator[tuple[Loc, str, int]]:
-    """Yield the place, name and tier of each device."""
+    """Yield each device's path in the file, its name and its tier."""
     for number, name in enumerate(file.hosts):
         yield ("hosts", number), name, 0
     for number, switch in enumerate(file.switches):
         yield ("switches", number), switch.name, switch.tier
 
 
-# Names of the links of a tier in a file; a custom file lists each link instead.
+# The fields with the links below each tier; a custom file lists each link instead.
 _LINKS_OF_TIER = {
     "leaf-spine": {1: "host_link", 2: "uplink"},
     "fat-tree": {1: "host_link", 2: "aggregation_link", 3: "core_link"},
@@ -245,13 +247,14 @@ _MIN_DELAY_NS = 1
 _DIGITS = 12
 
 
-def amended(
+def edited_testbed_text(
     name_or_path: str, name: str, framing_bytes: int, delay_change_ns: Mapping[int, int]
 ) -> str:
     """Return a testbed file's text under another name, with new framing and delays.
 
-    `delay_change_ns` is added to the delay of every link of a tier (1: between hosts and leaves).
-    No delay becomes less than 1 ns. Raises InputError for what `load_testbed` refuses.
+    `delay_change_ns` has, by tier, what is added to the delay of every link between that tier and
+    the next lower one (1: between hosts and leaves). No delay becomes less than 1 ns. The file's
+    comments stay. Raises InputError for what `load_testbed` refuses.
     """
     testbed = load_testbed(name_or_path)
     yaml = YAML(typ="rt")
@@ -289,7 +292,9 @@ def check_new(path: Path) -> None:
     if path.exists():
         raise InputError.single(str(path), "is there already", "choose another name")
     if not path.absolute().parent.is_dir():
-        raise InputError.single(str(path), "its folder is not there", "make it, or choose another")
+        raise InputError.single(
+            str(path), "its folder does not exist", "make the folder, or choose another"
+        )
 
 
 def write_new(path: Path, text: str) -> None:
@@ -299,4 +304,4 @@ def write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise unwritable(path, error, "choose another place", InputError) from error
+        raise unwritable(path, error, "choose another folder", InputError) from error

@@ -1,7 +1,7 @@
 """Generators of regular fabrics: leaf-spine, k-ary fat tree, one switch.
 
-Pure: parameters to (devices, links). Devices are listed tier by tier from the hosts up. So are
-cables, so that a switch's first ports face down.
+They are pure functions from parameters to (devices, links). Devices and cables are listed tier by
+tier from the hosts up, so that a switch's first ports face down.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestration.core.topology import Device, LinkSpec
 
 Fabric = tuple[list[Device], list[LinkSpec]]
 
-# Eight times those of the largest fat tree, of k = 32. They are made in seconds.
+# Eight times the cables of the largest fat tree, of k = 32. So many are generated in seconds.
 _MAX_CABLES = 200_000
 
 
@@ -25,12 +25,12 @@ class Cable:
     delay_ns: int
 
     def join(self, a: str, b: str) -> LinkSpec:
-        """Return this cable between two devices."""
+        """Return a link between devices `a` and `b` with this rate and delay."""
         return LinkSpec(a, b, self.rate_bps, self.delay_ns)
 
 
 class GeneratorError(WrongValue):
-    """An impossible parameter: which one, what is wrong with it, what to do."""
+    """An impossible value of the parameter named `parameter`, and what to write instead."""
 
     def __init__(self, parameter: str, what: str, remedy: str) -> None:
         super().__init__(what, remedy)

@@ -1,7 +1,7 @@
-"""Rack: a testbed's devices as they are reached and wired, from an Ansible inventory.
+"""A rack: a testbed whose devices can be logged in to.
 
-A testbed describes the fabric. A rack adds the devices' addresses and users, the names of their
-ports in the operating system, and the limits of a run.
+A testbed describes a fabric. A rack adds the devices' addresses and users, the names of their ports
+in the operating system, and the safety limits of a run. `inventory.ansible` reads it from a file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from orchestration.core.topology import Link, Port, Testbed
 
 SWITCHES = "closloop.switches"
 NicKind = Literal["plain", "roce"]
-# What a Linux device's kernel may lack: RED, per-flow round robin, congestion controls.
+# What a Linux device's kernel may lack: RED, per-flow queueing (fq), congestion controls.
 Lacking = Literal["red", "fq", "dctcp", "cubic", "bbr"]
 
 # The first queue that is lossless and ECN-capable in SONiC's stock configuration.
 SONIC_QUEUE = 3
-# RoCE packets' byte in the IPv4 header: DSCP 26 in the upper six bits, and that a switch may mark
-# them, ECT(0), in the lower two. A packet without it is dropped where others are marked.
+# The traffic-class byte in the IPv4 header of RoCE packets: DSCP 26 in the upper six bits, and in
+# the lower two ECT(0), with which a switch may mark a packet. A packet without ECT is dropped where
+# others are marked.
 ROCE_DSCP, ECT_0 = 26, 0b10
 ROCE_TRAFFIC_CLASS = ROCE_DSCP << 2 | ECT_0
 
@@ -35,11 +36,11 @@ class Access:
     `interfaces` are its ports' names in the operating system, in the testbed's order, and
     `rdma_devices` the RDMA devices of a RoCE host's interfaces, in the same order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
-    of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
-    depths, 0 for not. `python` is the program that runs the agent. `pcc_device` is the RDMA device
-    of a host's programmable NIC (DOCA PCC), whose programs are built and run on the NIC's own
-    cores, at the address `dpu`, if there is one. What its kernel `lacks` is done otherwise, or
-    refused.
+    of a SONiC switch, one per traffic class; `telemetry_ns` is the interval at which it streams
+    their depths, 0 for no stream. `python` is the program that runs the agent. `pcc_device` is the
+    RDMA device of a host's programmable NIC (DOCA PCC); if `dpu` is an address, the NIC's programs
+    are built and run on the NIC's own cores there. `lacks` names what the kernel does not have:
+    closloop then uses a substitute, or refuses the trial.
     """
 
     device: str
@@ -79,17 +80,17 @@ class Access:
 class SwitchSystem:
     """A switch's operating system, which an inventory names as `closloop_platform`.
 
-    It is offered in the entry-point group `closloop.switches`, ours and a user's alike.
+    Packages declare one in the entry-point group `closloop.switches`; closloop's own are there too.
 
-    `switch` returns, for a device of a rack, what reads and sets its queues
-    (`orchestration.backends.hardware.switches.Switch`).
+    `switch` takes a rack and a device's name, and returns the object that reads and sets the
+    device's queues (`orchestration.backends.hardware.switches.Switch`).
 
     With `is_linux`, ports, routes and queues are those of the switch's Linux kernel: it is
-    provisioned as every Linux switch is, may run programs, and is put back by its interfaces.
+    provisioned as every Linux switch is, may run programs, and its interfaces are restored.
     Without it, `desired` returns what provisioning sets, as arguments of the Ansible module
-    `sonic`; `rows` names what a trial may change there, and so what is put back; and
-    `closloop_queues` has the number of each class's queue. `survey_faults` returns what a
-    `cabling.Survey` of the device shows to be wrong, and the remedies.
+    `sonic`; `rows` names the rows of the configuration that a trial may change, which are restored;
+    and `closloop_queues` has the number of each class's queue. `survey_faults` takes the
+    `cabling.DeviceFacts` of a device, and returns pairs of what is wrong and the remedy.
     """
 
     title: str
@@ -117,11 +118,12 @@ def switch_system(name: str) -> SwitchSystem:
 
 @dataclass(frozen=True)
 class Guardrails:
-    """Bounds for a trial; the circuit breaker trips outside them.
+    """Bounds for a trial; the circuit breaker trips, and ends the trial, outside them.
 
-    Shares refer to one `window_s`: packets dropped, time for which PFC may have paused a port (each
-    pause frame counts as the longest one), and bytes sent compared with the busiest window so far.
-    1 (0 for throughput) never trips.
+    Each share refers to one window of `window_s` seconds: the share of packets dropped, the share
+    of time for which PFC may have paused a port (each pause frame counts as the longest one), and
+    the bytes sent as a share of those in the busiest window so far. A bound of 1 (for throughput,
+    0) never trips.
     """
 
     window_s: float = 1.0
@@ -134,15 +136,15 @@ class Guardrails:
 class Safety:
     """Safety limits of a run.
 
-    A device that hears nothing from the controller for `deadman_s` restores itself. A lease that is
-    not renewed for `lease_s` is free. A queue's thresholds change at most every
-    `min_change_interval_ns`.
+    A device that receives nothing from the controller for `deadman_s` restores its former settings.
+    A lease (the exclusive use of a device) that is not renewed for `lease_s` ends. A queue's
+    thresholds change at most once in `min_change_interval_ns`.
     """
 
     deadman_s: float = 30.0
     lease_s: float = 60.0
     min_change_interval_ns: int = 0
-    corridor: Guardrails = field(default_factory=Guardrails)
+    guardrails: Guardrails = field(default_factory=Guardrails)
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,8 @@ class Rack:
     """A testbed with logins. `access` has every device of `testbed`.
 
     `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted. The
-    fabric's addresses are in `fabric_prefix`. `testbed` is that of campaigns, scaled by `scale`
-    (see `inventory.rack`).
+    fabric's addresses are in `fabric_prefix`. `scale` is the time dilation: rates of `testbed` are
+    divided by it, and delays multiplied (see `scaled`).
     """
 
     name: str
@@ -165,22 +167,22 @@ class Rack:
 
     @cached_property
     def addresses(self) -> Addresses:
-        """The addresses of the fabric. Raises ValueError if they do not fit into the prefix."""
+        """All addresses of the fabric. Raises ValueError if they do not fit into the prefix."""
         return rack_addresses(self.testbed, self.fabric_prefix)
 
     def interface(self, port: Port) -> str:
         """Return the operating system's name of a port."""
-        place = self.testbed.ports_of[port.device].index(port)
-        return self.access[port.device].interfaces[place]
+        index = self.testbed.ports_of[port.device].index(port)
+        return self.access[port.device].interfaces[index]
 
 
-# A second of a trial is then a day.
+# With this one, a second of a trial lasts a day.
 MAX_SCALE = 86_400
-_LATE_NS = 2_000
+_MAX_SHAPER_DELAY_NS = 2_000
 
 
 def scaled(testbed: Testbed, factor: int) -> Testbed:
-    """Return the testbed with its rates divided, and its propagation delays multiplied.
+    """Return the testbed with its rates divided by `factor`, and its propagation delays multiplied.
 
     Its name stays. Raises ValueError for a factor below 1.
     """
@@ -204,8 +206,9 @@ def scaled(testbed: Testbed, factor: int) -> Testbed:
 
 
 def shapers_late_ns(factor: int) -> int:
-    """Return how late the shapers of a scaled testbed may wake without losing rate, by the clock.
+    """Return how late a shaper of a scaled testbed may wake and still send what it missed, in ns.
 
-    That is 2 us of a trial. What a shaper in real time sends late is not sent later otherwise.
+    The result is time of the clock, and 2 us of a trial; it is 0 without time dilation, where a
+    shaper does not make up for what it missed.
     """
-    return _LATE_NS * factor if factor > 1 else 0
+    return _MAX_SHAPER_DELAY_NS * factor if factor > 1 else 0

@@ -1,6 +1,8 @@
-"""Shortest-path ECMP routes over a testbed, ideal times on idle paths, and a trial's flows there.
+"""Shortest-path ECMP routes over a testbed, and ideal flow completion times on idle paths.
 
-Pure: backends install the routes of `next_hops`, analysis takes ideal times from `PathTable`.
+All functions are pure. Backends install the routes of `next_hops`; analysis takes ideal times from
+`ideal_times_ns`, which slowdown is relative to. Which congestion control each flow of a trial has
+is also answered here, since it depends on the testbed's classes.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ def next_hops(
 ) -> dict[str, dict[str, tuple[Port, ...]]]:
     """Return the equal-cost ports of each device towards each switch that hosts attach to.
 
-    `result[device][target]` are the ports of `device` on a shortest path to `target`. The targets
-    for traffic to a host are its `attachment`. A host's entries are the NICs to send with, several
-    if they are equally near. A device has no entry for itself or for a target that it cannot reach.
-    Links in `down_links` (indices into `Testbed.links`) are not used. Hosts never forward.
+    `result[device][target]` are the ports of `device` on a shortest path to the switch `target`.
+    Traffic to a host goes to the switches of its `attachment`. A host's entries are the NICs to
+    send with, several if they are equally near. A device has no entry for itself or for a target
+    that it cannot reach. Links in `down_links` (indices into `Testbed.links`) are not used. Hosts
+    never forward.
     """
     down = frozenset(down_links)
     result: dict[str, dict[str, tuple[Port, ...]]] = {d.name: {} for d in testbed.devices}
@@ -77,9 +80,10 @@ def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str,
 
 @dataclass(frozen=True)
 class Path:
-    """A shortest path between hosts in an idle fabric: links, delay, slowest link's rate.
+    """A shortest path between hosts in an idle fabric.
 
-    `links` are indices into `Testbed.links`, starting at the source.
+    `hops` is its number of links, `one_way_ns` its propagation delay, and `rate_bps` the rate of
+    its slowest link. `links` are indices into `Testbed.links`, starting at the source.
     """
 
     hops: int
@@ -91,15 +95,15 @@ class Path:
 class PathTable:
     """Base RTT and ideal completion time between hosts of an idle fabric.
 
-    All shortest paths between two hosts are assumed to be as long, as in a Clos fabric. The first
-    of those whose slowest link is fastest is used.
+    All shortest paths between two hosts are assumed to have the same delay, as in a Clos fabric.
+    The first of those whose slowest link is fastest is used.
     """
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
         self._hops = next_hops(testbed)
         self._paths: dict[tuple[str, str], Path] = {}
-        self._widest: dict[tuple[str, str], tuple[float, Port | None]] = {}
+        self._widest_choice: dict[tuple[str, str], tuple[float, Port | None]] = {}
 
     def path(self, src: str, dst: str) -> Path:
         """Return the path between the NICs of `src` and `dst` that are nearest to each other.
@@ -108,26 +112,26 @@ class PathTable:
         """
         key = (src, dst)
         if key not in self._paths:
-            self._paths[key] = self._walk(src, dst)
+            self._paths[key] = self._shortest(src, dst)
         return self._paths[key]
 
     def base_rtt_ns(self, src: str, dst: str) -> int:
-        """Round-trip propagation delay in ns, queues empty."""
+        """Return the round-trip propagation delay in ns, with empty queues."""
         return 2 * self.path(src, dst).one_way_ns
 
     def ideal_fct_ns(self, src: str, dst: str, size_bytes: int) -> int:
-        """Return the time in ns that the flow takes alone at line rate, with headers and base RTT.
+        """Return the completion time in ns of a TCP flow that is alone on its path.
 
-        It is base RTT + (wire bytes after the first packet) / slowest link: the sender learns of
-        the end one RTT after the last packet left. The serialisation of the first packet is part
-        of the path's latency, as for a ping.
+        It is base RTT + (wire bytes after the first packet) / rate of the slowest link: the sender
+        gets the last acknowledgement one RTT after the last packet left. The serialisation of the
+        first packet is part of the path's latency, as for a ping.
         """
         path = self.path(src, dst)
         total = self._testbed.wire_bytes(size_bytes)
         first = self._testbed.wire_bytes(min(size_bytes, self._testbed.mss_bytes))
         return 2 * path.one_way_ns + -(-(total - first) * 8 * 10**9 // path.rate_bps)
 
-    def _walk(self, src: str, dst: str) -> Path:
+    def _shortest(self, src: str, dst: str) -> Path:
         if src == dst:
             raise ValueError(f"{src} has no path to itself")
         best: Path | None = None
@@ -137,7 +141,7 @@ class PathTable:
                 ports = [out]
                 here = self._testbed.ports[out.peer].device
                 while here not in (target, dst):
-                    _, choice = self._by_widest(here, target)
+                    _, choice = self._widest_port(here, target)
                     if choice is None:
                         break
                     ports.append(choice)
@@ -157,42 +161,45 @@ class PathTable:
             raise ValueError(f"no path from {src} to {dst} on testbed {self._testbed.name}")
         return best
 
-    def _by_widest(self, here: str, target: str) -> tuple[float, Port | None]:
-        """Return the rate of the slowest link from a device to a target, and the port to take.
+    def _widest_port(self, here: str, target: str) -> tuple[float, Port | None]:
+        """Return the bottleneck rate and the first port of the path with the fastest bottleneck.
 
-        Of equals, it is the first port. There is none if the target cannot be reached.
+        Of equal ports, it is the first. The port is None if the target cannot be reached.
         """
         if here == target:
             return inf, None
-        if (here, target) not in self._widest:
+        if (here, target) not in self._widest_choice:
             best: tuple[float, Port | None] = (0.0, None)
             for port in self._hops[here].get(target, ()):
-                there, _ = self._by_widest(self._testbed.ports[port.peer].device, target)
+                there, _ = self._widest_port(self._testbed.ports[port.peer].device, target)
                 if min(port.rate_bps, there) > best[0]:
                     best = (min(port.rate_bps, there), port)
-            self._widest[here, target] = best
-        return self._widest[here, target]
+            self._widest_choice[here, target] = best
+        return self._widest_choice[here, target]
 
 
-def own_control(testbed: Testbed, spec: PatternSpec) -> str:
-    """Return the congestion control of a pattern, or else of its class; "" for the hosts'."""
+def pattern_control(testbed: Testbed, spec: PatternSpec) -> str:
+    """Return a traffic pattern's own congestion control, or else that of its traffic class.
+
+    It is "" if neither has one: the trial's hosts then decide.
+    """
     if spec.congestion_control or not testbed.classes:
         return spec.congestion_control
     return testbed.classes[testbed.class_index(spec.queue_class)].congestion_control
 
 
 def flow_controls(testbed: Testbed, trial: TrialSpec) -> tuple[str, ...]:
-    """Return the congestion control of each of a trial's patterns."""
-    return tuple(trial.host.control_of(own_control(testbed, spec)) for spec in trial.traffic)
+    """Return the congestion control of each of a trial's traffic patterns."""
+    return tuple(trial.host.control_of(pattern_control(testbed, spec)) for spec in trial.traffic)
 
 
 def ignores_marks(testbed: Testbed, trial: TrialSpec) -> bool:
-    """Return whether it is certain that no flow of a trial answers ECN marks."""
+    """Return whether certainly no flow of a trial slows down on ECN marks (CE packets)."""
     return not any(map(mode_of(trial).may_answer_marks, flow_controls(testbed, trial)))
 
 
 def nic_policy(testbed: Testbed, host: HostSpec) -> NicPolicy | None:
-    """Return what the hosts' RoCE NICs are given of their congestion control, None without any."""
+    """Return the settings of the RoCE NICs' congestion control, None for hosts without RoCE."""
     return None if host.roce is None else host.roce.policy(lambda: base_rtt_ns(testbed))
 
 
@@ -205,9 +212,9 @@ def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArra
 
 
 def ideal_times_ns(testbed: Testbed, schedule: Schedule, trial: TrialSpec | None = None) -> Ints:
-    """Return each flow's completion time alone at line rate, in ns, shape (flows,).
+    """Return each flow's completion time in ns when it is alone on its path, shape (flows,).
 
-    By TCP, or by RoCE NICs if `trial` says so.
+    A flow is sent by TCP, or by a RoCE NIC if `trial` says so.
     """
     paths, hosts = PathTable(testbed), testbed.hosts
     columns = (schedule.src, schedule.dst, schedule.size_bytes)
@@ -227,30 +234,34 @@ def ideal_times_ns(testbed: Testbed, schedule: Schedule, trial: TrialSpec | None
 
 
 def _ideal_roce_ns(path: Path, size_bytes: int, roce: RoceSpec, framing_bytes: int) -> int:
-    """The packets before the last at line rate, then the last one's way and its answer's."""
+    """Return a RoCE flow's ideal completion time in ns.
+
+    The packets before the last one are sent at line rate; the last one and its acknowledgement
+    take a base RTT.
+    """
     full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + framing_bytes
     before = (roce.packets(size_bytes) - 1) * full_bytes
     return 2 * path.one_way_ns - (-before * 8 * 10**9 // path.rate_bps)
 
 
 def _paths(testbed: Testbed) -> Iterator[Path]:
-    """Yield the paths between hosts; of hosts at the same switches, one stands for all."""
-    places = {attachment(testbed, host): host for host in reversed(testbed.hosts)}.values()
-    pairs = [(a, b) for a in places for b in places if a != b] or [
+    """Yield the paths between hosts; one host represents all at the same switches."""
+    hosts = {attachment(testbed, host): host for host in reversed(testbed.hosts)}.values()
+    pairs = [(a, b) for a in hosts for b in hosts if a != b] or [
         (testbed.hosts[0], testbed.hosts[1])
     ]
     return itertools.starmap(PathTable(testbed).path, pairs)
 
 
 def base_rtt_ns(testbed: Testbed) -> int:
-    """Return the round trip of a packet on the longest path while all is idle, in ns."""
+    """Return the base RTT of the longest path, in ns."""
     return 2 * max(path.one_way_ns for path in _paths(testbed))
 
 
 def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
-    """Return how much payload a flow may have on its way, in bytes; 0 is any.
+    """Return how many payload bytes a RoCE flow may have in flight; 0 means no limit.
 
-    `BDP_WINDOW` is what the longest path takes in a round trip, in whole packets.
+    `BDP_WINDOW` stands for the largest bandwidth-delay product of a path, in whole packets.
     """
     if roce.window_bytes != BDP_WINDOW:
         return roce.window_bytes

@@ -1,4 +1,4 @@
-"""Schema of a testbed file: its `kind` is a generator's name, or `custom`."""
+"""Schema of a testbed file, whose `kind` is the name of a generator, or `custom`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from inventory.switch_file import Switch
 from orchestration.core.errors import Problem
 from orchestration.core.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 
-_SHARE = must(
-    lambda value: 0 < value <= 1, "a share of {:g} of the links is none", "use 0.05 for 5 %"
-)
+_SHARE = must(lambda value: 0 < value <= 1, "{:g} is not a share of the links", "use 0.05 for 5 %")
 _FACTOR = must(
     lambda value: 0 < value < 1, "a factor of {:g} slows nothing", "use more than 0, less than 1"
 )
 
 
 class SlowLinks(StrictModel):
-    """Links between switches that have a part of their rate, named or drawn by a seed."""
+    """Links between switches that run at a part of their rate: listed by name, or drawn by a seed.
+
+    `share` is the share of all links between switches that is drawn.
+    """
 
     factor: Annotated[float, _FACTOR] = Field(description="what is left of the rate, like 0.5")
     share: Annotated[float, _SHARE] | None = None
@@ -43,7 +44,7 @@ class SlowLinks(StrictModel):
     links: tuple[str, ...] = ()
 
     def slowed(self, fabric: Fabric) -> Fabric:
-        """Return the fabric with these links slowed, in both directions."""
+        """Return the fabric with the rate of these links reduced, in both directions."""
         devices, links = fabric
         slowed = list(links)
         for number in self._chosen(links, _between_switches(fabric)):
@@ -56,7 +57,7 @@ class SlowLinks(StrictModel):
             named = set(self.links)
             return [n for n in between if named & {_name(links[n]), _name(links[n], back=True)}]
         draws = random.Random(self.seed)
-        # of the module's methods, `random` alone is the same in all versions of Python
+        # Of the module's methods, only `random` gives the same numbers in all versions of Python.
         order = {number: draws.random() for number in between}
         count = max(1, math.floor(self.share * len(between) + 0.5))
         return sorted(between, key=lambda number: order[number])[:count]
@@ -66,18 +67,18 @@ def slow_link_problems(slow: SlowLinks, fabric: Fabric, document: Document) -> I
     """Yield what is wrong with `slow_links` on this fabric."""
     between = _between_switches(fabric)
     known = [_name(fabric[1][number]) for number in between]
-    where = ("slow_links",)
+    loc = ("slow_links",)
     if (slow.share is None) == (not slow.links):
         remedy = "give `share: 0.05`, or `links: [leaf1-spine1]`, one of the two"
-        yield document.problem(where, "slow_links of no links, or chosen twice", remedy)
+        yield document.problem(loc, "slow_links needs either share or links", remedy)
     elif not between:
-        yield document.problem(where, "there are no links between switches", "remove it")
+        yield document.problem(loc, "there are no links between switches", "remove it")
     either = {*known, *(_name(fabric[1][number], back=True) for number in between)}
-    for place, name in enumerate(slow.links):
+    for index, name in enumerate(slow.links):
         if name not in either and known:
             what = f"there is no link {name!r} between switches"
             remedy = f"{suggest(name, known)}the first is {known[0]}"
-            yield document.problem((*where, "links", place), what, remedy)
+            yield document.problem((*loc, "links", index), what, remedy)
 
 
 def _between_switches(fabric: Fabric) -> list[int]:
@@ -148,7 +149,7 @@ class _Class(StrictModel):
 
 
 class AnyFile(StrictModel):
-    """What every testbed file says."""
+    """The fields of every testbed file, and of an inventory that defines a testbed."""
 
     name: Annotated[str, _TESTBED_NAME] = Field(description="the testbed's name, as in `graphcc`")
     description: str = Field(default="", description="one line for `closloop inventory list`")
@@ -164,7 +165,7 @@ class AnyFile(StrictModel):
     )
 
     def traffic_classes(self) -> tuple[TrafficClass, ...]:
-        """Return the classes, in the file's order."""
+        """Return the traffic classes, in the file's order; none for one queue a port."""
         return tuple(
             TrafficClass(item.name, item.weight, item.congestion_control or "")
             for item in self.classes
@@ -172,7 +173,10 @@ class AnyFile(StrictModel):
 
 
 class BuiltFile(AnyFile):
-    """What every file of a testbed that is built says; racks are as they are."""
+    """The fields of every testbed file, also those that an inventory of a rack cannot have.
+
+    closloop builds the fabric of such a file, and so may choose its switches and slow its links.
+    """
 
     switch: Switch | None = None
     slow_links: SlowLinks | None = None
@@ -191,7 +195,7 @@ class LeafSpineFile(BuiltFile):
     uplink: _Cable
 
     def fabric(self) -> Fabric:
-        """Return the devices and cables. Raises GeneratorError."""
+        """Return the devices and cables. Raises GeneratorError for impossible parameters."""
         names = ("leaves", "spines", "hosts_per_leaf", "nics_per_host", "uplinks_per_spine")
         return leaf_spine(
             **{name: getattr(self, name) for name in names},
@@ -210,7 +214,7 @@ class FatTreeFile(BuiltFile):
     core_link: _Cable
 
     def fabric(self) -> Fabric:
-        """Return the devices and cables. Raises GeneratorError."""
+        """Return the devices and cables. Raises GeneratorError for impossible parameters."""
         return fat_tree(
             k=self.k,
             host_cable=self.host_link.cable(),
@@ -227,7 +231,7 @@ class SingleSwitchFile(BuiltFile):
     host_link: _Cable
 
     def fabric(self) -> Fabric:
-        """Return the devices and cables. Raises GeneratorError."""
+        """Return the devices and cables. Raises GeneratorError for impossible parameters."""
         return single_switch(hosts=self.hosts, host_cable=self.host_link.cable())
 
 

@@ -1,7 +1,7 @@
 """The strict loader of all user-written YAML files. Every error has a line and a remedy.
 
-A file is read into a `Document`, then checked against a `StrictModel`. A caller adds the problems
-that its own checks find, and raises once:
+A file is read into a `Document`, then checked against a `StrictModel`. The caller adds the problems
+that its own checks find, and raises one error with all of them:
 
     document = read("campaign.yml")
     campaign, problems = document.check(Campaign)
@@ -86,9 +86,9 @@ def one_of(what: str, known: Iterable[str]) -> AfterValidator:
 
 
 def name_in(known: Callable[[], Iterable[str]]) -> BeforeValidator:
-    """Return a validator that refuses, as a Literal does, what is none of the `known` names.
+    """Return a validator that refuses, as a Literal does, a value that is not a `known` name.
 
-    They are asked for when a value is checked: packages offer some.
+    `known` is called when a value is checked, since installed packages may offer more names.
     """
 
     def check(value: object) -> object:
@@ -110,7 +110,7 @@ def matching(pattern: str, what: str, remedy: str) -> AfterValidator:
 
 
 class StrictModel(BaseModel):
-    """Base of every file's schema: no unknown field, no conversion, no change afterwards."""
+    """Base of every file's schema: no unknown fields, no conversion of types, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -119,7 +119,7 @@ def read(path: str | Path) -> Document:
     """Read a YAML file. Raises InputError if it cannot be read or is not YAML."""
     try:
         with Path(path).open(encoding="utf-8") as file:
-            # One character more than is accepted, so that a huge file is not read whole.
+            # At most one character more than is accepted, so that a huge file is not read whole.
             text = file.read(yamltree.MAX_CHARS + 1)
     except FileNotFoundError:
         raise no_such_file(path) from None
@@ -162,7 +162,7 @@ class Document:
         `loc` is a path into `data` or a pydantic location; the tags of unions in it are skipped.
         """
         path = self._resolve(loc)
-        while path not in self.lines:  # the command line put it there
+        while path not in self.lines:  # a value from the command line has no line of its own
             path = path[:-1]
         return f"{self.name}:{self.lines[path]}"
 
@@ -173,11 +173,11 @@ class Document:
         return Problem(self.where(loc), what, remedy, code)
 
     def at(self, loc: Loc, problem: Problem) -> Problem:
-        """Return a problem as one of the value at `loc`, with where it was found."""
+        """Return a problem as one of the value at `loc`; its former position goes into its text."""
         return Problem(self.where(loc), *problem.parts)
 
     def check(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-        """Return the validated model (None if there is none) and the problems found.
+        """Return the validated model, None if the file does not fit it, and the problems.
 
         At most `yamltree.MAX_FAULTS` problems are returned.
         """
@@ -196,7 +196,7 @@ class Document:
                     break
                 loc: Loc = details["loc"]
                 problem = _explain(dict(details), self.where(loc), self._name_of(loc), model)
-                # A refused alias was read as None; its own fault is the better message.
+                # A refused alias was read as None; the fault about the alias is the better message.
                 aliased = details["input"] is None and problem.where in faulty
                 if not aliased and not _only_seems_short(dict(details)):
                     problems.append(problem)
@@ -233,7 +233,7 @@ def _line(where: str) -> int:
 
 
 # The expected kind of value, by pydantic's error type.
-_WANTED = {
+_EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -271,10 +271,10 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
     if error == "extra_forbidden":
         owners = _models_at(model, loc[:-1])
         known = list(dict.fromkeys(name for owner in owners for name in field_names(owner)))
-        found = unknown(
+        problem = unknown(
             where, f"unknown field {loc[-1]!r}", str(loc[-1]), known, "remove it or use one of "
         )
-        return replace(found, code=Code.UNKNOWN_FIELD)
+        return replace(problem, code=Code.UNKNOWN_FIELD)
     if error == "missing":
         remedy = f"add it{_described(model, loc)}"
         return Problem(where, f"missing field {loc[-1]!r}", remedy, Code.MISSING_FIELD)
@@ -295,8 +295,8 @@ def _explain(details: dict[str, Any], where: str, name: str, model: type[BaseMod
     elif error == "literal_error":
         known = [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")]
         return unknown(where, what, str(value), known, "use ")
-    elif error in _WANTED:
-        what, remedy = f"{what}, not {_WANTED[error]}", f"write {_WANTED[error]}"
+    elif error in _EXPECTED:
+        what, remedy = f"{what}, not {_EXPECTED[error]}", f"write {_EXPECTED[error]}"
     elif bound := next((bound for bound in _BOUNDS if bound in context), None):
         remedy = f"use {_BOUNDS[bound]} {context[bound]}"
     else:
@@ -331,7 +331,7 @@ def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
                 inner += _alternatives(get_args(kind)[1])
             elif isinstance(part, int) and get_args(kind):
                 inner += _alternatives(get_args(kind)[0])
-        # A part that leads nowhere is the tag of a union: it selects the models with that tag.
+        # A part that is not a field or an item is the tag of a union: it selects a model.
         here = inner or [kind for kind in here if part in _kinds(kind)] or here
     return [kind for kind in here if isinstance(kind, type) and issubclass(kind, BaseModel)]
 

@@ -1,8 +1,9 @@
-"""A testbed's key figures, JSON-ready (tiers, links, oversubscription, base RTTs), and its picture.
+"""A testbed's key figures, JSON-ready (tiers, links, oversubscription, base RTTs), and a drawing.
 
-A base RTT is propagation only. BDP is the base RTT times the rate of the path's slowest link.
+A base RTT is propagation only. The bandwidth-delay product (BDP) is the base RTT times the rate of
+the path's slowest link.
 
-The picture has the top switches, and below them the parts that they connect. Each column is a set
+The drawing shows the top switches, and below them the parts that they connect. Each column is a set
 of devices that stay connected without the top tier: a leaf with its hosts, a rack of leaves that
 share hosts, a pod of a fat tree. If not all columns fit, those in the middle are left out.
 """
@@ -110,16 +111,16 @@ def _links(testbed: Testbed) -> list[dict[str, Any]]:
 def _paths(testbed: Testbed) -> list[dict[str, Any]]:
     """Return a row for each length of path between hosts, with its longest base RTT.
 
-    Two hosts represent each rack.
+    Two hosts represent all that attach to the same switches.
     """
     racks: dict[tuple[str, ...], list[str]] = {}
     for host in testbed.hosts:
         racks.setdefault(attachment(testbed, host), []).append(host)
-    some = [host for rack in racks.values() for host in rack[:2]]
+    hosts = [host for rack in racks.values() for host in rack[:2]]
     table = PathTable(testbed)
     longest: dict[int, tuple[int, int]] = {}
-    for src in some:
-        for dst in some:
+    for src in hosts:
+        for dst in hosts:
             if src != dst:
                 path = table.path(src, dst)
                 rtt_ns = table.base_rtt_ns(src, dst)
@@ -132,8 +133,9 @@ def _paths(testbed: Testbed) -> list[dict[str, Any]]:
 
 
 _GAP = 2
-_LONGEST_TEXT = 20
-# Characters of the bus by the neighbours that they join: left, right, up, down.
+_MAX_NAME_CHARS = 20
+# Characters of the bus, the horizontal line between two tiers, by whether they join to the left, to
+# the right, upwards and downwards.
 _JOINTS = {
     (0, 0, 1, 1): "│",
     (1, 1, 0, 0): "─",
@@ -151,7 +153,7 @@ _JOINTS = {
 
 @dataclass(frozen=True)
 class _Column:
-    """A box with lines of text, and a text below it. Without lines there is no box."""
+    """A box with lines of text, and a text below it. Without lines there is only the text."""
 
     lines: tuple[str, ...] = ()
     below: str = ""
@@ -162,10 +164,10 @@ class _Column:
         return max(inside, len(self.below))
 
 
-_LEFT_OUT = _Column(below="…")
+_OMITTED = _Column(below="…")
 
 
-def picture(testbed: Testbed, width: int = 80) -> list[str]:
+def draw_topology(testbed: Testbed, width: int = 80) -> list[str]:
     """Return the lines of the drawing, each at most `width` columns wide."""
     top = max(device.tier for device in testbed.devices)
     tiers = sorted({d.tier for d in testbed.devices if 0 < d.tier < top}, reverse=True)
@@ -174,34 +176,34 @@ def picture(testbed: Testbed, width: int = 80) -> list[str]:
     rates = [_cabling(testbed, top, frozenset)]
     rates.append(_cabling(testbed, 0, lambda ends: min(ends, key=tier_of.__getitem__)))
     margin = max(len(text) for text in (*labels, *rates)) + 3
-    roots = _fit(
+    roots = _fitting(
         [_Column((_short(d.name),)) for d in testbed.devices if d.tier == top], width - margin
     )
-    columns = _fit(
-        [_column(testbed, names, tiers) for names in _groups(testbed, top)], width - margin
+    columns = _fitting(
+        [_column(testbed, names, tiers) for names in _connected_sets(testbed, top)], width - margin
     )
     span = max(_total(roots), _total(columns))
-    centres = _centres(roots, span)
-    under = _centres(columns, span)
+    root_centres = _centres(roots, span)
+    column_centres = _centres(columns, span)
 
     page = _Page(margin)
-    for centre, root in zip(centres, roots, strict=True):
+    for centre, root in zip(root_centres, roots, strict=True):
         page.box(0, centre, root)
     page.label(1, labels[0])
-    page.bus(3, _drawn(centres, roots), _drawn(under, columns))
+    page.bus(3, _shown_centres(root_centres, roots), _shown_centres(column_centres, columns))
     page.label(3, rates[0])
     hosts_row = 4
     if tiers:
         hosts_row = 7 + len(tiers)
-        for centre, column in zip(under, columns, strict=True):
-            if column is not _LEFT_OUT:
+        for centre, column in zip(column_centres, columns, strict=True):
+            if column is not _OMITTED:
                 for row in range(4, hosts_row):
                     page.text(row, centre, "│")
             page.box(4, centre, column)
         for row, label in enumerate(labels[1:], start=5):
             page.label(row, label)
         page.label(hosts_row - 1, rates[1])
-    for centre, column in zip(under, columns, strict=True):
+    for centre, column in zip(column_centres, columns, strict=True):
         page.text(hosts_row, centre, column.below)
     page.label(hosts_row, "host")
     return page.lines()
@@ -222,7 +224,7 @@ class _Page:
 
     def box(self, row: int, centre: int, column: _Column) -> None:
         if not column.lines:
-            self.text(row + 1, centre, column.below if column is _LEFT_OUT else "")
+            self.text(row + 1, centre, column.below if column is _OMITTED else "")
             return
         inner = max(len(line) for line in column.lines) + 2
         left = centre - (inner + 2) // 2
@@ -252,10 +254,10 @@ class _Page:
         self._cells.update({(row, x + i): char for i, char in enumerate(text)})
 
 
-def _groups(testbed: Testbed, top: int) -> list[list[str]]:
-    """Return the sets of devices that are connected without the top tier, in their order.
+def _connected_sets(testbed: Testbed, top: int) -> list[list[str]]:
+    """Return the sets of devices that are connected without the top tier, in the testbed's order.
 
-    Hosts that connect only to the top tier form one set.
+    Hosts that connect only to the top tier form one set, the last.
     """
     neighbours: dict[str, list[str]] = {d.name: [] for d in testbed.devices if d.tier < top}
     for link in testbed.links:
@@ -294,19 +296,19 @@ def _span(names: Sequence[str]) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+    return text if len(text) <= _MAX_NAME_CHARS else text[: _MAX_NAME_CHARS - 1] + "…"
 
 
-def _fit(columns: list[_Column], width: int) -> list[_Column]:
-    """Return as many columns as fit: the first ones, a gap, and the last one."""
+def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+    """Return as many columns as fit into `width`: the first ones, a gap, and the last one."""
     if _total(columns) <= width:
         return columns
-    kept = columns[:1]
+    shown = columns[:1]
     for column in columns[1:-1]:
-        if _total([*kept, column, _LEFT_OUT, columns[-1]]) > width:
+        if _total([*shown, column, _OMITTED, columns[-1]]) > width:
             break
-        kept.append(column)
-    return [*kept, _LEFT_OUT, columns[-1]]
+        shown.append(column)
+    return [*shown, _OMITTED, columns[-1]]
 
 
 def _total(columns: Sequence[_Column]) -> int:
@@ -316,19 +318,22 @@ def _total(columns: Sequence[_Column]) -> int:
 def _centres(columns: Sequence[_Column], span: int) -> list[int]:
     """Return the position of each column's middle, with the row centred in `span`."""
     left = (span - _total(columns)) // 2
-    centres = []
+    root_centres = []
     for column in columns:
-        centres.append(left + column.width // 2)
+        root_centres.append(left + column.width // 2)
         left += column.width + _GAP
-    return centres
+    return root_centres
 
 
-def _drawn(centres: Sequence[int], columns: Sequence[_Column]) -> list[int]:
-    return [x for x, column in zip(centres, columns, strict=True) if column is not _LEFT_OUT]
+def _shown_centres(root_centres: Sequence[int], columns: Sequence[_Column]) -> list[int]:
+    return [x for x, column in zip(root_centres, columns, strict=True) if column is not _OMITTED]
 
 
 def _cabling(testbed: Testbed, tier: int, key: Callable[[tuple[str, str]], object]) -> str:
-    """Return text such as `2x100Gbps` for the links of a tier's devices, counted by `key`."""
+    """Return text such as `2x100Gbps` for the links of a tier's devices.
+
+    `key` takes a link's two devices; the number is that of the links with the commonest key.
+    """
     links = [
         (ends, link.rate_bps)
         for link in testbed.links

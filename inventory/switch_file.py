@@ -1,4 +1,9 @@
-"""The part `switch` of a testbed file: its schema, and what the schema cannot check."""
+"""The part `switch` of a testbed file: its schema, and what the schema cannot check.
+
+It describes the shared buffer of each switch and priority flow control (PFC, IEEE 802.1Qbb): a
+switch asks its neighbours to pause a lossless class before the buffer overflows. Headroom is the
+buffer kept for what still arrives after a pause frame was sent.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +31,13 @@ from orchestration.core.units import UnitError, format_duration, format_size, pa
 
 
 def _alpha(value: object) -> float:
-    """Read a number, or text like 1/8."""
+    """Return alpha, the dynamic-threshold factor, from a number or from text like 1/8."""
     try:
         number = float(Fraction(value)) if isinstance(value, (str, int, float)) else None
     except (ValueError, OverflowError, ZeroDivisionError):
         number = None
     if number is None:
-        raise ValueError(f"{value!r} is no alpha: write a number like 1/8 or 2")
+        raise ValueError(f"{value!r} is not an alpha: write a number like 1/8 or 2")
     if not MIN_ALPHA <= number <= MAX_ALPHA:
         raise ValueError(f"an alpha of {number:g} is out of range: use 1/128 to 8")
     return number
@@ -45,7 +50,10 @@ def _alphas(value: object) -> float | dict[str, float]:
 
 
 class Watchdog(StrictModel):
-    """When a queue counts as stuck, what is done then, and for how long."""
+    """The PFC watchdog: after what time a queue counts as stuck, and what is done then.
+
+    `restore` is how long the queue must be free of pauses before the action ends.
+    """
 
     detect: Duration = DEFAULT_WATCHDOG_NS
     restore: Duration = DEFAULT_WATCHDOG_NS
@@ -53,7 +61,7 @@ class Watchdog(StrictModel):
 
 
 class Switch(StrictModel):
-    """The shared buffer of each switch, and its flow control by priority."""
+    """The shared buffer of each switch, and its priority flow control."""
 
     buffer: Size = Field(description="what all ports of a switch share, like 12MB")
     alpha: Annotated[float | dict[str, float], BeforeValidator(_alphas)] = Field(
@@ -71,9 +79,12 @@ class Switch(StrictModel):
     watchdog: Watchdog = Watchdog()
 
     def spec(self, classes: Sequence[str], frame_bytes: int) -> SwitchSpec:
-        """Return it for a testbed with these classes; call it if `problems` found none."""
+        """Return the switches' settings for a testbed with these classes.
+
+        `frame_bytes` is a full packet's size on the wire. `problems` must have found none.
+        """
         count = max(1, len(classes))
-        one = self.alpha if isinstance(self.alpha, float) else 1.0
+        common = self.alpha if isinstance(self.alpha, float) else 1.0
         by_name = self.alpha if isinstance(self.alpha, dict) else {}
         names = list(classes) or [""]
         priorities = tuple(range(count))
@@ -82,7 +93,7 @@ class Switch(StrictModel):
         lossless = {0} if not classes else {_number(item, names) for item in self.pfc}
         return SwitchSpec(
             buffer_bytes=self.buffer,
-            alpha=tuple(by_name.get(name, one) for name in names),
+            alpha=tuple(by_name.get(name, common) for name in names),
             lossless=tuple(sorted(lossless)) if self.pfc else (),
             priorities=priorities,
             headroom_bytes=self.headroom or 0,
@@ -99,19 +110,19 @@ def _number(item: str | int, names: Sequence[str]) -> int:
     return names.index(item) if isinstance(item, str) else item
 
 
-def filled(document: Document) -> Document:
-    """Return the file with the buffer of `switch` as that of a port, unless it has one.
+def with_port_buffer(document: Document) -> Document:
+    """Return the file with a buffer of each port, as large as that of `switch`, unless it has one.
 
-    A port may then hold as much as the switch does.
+    A port of a switch with a shared buffer may hold as much as the whole switch.
     """
     switch = document.data.get("switch")
     if "buffer" in document.data or not isinstance(switch, dict):
         return document
     try:
-        whole = parse_size_bytes(switch.get("buffer"))
-    except UnitError:  # that is told of `switch`
-        whole = 1
-    return replace(document, data={**document.data, "buffer": f"{whole}B"})
+        shared_bytes = parse_size_bytes(switch.get("buffer"))
+    except UnitError:  # reported when `switch` is checked
+        shared_bytes = 1
+    return replace(document, data={**document.data, "buffer": f"{shared_bytes}B"})
 
 
 def problems(switch: Switch, classes: Sequence[str], document: Document) -> Iterator[Problem]:
@@ -119,8 +130,8 @@ def problems(switch: Switch, classes: Sequence[str], document: Document) -> Iter
     if "buffer" in document.data:
         what = "the ports share the buffer of 'switch', and 'buffer' is what a port has of its own"
         yield document.problem(("buffer",), what, "leave out one of the two")
-    for place, item in enumerate(switch.pfc):
-        yield from _class_problems(("switch", "pfc", place), item, classes, document)
+    for index, item in enumerate(switch.pfc):
+        yield from _class_problems(("switch", "pfc", index), item, classes, document)
     if len({str(item) for item in switch.pfc}) < len(switch.pfc):
         yield document.problem(("switch", "pfc"), "a class is listed twice", "list it once")
     if isinstance(switch.alpha, dict):
@@ -158,7 +169,7 @@ def _no_class(item: str | int, classes: Sequence[str], instead: str) -> tuple[st
 
 
 def capacity_problems(testbed: Testbed, document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with the buffer or the times, given the ports of the switches."""
+    """Yield a buffer or watchdog time of `switch` that is too small for the switches' ports."""
     switch = testbed.switch
     if switch is None:
         return

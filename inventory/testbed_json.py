@@ -1,4 +1,4 @@
-"""A testbed as JSON, so that run folders and guests do not need its file."""
+"""A testbed as JSON, for run folders and simulated machines, which do not have its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestration.core.topology import Device, Link, Port, Testbed, TrafficClas
 def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
     """Return the testbed as JSON-ready data: one list of values per device, link or port.
 
-    Traffic classes are included if the testbed has any, likewise a shared buffer.
+    Traffic classes and the switches' shared buffer are included if the testbed has them.
     """
     classes = {"classes": _rows(TrafficClass, testbed.classes)} if testbed.classes else {}
     switch = {"switch": dataclasses.asdict(testbed.switch)} if testbed.switch else {}
@@ -32,7 +32,7 @@ def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
 def testbed_from_json(data: dict[str, Any]) -> Testbed:
     """Rebuild a testbed from `testbed_to_json`'s data.
 
-    Raises KeyError, TypeError or ValueError on foreign data.
+    Raises KeyError, TypeError or ValueError for data that is not a testbed's.
     """
     return Testbed(
         name=data["name"],

@@ -71,16 +71,17 @@ def parse(text: str, name: str) -> tuple[dict[str, Any], dict[Path, int], list[P
         what = str(error).splitlines()[0]
         raise _not_yaml(name, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
     if not isinstance(data, dict):
-        found = "empty" if data is None else "not a mapping of fields to values"
+        what = "empty" if data is None else "not a mapping of fields to values"
         where = f"{name}:{builder.lines.get((), 1)}"
-        raise _not_yaml(where, f"the file is {found}", "write `field: value` lines")
+        raise _not_yaml(where, f"the file is {what}", "write `field: value` lines")
     return data, builder.lines, builder.faults
 
 
 def _events(text: str, name: str) -> Iterator[Event]:
-    """Yield the parser's events, each before the text after it is parsed; refuse deep nesting.
+    """Yield the parser's events, and raise InputError for deep nesting.
 
-    The parser's time grows with the square of the depth, so deep text must not be parsed further.
+    The parser's time grows with the square of the depth. So each event is checked before the text
+    after it is parsed.
     """
     depth = 0
     for event in YAML(typ="safe", pure=True).parse(text):
@@ -109,7 +110,7 @@ class _Builder:
     faults: list[Problem] = field(default_factory=list)
 
     def document(self, events: Iterator[Event]) -> Any:
-        """Return the value of the one document in `events`, None if there is none."""
+        """Return the value of the only document in `events`, None if there is none."""
         starts = 0
         data: Any = None
         for event in events:

@@ -122,7 +122,7 @@ def attach(path: Path) -> int:
     try:
         program = load(policy.code, b"policy", SYSCALL)
     except LoadError as error:
-        what, remedy = _plain(error.said or (str(error),))
+        what, remedy = _plain(error.log_lines or (str(error),))
         raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
     try:
         fd = os.open(ATTACH, os.O_WRONLY)

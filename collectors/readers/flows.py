@@ -1,7 +1,7 @@
 """Flow tables: the recent flows of each queue, and the figures of PET's state computed from them.
 
 A table belongs to a switch. Its memory is shared with the BPF program on the switch's ports
-(collectors/bpf/flow_table.bpf.c), which adds and updates entries. `Entries` reads and removes
+(collectors/bpf/flow_table.bpf.c), which adds and updates entries. `FlowEntries` reads and removes
 them, in guests as on devices. Neither needs a system call. Removal follows the two clean-ups of PET
 (section 4.5.1): all expired entries on schedule, and the oldest part of them when more than a share
 of the memory is in use.
@@ -25,7 +25,7 @@ from orchestration.agent.linux_switch.flow_layout import (
     HEAD_BYTES,
     SLOT_BYTES,
     WINDOW_SLOTS,
-    Entries,
+    FlowEntries,
 )
 from orchestration.core.records import Ints
 
@@ -90,7 +90,7 @@ class FlowCounts:
     def read(self, ask: Callable[[dict[str, bool]], Mapping[str, dict[str, Any]]]) -> FlowReading:
         """Count the flows of the last slots.
 
-        `ask` passes its argument to `Entries.read` of every switch, and returns the answers.
+        `ask` passes its argument to `FlowEntries.read` of every switch, and returns the answers.
         """
         self._readings += 1
         slots, left = divmod(self._readings, self._readings_per_slot)
@@ -151,7 +151,7 @@ class FlowTables:
         hosts: Mapping[bytes, int],
         readings_per_slot: int = 1,
     ) -> None:
-        self._tables = {f"{at}": Entries(memoryview(one)) for at, one in enumerate(memories)}
+        self._tables = {f"{at}": FlowEntries(memoryview(one)) for at, one in enumerate(memories)}
         self._flows = FlowCounts(hosts, len(places), readings_per_slot)
         self._flows.numbers |= dict.fromkeys(self._tables, queue_numbers(places))
 

@@ -48,7 +48,7 @@ def calibrate(
     With --write, the testbed file is written again with the framing and the propagation delays
     that make this backend do what --like measured; without --like, what it does itself.
     """
-    from inventory.files import amended, check_new, load_testbed, write_new
+    from inventory.files import check_new, edited_testbed_text, load_testbed, write_new
     from orchestration.calibration.measure import correction, read_calibration, to_json
     from orchestration.cli.run import backend_named
     from orchestration.core.capabilities import capabilities
@@ -69,7 +69,9 @@ def calibrate(
     again = None
     if write:
         change = correction(fabric, mine, aim)
-        text = amended(testbed, _file_name(write), change.framing_bytes, change.delay_change_ns)
+        text = edited_testbed_text(
+            testbed, _file_name(write), change.framing_bytes, change.delay_change_ns
+        )
         write_new(write, text)
         if not own.on_rack:
             again = _measure(engine, name, load_testbed(str(write)), str(write), out)

@@ -131,14 +131,14 @@ def check_inventory(
 def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
     import shutil
 
-    from inventory.summary import picture
+    from inventory.summary import draw_topology
     from orchestration.core.units import format_duration, format_rate, format_size
 
     width = shutil.get_terminal_size().columns
     show((strong(testbed.name), f"  {testbed.description}"))
     if testbed.source:
         show(Span(f"from {testbed.source}", "faint"))
-    typer.echo("\n".join(["", *picture(testbed, width=width), ""]))
+    typer.echo("\n".join(["", *draw_topology(testbed, width=width), ""]))
     tiers = [
         [
             row["name"],

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import orchestration
 from inventory.rack import Access, Rack
-from orchestration.agent.linux.fib import claims
+from orchestration.agent.linux.fib import overlapping_routes
 from orchestration.agent.linux.netlink import RouteSocket
 from orchestration.core.errors import (
     InputError,
@@ -139,7 +139,7 @@ def _refuse_overlap(rack: Rack) -> None:
     ours = {*fabric.blocks.values()}
     ours.update(f"{address}/32" for address in (*fabric.nics.values(), *fabric.routers.values()))
     with RouteSocket() as route:
-        there = claims(route, str(fabric.prefix), ours)
+        there = overlapping_routes(route, str(fabric.prefix), ours)
     if there:
         raise NotReadyError(
             f"this machine has a route to {there[0]}, and the fabric's addresses are in "

@@ -8,7 +8,7 @@ import ipaddress
 import os
 
 from ansible.module_utils.agent.linux import ethtool
-from ansible.module_utils.agent.linux.fib import claims
+from ansible.module_utils.agent.linux.fib import overlapping_routes
 from ansible.module_utils.agent.linux.netlink import RouteSocket
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import queues, routes
@@ -199,7 +199,7 @@ class Network(Device):
         """Refuse changes that could not be undone, or hide networks that the device uses."""
         routes_change = any(change.key.startswith("route ") for change in changes)
         if routes_change and self._fabric:
-            there = claims(self._route, self._fabric, self._ours)
+            there = overlapping_routes(self._route, self._fabric, self._ours)
             if there:
                 raise Refused(
                     f"this device has a route to {there[0]}, and the fabric's addresses are in "

@@ -20,7 +20,7 @@ import glob
 import json
 import os
 
-from ansible.module_utils.agent.host.dcqcn import lockdown, places
+from ansible.module_utils.agent.host.dcqcn import lockdown, parameter_files
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.core.files import write_whole
@@ -259,7 +259,7 @@ class RoceHost(Device):
         else:
             pci = os.path.basename(os.path.realpath(f"{net}/device"))
             debugfs = f"{self._root}sys/kernel/debug/mlx5/{pci}/cc_params"
-            found = places(words[1], debugfs, f"{net}/ecn")
+            found = parameter_files(words[1], debugfs, f"{net}/ecn")
         return next((path for path in found if os.path.isfile(path)), "")
 
     def _text(self, path: str) -> object:

@@ -246,7 +246,7 @@ def test_a_switch_runs_an_operating_system_of_the_package(closloop, tmp_path):
     assert first == "Careful Linux, 6500, 201500, network"
     assert second == "Linux, 5000, 200000, network"
     on("h1")
-    assert "h1 is no switch, but runs Careful Linux" in closloop(rack, program=SWITCH, code=1)
+    assert "h1 is not a switch, but runs Careful Linux" in closloop(rack, program=SWITCH, code=1)
 
 
 @pytest.mark.kernel

@@ -17,7 +17,7 @@ import time
 from orchestration.agent.bpf.elf import Program
 from orchestration.agent.bpf.load import LPM_TRIE, NO_PREALLOC, bpf, create_map, data_map, load
 from orchestration.agent.linux.fib import Hop
-from orchestration.agent.linux_switch.path_routes import KEY, PLACE, Copy
+from orchestration.agent.linux_switch.path_routes import KEY, ROUTE_INDEX, ProgramRoutes
 from orchestration.agent.linux_switch.paths import HEAD, TABLES_AT
 
 TEST_RUN, REDIRECT, NEXT = 10, 7, 0xFFFFFFFF
@@ -47,10 +47,10 @@ def main():
     data, memory = data_map(program.data_bytes, b"paths")
     head = bytes.fromhex(asked["head"])
     memory[: len(head)] = head
-    prefixes = create_map(LPM_TRIE, KEY.size, PLACE.size, 64, NO_PREALLOC, b"prefixes")
+    prefixes = create_map(LPM_TRIE, KEY.size, ROUTE_INDEX.size, 64, NO_PREALLOC, b"prefixes")
     hops = tuple(Hop(index, socket.AF_INET, bytes((10, 0, 0, 1)), 1, True) for index in ports)
     nowhere, all_ports = (bytes((10, 1, 0, 0)), 16), (bytes((10, 0, 0, 0)), 8)
-    Copy(memory, HEAD.size, prefixes).follow({nowhere: (), all_ports: hops})
+    ProgramRoutes(memory, HEAD.size, prefixes).follow({nowhere: (), all_ports: hops})
     loaded = load(program.linked(data, {"prefixes": prefixes}), b"path_choice")
     entries = (program.data_bytes - TABLES_AT) // 24
     entries_at = TABLES_AT + 8 * entries

@@ -74,7 +74,9 @@ def test_nothing_on_the_command_line_but_the_starter(agent):
 def test_an_operation_that_fails_names_the_device_and_the_agent_goes_on(agent):
     with pytest.raises(DeviceError, match=r"leaf1: .*no operation 'nonsense'"):
         agent.call("nonsense")
-    with pytest.raises(DeviceError, match="'kernel/core_pattern' is no setting that runs write"):
+    with pytest.raises(
+        DeviceError, match="'kernel/core_pattern' is not a setting that runs may write"
+    ):
         agent.call("sysctl.write", values={"kernel/core_pattern": "|/bin/true"})
     assert agent.call("clock")
 

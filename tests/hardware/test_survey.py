@@ -386,6 +386,6 @@ def test_the_check_pings_all_pairs_of_hosts(loopback, monkeypatch):
     assert fabric() == []
     addresses["h2"] = ["198.51.100.2"]
     (finding,) = fabric()
-    assert (finding.device, finding.what) == ("h2", "has not its fabric address 198.51.100.2")
+    assert (finding.device, finding.what) == ("h2", "lacks its fabric address 198.51.100.2")
     addresses["h1"] = ["198.51.100.1"]
     assert fabric() == []

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inventory.rack import Rack
-from inventory.routing import own_control
+from inventory.routing import pattern_control
 from orchestration.agent.linux.qdiscs import CLASS_TOS
 from orchestration.agent.senders.connections import Flows, Service
 from orchestration.agent.senders.socket_driver import Board
@@ -54,7 +54,7 @@ def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:
     numbers = {(number, own): number for number, own in enumerate(classes)}
     found = []
     for spec in traffic:
-        klass, control = testbed.class_index(spec.queue_class), own_control(testbed, spec)
+        klass, control = testbed.class_index(spec.queue_class), pattern_control(testbed, spec)
         number = numbers.setdefault((klass, control), len(numbers))
         found.append(Service(number, CLASS_TOS[klass], control))
     return found

@@ -1,6 +1,7 @@
-"""What is in the running kernel's structures, and where, from its type information (BTF).
+"""The layout of the running kernel's structures, from its type information (BTF).
 
-The format is that of the kernel's Documentation/bpf/btf.rst.
+A BPF program needs the offsets of kernel fields, which differ between kernels. The format is that
+of the kernel's Documentation/bpf/btf.rst.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _TYPE = struct.Struct("=III")
 _MEMBER = struct.Struct("=III")
 _ENUMERATOR = struct.Struct("=Ii")
 _STRUCT, _UNION, _ENUM, _FUNCTION = 4, 5, 6, 12
-# Bytes that follow a type of each kind: fixed ones, and ones for each of its members.
+# Bytes that follow a type, by its kind: a fixed number, and a number for each of its members.
 _FIXED = {1: 4, 3: 12, 14: 4, 17: 4}
 _EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 
 
-def smallest() -> bytes:
-    """Return type information with nothing but a whole number, for what must have some."""
+def minimal_type_information() -> bytes:
+    """Return type information that has only `int`, for maps that must have some and use none."""
     names = b"\0int\0"
     types = struct.pack("=IIII", 1, 1 << 24, 4, 32)
     return _HEADER.pack(_MAGIC, 1, 0, _HEADER.size, 0, len(types), len(types), len(names)) + (
@@ -34,7 +35,7 @@ class LayoutError(ValueError):
 
 
 class Layouts:
-    """The kernel's structures."""
+    """The layouts of the kernel's structures, functions and enumerations, by their names."""
 
     def __init__(self, data: bytes) -> None:
         """Read the contents of `VMLINUX`. Raises LayoutError."""
@@ -49,9 +50,9 @@ class Layouts:
             raise LayoutError("this is not the kernel's type information")
         self._data, self._names_at = data, head + names_at
         at, end = head + types_at, head + types_at + types_bytes
-        # where each type is, by its number; 0 is void
+        # the offset of each type by its number; 0 is void
         self._types = [0]
-        # the number of a type by its kind and its name's place
+        # the number of a type by its kind and the offset of its name
         self._numbers: dict[tuple[int, int], int] = {}
         while at < end:
             self._types.append(at)
@@ -68,10 +69,10 @@ class Layouts:
         """
         at, bits = self._types[self.number(structure)], 0
         for field in path.split("."):
-            place = self._field(at, field)
-            if place is None:
+            position = self._field(at, field)
+            if position is None:
                 raise LayoutError(f"this kernel's struct {structure} has no field {path}")
-            bits, at = bits + place[0], place[1]
+            bits, at = bits + position[0], position[1]
         if bits % 8:
             raise LayoutError(f"{path} of struct {structure} is a bit field")
         return bits // 8
@@ -85,18 +86,18 @@ class Layouts:
         return self._number(_FUNCTION, "function", name)
 
     def size(self, structure: str) -> int:
-        """Return the bytes of a structure. Raises LayoutError if there is none."""
+        """Return the size of a structure in bytes. Raises LayoutError if there is none."""
         return int(_TYPE.unpack_from(self._data, self._types[self.number(structure)])[2])
 
-    def place(self, structure: str, field: str) -> int:
-        """Return which of a structure's fields it is, from 0. Raises LayoutError if none is."""
-        return self._place(self.number(structure), _MEMBER, f"struct {structure}", field)
+    def member_index(self, structure: str, field: str) -> int:
+        """Return a field's index in its structure, from 0. Raises LayoutError if there is none."""
+        return self._member_index(self.number(structure), _MEMBER, f"struct {structure}", field)
 
     def enumerator(self, enumeration: str, name: str) -> int:
         """Return the value of a constant. Raises LayoutError if there is none."""
         number = self._number(_ENUM, "enum", enumeration)
-        place = self._place(number, _ENUMERATOR, f"enum {enumeration}", name)
-        at = self._types[number] + _TYPE.size + place * _ENUMERATOR.size
+        index = self._member_index(number, _ENUMERATOR, f"enum {enumeration}", name)
+        at = self._types[number] + _TYPE.size + index * _ENUMERATOR.size
         return int(_ENUMERATOR.unpack_from(self._data, at)[1])
 
     def _number(self, kind: int, word: str, name: str) -> int:
@@ -106,31 +107,34 @@ class Layouts:
             raise LayoutError(f"this kernel has no {word} {name}")
         return found
 
-    def _place(self, number: int, layout: struct.Struct, within: str, name: str) -> int:
+    def _member_index(self, number: int, layout: struct.Struct, within: str, name: str) -> int:
         at = self._types[number]
         (_, info, _), start = _TYPE.unpack_from(self._data, at), at + _TYPE.size
-        for place in range(info & 0xFFFF):
-            if self._named(layout.unpack_from(self._data, start + place * layout.size)[0], name):
-                return place
+        for index in range(info & 0xFFFF):
+            if self._has_name(layout.unpack_from(self._data, start + index * layout.size)[0], name):
+                return index
         raise LayoutError(f"this kernel's {within} has no {name}")
 
     def _field(self, at: int, field: str) -> tuple[int, int] | None:
-        """Return the offset in bits of a field, also of a nameless part's, and its type's place."""
+        """Return a field's offset in bits and the offset of its type's entry, None if it is absent.
+
+        Fields of nameless inner structures and unions count, too.
+        """
         _, info, _ = _TYPE.unpack_from(self._data, at)
         if info >> 24 & 0x1F not in (_STRUCT, _UNION):
             return None
         # with this flag the upper byte of an offset is the size of a bit field
         mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF
         for number in range(info & 0xFFFF):
-            where = at + _TYPE.size + number * _MEMBER.size
-            name, kind, bits = _MEMBER.unpack_from(self._data, where)
-            place = self._types[kind]
-            if self._named(name, field):
-                return bits & mask, place
-            if not name and (inner := self._field(place, field)):
+            offset = at + _TYPE.size + number * _MEMBER.size
+            name, kind, bits = _MEMBER.unpack_from(self._data, offset)
+            type_at = self._types[kind]
+            if self._has_name(name, field):
+                return bits & mask, type_at
+            if not name and (inner := self._field(type_at, field)):
                 return (bits & mask) + inner[0], inner[1]
         return None
 
-    def _named(self, name: int, wanted: str) -> bool:
-        start, text = self._names_at + name, wanted.encode() + b"\0"
+    def _has_name(self, name: int, expected: str) -> bool:
+        start, text = self._names_at + name, expected.encode() + b"\0"
         return self._data[start : start + len(text)] == text

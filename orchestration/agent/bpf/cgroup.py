@@ -1,8 +1,8 @@
-"""BPF programs at a cgroup, for the TCP connections of all processes in it: attached and found.
+"""Attaches BPF programs to a cgroup, where they see the TCP connections of all its processes.
 
-A program stays attached when the process that did it ends, until it is detached or the kernel
-restarts. It is known by its name, its maps by theirs. Constants and layouts are those of
-include/uapi/linux/bpf.h.
+A program stays attached when the process that attached it ends, until it is detached or the kernel
+restarts. A later process finds it by its name, and its maps by theirs. Constants and layouts are
+those of include/uapi/linux/bpf.h.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAP_INFO = struct.Struct("=6I16s")
 
 @contextmanager
 def cgroup(path: str) -> Iterator[int]:
-    """Open a cgroup's folder."""
+    """Open a cgroup's folder, and yield its descriptor."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield folder
@@ -35,14 +35,14 @@ def cgroup(path: str) -> Iterator[int]:
         os.close(folder)
 
 
-def attach(path: str, program: int, former: int | None = None) -> None:
-    """Attach a program beside others, in one step in the place of `former` if that is given.
+def attach(path: str, program: int, replaced: int | None = None) -> None:
+    """Attach a program beside the others there, or in one step instead of the program `replaced`.
 
     Raises LoadError.
     """
-    flags = _MULTI | (_REPLACE if former is not None else 0)
+    flags = _MULTI | (_REPLACE if replaced is not None else 0)
     with cgroup(path) as folder:
-        attributes = struct.pack("=5I", folder, program, _SOCK_OPS, flags, former or 0)
+        attributes = struct.pack("=5I", folder, program, _SOCK_OPS, flags, replaced or 0)
         bpf(PROG_ATTACH, attributes, f"attach to {path}")
 
 
@@ -53,7 +53,7 @@ def detach(path: str, program: int) -> None:
 
 
 def attached(path: str) -> list[tuple[int, str]]:
-    """Return the programs at a cgroup: descriptors, which the caller closes, and names."""
+    """Return (descriptor, name) of the programs at a cgroup; the caller closes the descriptors."""
     ids = (ctypes.c_uint32 * _MAX_PROGRAMS)()
     with cgroup(path) as folder:
         request = bytearray(
@@ -61,34 +61,34 @@ def attached(path: str) -> list[tuple[int, str]]:
         )
         bpf(_QUERY, request, f"query {path}")
     (count,) = struct.unpack_from("=I", request, 24)
-    found = []
+    programs = []
     for number in ids[:count]:
         with suppress(LoadError):  # it may be gone already
             fd = bpf(_PROGRAM_BY_ID, struct.pack("=3I", number, 0, 0), f"program {number}")
-            found.append((fd, _text(_info(fd, _PROGRAM_INFO)[11])))
-    return found
+            programs.append((fd, _text(_info(fd, _PROGRAM_INFO)[11])))
+    return programs
 
 
 def maps_of(program: int) -> dict[str, int]:
-    """Return a program's maps by name: descriptors, which the caller closes."""
+    """Return the descriptors of a program's maps, by name; the caller closes them."""
     count = int(_info(program, _PROGRAM_INFO)[9])
     ids = (ctypes.c_uint32 * max(1, count))()
     head = bytearray(_PROGRAM_INFO.size)
     struct.pack_into("=I", head, 52, count)
     struct.pack_into("=Q", head, 56, ctypes.addressof(ids))
-    _ask(program, head)
-    found = {}
+    _request_info(program, head)
+    maps = {}
     for number in ids[:count]:
         fd = bpf(_MAP_BY_ID, struct.pack("=3I", number, 0, 0), f"map {number}")
-        found[_text(_info(fd, _MAP_INFO)[6])] = fd
-    return found
+        maps[_text(_info(fd, _MAP_INFO)[6])] = fd
+    return maps
 
 
 def _info(fd: int, layout: struct.Struct) -> tuple[int | bytes, ...]:
-    return layout.unpack(_ask(fd, bytearray(layout.size)))
+    return layout.unpack(_request_info(fd, bytearray(layout.size)))
 
 
-def _ask(fd: int, info: bytearray) -> bytes:
+def _request_info(fd: int, info: bytearray) -> bytes:
     buffer = ctypes.create_string_buffer(bytes(info), len(info))
     bpf(_INFO, struct.pack("=IIQ", fd, len(info), ctypes.addressof(buffer)), "info")
     return buffer.raw

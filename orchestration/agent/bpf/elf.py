@@ -1,6 +1,7 @@
-"""Reads a BPF program from its object file: one program, zeroed global data, named maps.
+"""Reads a BPF program from its object file: its code, its zeroed global data, and its named maps.
 
-A program may use numbers and functions of the running kernel by name, which are put in on loading.
+A program may name offsets, constants and functions of the running kernel; `Program.linked` inserts
+their values before the program is loaded.
 
 Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bpf/llvm_reloc.rst.
 """
@@ -28,11 +29,11 @@ class ObjectError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions, and their references to the global data.
+    """A program's instructions, and where they refer to something outside.
 
-    `references` has (byte offset in `code`, offset in the data). The data is `data_bytes` zeros.
-    `maps` has (byte offset in `code`, name) of maps that the source only declares. So have
-    `numbers` and `calls`, of the kernel's.
+    `references` has (byte offset in `code`, offset in the global data), and the data is
+    `data_bytes` zeros. `maps`, `numbers` and `calls` have (byte offset in `code`, name): of maps
+    that the source only declares, of numbers of the kernel, and of functions of the kernel.
     """
 
     code: bytes
@@ -48,10 +49,11 @@ class Program:
         maps: Mapping[str, int] | None = None,
         kernel: Mapping[str, int] | None = None,
     ) -> bytes:
-        """Return the instructions with references resolved.
+        """Return the instructions with all references resolved.
 
-        The data is the map open at `map_fd`, the others are `maps` by name. `kernel` has the
-        numbers by name, and of functions their types'.
+        `map_fd` is the descriptor of the map with the global data, and `maps` has those of the
+        other maps by name. `kernel` has the kernel's numbers by name; a function's number is that
+        of its type.
         """
         code = bytearray(self.code)
         for at, name in self.numbers:
@@ -69,7 +71,7 @@ class Program:
         return bytes(code)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the program as JSON-ready data, for the agent of a device."""
+        """Return the program as JSON-ready data, to be sent to a device's agent."""
         return {
             "code": base64.b64encode(self.code).decode(),
             "references": self.references,
@@ -81,7 +83,7 @@ class Program:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Program:
-        """Rebuild a program; other keys of `data` are left alone."""
+        """Rebuild a program from `to_json`'s data; other keys of `data` are ignored."""
         return cls(
             base64.b64decode(data["code"]),
             tuple((int(at), int(offset)) for at, offset in data["references"]),
@@ -109,8 +111,8 @@ def read_program(
 ) -> Program:
     """Return the program in an object's section, which may refer to `maps` by their names.
 
-    With `kernel`, all else that it only declares is the kernel's. Raises ObjectError if it is not
-    supported.
+    With `kernel`, every other name that the source only declares is one of the kernel. Raises
+    ObjectError if the object is not supported.
     """
     try:
         return _read(data, section, maps, kernel)
@@ -131,8 +133,8 @@ def sections(data: bytes, prefix: str) -> list[str]:
 def read_section(data: bytes, name: str) -> bytes:
     """Return a section's bytes. Raises ObjectError if there is none."""
     try:
-        found = _sections(data)
-        return _payload(data, found[_only(found, name)])
+        sections = _sections(data)
+        return _payload(data, sections[_index_of(sections, name)])
     except (struct.error, IndexError) as error:
         raise ObjectError(f"the object file is cut short or damaged: {error}") from error
 
@@ -141,10 +143,10 @@ def _read(data: bytes, section: str, maps: Collection[str], kernel: bool) -> Pro
     if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18) != (_MACHINE_BPF,):
         raise ObjectError("not a little-endian BPF object file")
     found = _sections(data)
-    number = _only(found, section)
+    number = _index_of(found, section)
     code = _payload(data, found[number])
     if not code or len(code) % INSTRUCTION_BYTES:
-        raise ObjectError(f"section {section!r} holds no whole number of instructions")
+        raise ObjectError(f"section {section!r} does not hold a whole number of instructions")
     references, named = [], []
     numbers: list[tuple[int, str]] = []
     calls: list[tuple[int, str]] = []
@@ -154,8 +156,8 @@ def _read(data: bytes, section: str, maps: Collection[str], kernel: bool) -> Pro
             continue
         symbols = found[relocations.link]
         for at, kind, symbol, addend in _relocations(data, relocations):
-            home, value = _symbol(data, symbols, symbol)
-            name = "" if home else _symbol_name(data, found, symbols, symbol)
+            section_index, value = _symbol(data, symbols, symbol)
+            name = "" if section_index else _symbol_name(data, found, symbols, symbol)
             if kind == _R_BPF_64_64 and name in maps:
                 named.append((at, name))
                 continue
@@ -164,8 +166,8 @@ def _read(data: bytes, section: str, maps: Collection[str], kernel: bool) -> Pro
                 continue
             if kind != _R_BPF_64_64 or code[at] != _LOAD_64:
                 raise ObjectError(f"relocation of kind {kind} at byte {at}: only data is linked")
-            if found[home].name != ".bss" or found[home].kind != _NOBITS:
-                raise ObjectError(f"byte {at} refers to {found[home].name or 'nothing'!r}")
+            if found[section_index].name != ".bss" or found[section_index].kind != _NOBITS:
+                raise ObjectError(f"byte {at} refers to {found[section_index].name or 'nothing'!r}")
             (inline,) = struct.unpack_from("<i", code, at + 4)
             offset = value + (inline if addend is None else addend)
             if not 0 <= offset < data_bytes:
@@ -177,17 +179,19 @@ def _read(data: bytes, section: str, maps: Collection[str], kernel: bool) -> Pro
 def _sections(data: bytes) -> list[_Section]:
     (table,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * n) for n in range(count)]
-    names_at = headers[names][4]
+    section_headers = [
+        struct.unpack_from("<IIQQQQIIQQ", data, table + size * n) for n in range(count)
+    ]
+    names_at = section_headers[names][4]
 
     def name(at: int) -> str:
         start = names_at + at
         return data[start : data.index(b"\0", start)].decode()
 
-    return [_Section(name(h[0]), h[1], h[4], h[5], h[6], h[7], h[9]) for h in headers]
+    return [_Section(name(h[0]), h[1], h[4], h[5], h[6], h[7], h[9]) for h in section_headers]
 
 
-def _only(sections: list[_Section], name: str) -> int:
+def _index_of(sections: list[_Section], name: str) -> int:
     found = [number for number, item in enumerate(sections) if item.name == name]
     if len(found) != 1:
         raise ObjectError(f"{len(found)} sections are called {name!r}, not one")
@@ -202,7 +206,7 @@ def _payload(data: bytes, section: _Section) -> bytes:
 
 
 def _relocations(data: bytes, section: _Section) -> list[tuple[int, int, int, int | None]]:
-    """Return (offset, kind, symbol, addend); the addend is None where the code holds it."""
+    """Return (offset, kind, symbol, addend) of each; the addend is None if the code contains it."""
     result: list[tuple[int, int, int, int | None]] = []
     for at in range(section.offset, section.offset + section.size, section.entry_size or 16):
         offset, info = struct.unpack_from("<QQ", data, at)
@@ -222,5 +226,7 @@ def _symbol_name(data: bytes, sections: list[_Section], table: _Section, number:
 def _symbol(data: bytes, table: _Section, number: int) -> tuple[int, int]:
     if table.kind != _SYMTAB:
         raise ObjectError("relocations without a symbol table")
-    home, value = struct.unpack_from("<HQ", data, table.offset + table.entry_size * number + 6)
-    return home, value
+    section_index, value = struct.unpack_from(
+        "<HQ", data, table.offset + table.entry_size * number + 6
+    )
+    return section_index, value

@@ -1,4 +1,4 @@
-"""The bpf system call: loads programs, shares their data with this process, keeps maps' entries.
+"""The bpf system call: loads programs, maps their global data into memory, reads and writes maps.
 
 Constants and layouts are those of include/uapi/linux/bpf.h.
 """
@@ -23,14 +23,14 @@ _BPF = 280 if os.uname().machine == "aarch64" else 321 if sys.maxsize > 1 << 32 
 _MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN, LINK_CREATE = 0, 5, 8, 10, 28
 _TCX_EGRESS = 47
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
-SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
+SYSCALL = 31  # a type of program that takes any struct; it must be declared sleepable
 SOCK_OPS = 13  # a cgroup's TCP connections
 STRUCT_OPS = 27  # functions of a structure that the kernel calls
 _F_SLEEPABLE = 1 << 4
 _F_MMAPABLE = 1 << 10
 _ATTRIBUTE_BYTES = 128
 _LOG_BYTES = 1 << 20
-# Some of the kernel's helpers are for programs of the first licence only.
+# The licence that a program declares. Some of the kernel's helpers are for the first one only.
 GPL, APACHE = "GPL", "Apache-2.0"
 _LOG_LINES = 6
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,16 +39,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class LoadError(OSError):
     """The kernel refused a map or a program; the text ends with the verifier's message.
 
-    `said` has all that the verifier said, a line each.
+    `log_lines` are all lines of the verifier's log.
     """
 
-    said: tuple[str, ...] = ()
+    log_lines: tuple[str, ...] = ()
 
 
 class LoadedProgram:
-    """A traffic-control program in the kernel: its descriptor `fd`.
+    """A traffic-control program in the kernel, with the descriptor `fd`.
 
-    `memory` is its data, shared with this process.
+    `memory` is its global data, shared with this process.
     """
 
     def __init__(self, program: Program, name: str, license_name: str = APACHE) -> None:
@@ -66,7 +66,7 @@ class LoadedProgram:
         bpf(PROG_ATTACH, attributes, f"attach to interface {ifindex}")
 
     def close(self) -> None:
-        """Let the program and its data go; links keep them while they exist."""
+        """Close the program and its data; the kernel keeps them while a link exists."""
         os.close(self.fd)
         os.close(self._map)
 
@@ -86,9 +86,10 @@ def create_map(
     label: bytes,
     types: tuple[int, int] = (0, 0),
 ) -> int:
-    """Create a map with keys and values of so many bytes; return its descriptor.
+    """Create a map with keys of `key` bytes and values of `value` bytes; return its descriptor.
 
-    `types`, which some kinds have, are type information and the number of the kernel's type.
+    `types`, for the kinds of maps that need it, has the descriptor of type information and the
+    number of the kernel's type.
     """
     head = (kind, key, value, entries, flags, 0, 0, label)
     attributes = struct.pack("=7I16s4xI8xI", *head, *types)
@@ -96,7 +97,7 @@ def create_map(
 
 
 def data_map(size: int, label: bytes) -> tuple[int, mmap.mmap]:
-    """Create a program's global data; return the map's descriptor, and it in this memory."""
+    """Create a map for a program's global data; return its descriptor and its shared memory."""
     made = create_map(_MAP_TYPE_ARRAY, 4, size, 1, _F_MMAPABLE, label)
     return made, mmap.mmap(made, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.MAP_SHARED)
 
@@ -110,7 +111,8 @@ def load(
 ) -> int:
     """Load a program; return its file descriptor. Raises LoadError.
 
-    One of type STRUCT_OPS is a `member` of a structure: the number of its type, and its place.
+    A program of type STRUCT_OPS implements a `member` of a structure, given as the number of the
+    structure's type and the member's index.
     """
     instructions = ctypes.create_string_buffer(code, len(code))
     license_text = ctypes.create_string_buffer(license_name.encode())
@@ -131,10 +133,10 @@ def load(
         try:
             bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
         except LoadError:
-            said = tuple(log.value.decode(errors="replace").splitlines())
-            text = f"{error.strerror}: {'; '.join(said[-_LOG_LINES:])}"
+            log_lines = tuple(log.value.decode(errors="replace").splitlines())
+            text = f"{error.strerror}: {'; '.join(log_lines[-_LOG_LINES:])}"
             refused = LoadError(error.errno, text)
-            refused.said = said
+            refused.log_lines = log_lines
             raise refused from error
         raise
 
@@ -145,24 +147,25 @@ def run_on_each(program: int, contexts: ctypes.Array[ctypes.c_char], size: int) 
     Raises LoadError.
     """
     at = ctypes.addressof(contexts)
-    # union bpf_attr's `test`: the program, then what other types take, the context's size, itself
+    # union bpf_attr, `test`: the program, fields for other program types, the context's size and
+    # address
     attributes = ctypes.create_string_buffer(
         struct.pack("=4IQQ4IQQ", program, 0, 0, 0, 0, 0, 0, 0, size, 0, at, 0), _ATTRIBUTE_BYTES
     )
-    where = ctypes.c_uint64.from_buffer(attributes, 48)
+    context = ctypes.c_uint64.from_buffer(attributes, 48)
     call, command, length = _libc.syscall, _PROG_TEST_RUN, _ATTRIBUTE_BYTES
     for address in range(at, at + len(contexts), size):
-        where.value = address
+        context.value = address
         if call(_BPF, command, attributes, length):
             number = ctypes.get_errno()
             raise LoadError(number, f"bpf run: {os.strerror(number)}")
 
 
 def bpf(command: int, attributes: bytes | bytearray, what: str) -> int:
-    """Make the bpf system call with a union bpf_attr; return its answer.
+    """Make the bpf system call with a union bpf_attr; return its result, a descriptor or 0.
 
-    What the kernel writes there is in `attributes` afterwards if that is a bytearray. Raises
-    LoadError.
+    If `attributes` is a bytearray, it has afterwards what the kernel wrote into the union. `what`
+    names the operation in the error. Raises LoadError.
     """
     padded = ctypes.create_string_buffer(bytes(attributes), _ATTRIBUTE_BYTES)
     fd = int(_libc.syscall(_BPF, command, padded, _ATTRIBUTE_BYTES))
@@ -181,8 +184,8 @@ _ANY, _NOEXIST = 0, 1
 _TRIES, _TICK_S = 20, 0.01
 
 
-def items(fd: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a map; those that vanish meanwhile are left out."""
+def map_entries(fd: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (key, value) of a map's entries; entries that are removed meanwhile are left out."""
     key, after = (ctypes.create_string_buffer(key_bytes) for _ in range(2))
     at = 0
     while True:
@@ -199,16 +202,16 @@ def items(fd: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, by
 
 
 def lookup(fd: int, key: bytes, value_bytes: int) -> bytes:
-    """Return a map's value. Raises LoadError."""
-    held = ctypes.create_string_buffer(key, len(key))
+    """Return the value of a map's entry. Raises LoadError, with ENOENT if there is none."""
+    key_buffer = ctypes.create_string_buffer(key, len(key))
     value = ctypes.create_string_buffer(value_bytes)
-    where = ctypes.addressof(held), ctypes.addressof(value)
-    bpf(_LOOKUP, struct.pack("=IxxxxQQQ", fd, *where, 0), "lookup")
+    addresses = ctypes.addressof(key_buffer), ctypes.addressof(value)
+    bpf(_LOOKUP, struct.pack("=IxxxxQQQ", fd, *addresses, 0), "lookup")
     return value.raw
 
 
-def insert(fd: int, key: bytes, value: bytes) -> None:
-    """Put an entry into a map, unless it has one of this key. Raises LoadError."""
+def insert_entry(fd: int, key: bytes, value: bytes) -> None:
+    """Add an entry to a map, unless it has one with this key. Raises LoadError."""
     try:
         _update(fd, key, value, _NOEXIST)
     except LoadError as error:
@@ -216,11 +219,11 @@ def insert(fd: int, key: bytes, value: bytes) -> None:
             raise
 
 
-def put(fd: int, key: bytes, value: bytes) -> None:
-    """Put an entry into a map, in the place of one of this key. Raises LoadError.
+def put_entry(fd: int, key: bytes, value: bytes) -> None:
+    """Add an entry to a map, or replace the one with this key. Raises LoadError.
 
-    The kernel keeps little memory ready for entries, and gets more by and by (irq_work in
-    kernel/bpf/memalloc.c; where nothing interrupts, at the next tick).
+    This tries again while the kernel has no memory ready: it keeps a small reserve for entries, and
+    refills it later (irq_work in kernel/bpf/memalloc.c; without interrupts, at the next tick).
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -232,18 +235,18 @@ def put(fd: int, key: bytes, value: bytes) -> None:
         time.sleep(_TICK_S)
 
 
-def remove(fd: int, key: bytes) -> None:
+def remove_entry(fd: int, key: bytes) -> None:
     """Remove an entry, if the map has it. Raises LoadError."""
-    held = ctypes.create_string_buffer(key, len(key))
+    key_buffer = ctypes.create_string_buffer(key, len(key))
     try:
-        bpf(_DELETE, struct.pack("=IxxxxQQQ", fd, ctypes.addressof(held), 0, 0), "delete")
+        bpf(_DELETE, struct.pack("=IxxxxQQQ", fd, ctypes.addressof(key_buffer), 0, 0), "delete")
     except LoadError as error:
         if error.errno != errno.ENOENT:
             raise
 
 
 def _update(fd: int, key: bytes, value: bytes, flags: int) -> None:
-    held = ctypes.create_string_buffer(key, len(key))
+    key_buffer = ctypes.create_string_buffer(key, len(key))
     stored = ctypes.create_string_buffer(value, len(value))
-    where = ctypes.addressof(held), ctypes.addressof(stored)
-    bpf(_UPDATE, struct.pack("=IxxxxQQQ", fd, *where, flags), "update")
+    addresses = ctypes.addressof(key_buffer), ctypes.addressof(stored)
+    bpf(_UPDATE, struct.pack("=IxxxxQQQ", fd, *addresses, flags), "update")

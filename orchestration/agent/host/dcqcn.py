@@ -1,7 +1,8 @@
-"""DCQCN parameters of NVIDIA (mlx5) NICs: their files, by the upstream driver's names.
+"""The files of DCQCN's parameters on NVIDIA (mlx5) NICs, by the upstream driver's names.
 
-A NIC offers them in debugfs (the upstream kernel, drivers/infiniband/hw/mlx5/cong.c), or in sysfs
-(MLNX_OFED and DOCA-OFED). mlxconfig's take effect at the next reset, and are left alone.
+DCQCN is the congestion control that RoCE NICs run (Zhu et al., SIGCOMM 2015). The files are in
+debugfs with the upstream kernel (drivers/infiniband/hw/mlx5/cong.c), and in sysfs with MLNX_OFED
+and DOCA-OFED. Parameters of mlxconfig take effect only at the next reset, and are not used.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ SYSFS = {
 }
 
 
-def places(name: str, debugfs: str, ecn: str) -> list[str]:
+def parameter_files(name: str, debugfs: str, ecn: str) -> list[str]:
     """Return the possible files of a parameter, the preferred one first.
 
     `debugfs` is the NIC's folder `cc_params` in debugfs, `ecn` its folder `ecn` in sysfs.
     """
-    found = [os.path.join(debugfs, name)]
+    files = [os.path.join(debugfs, name)]
     if name in SYSFS:
-        side, file = SYSFS[name].split("/")
+        folder, file = SYSFS[name].split("/")
         # some releases have a folder `params` in between
-        found += [os.path.join(ecn, side, *level, file) for level in ((), ("params",))]
-    return found
+        files += [os.path.join(ecn, folder, *level, file) for level in ((), ("params",))]
+    return files
 
 
 def lockdown(root: str = "/") -> str:
     """Return the level of kernel lockdown, like `integrity`, "" if there is none.
 
-    Secure Boot switches it on with many distributions. At `integrity` and above, files of debugfs
-    that can be written cannot be opened, not by root either (Linux, fs/debugfs/file.c,
-    debugfs_locked_down; security/lockdown/lockdown.c).
+    On many distributions, Secure Boot switches it on. At `integrity` and above, not even root can
+    open writable files of debugfs (Linux, fs/debugfs/file.c, debugfs_locked_down;
+    security/lockdown/lockdown.c).
     """
     level = re.search(r"\[(\w+)\]", text(os.path.join(root, "sys/kernel/security/lockdown")))
     return level[1] if level is not None and level[1] != "none" else ""

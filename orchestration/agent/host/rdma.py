@@ -1,11 +1,12 @@
-"""A RoCE NIC: its counters, and the GIDs of its addresses.
+"""Reads a RoCE NIC's counters, and the GIDs of its addresses.
 
     nic.counters  {interface, rdma_device, sources: ["hw", "ethtool", "rdma"]}
                   -> {source: {"values": {name: count}} or {"problem": why there are none}}
     nic.optional  {rdma_device} -> names of optional counters that were switched on
     nic.gids      -> [[RDMA device, port, index, IPv4 address], ...] of RoCE v2
 
-Optional counters are switched back when the agent ends.
+A GID is an RDMA port's address; one of RoCE v2 stands for an IP address of the interface. Optional
+counters are switched off again when the agent ends.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from ..main import Agent, Operation, OperationError
 from ..small_files import listed, text
 from ..survey import find_program, run
 
-# A file in hw_counters that is not a counter: how long the driver caches values, in ms.
-_NO_COUNTERS = ("lifespan",)
-# What optional counters of congestion control begin with: ECN marks and CNPs.
-_CONGESTION = "cc_"
-# A GID without its colons that is an IPv4 address, mapped: the address follows.
+# Files in hw_counters that are not counters: for how long the driver caches values, in ms.
+_NOT_COUNTERS = ("lifespan",)
+# The prefix of optional counters of congestion control: CE packets and CNPs.
+_CONGESTION_PREFIX = "cc_"
+# How a GID of an IPv4-mapped address begins, without its colons; the address follows.
 _IPV4_GID = "0" * 20 + "ffff"
 
 
 class SysfsFolders(NamedTuple):
-    """Folders of the kernel's files; tests use others."""
+    """The folders of the kernel's files; tests use others."""
 
     net: str = "/sys/class/net"
     infiniband: str = "/sys/class/infiniband"
 
 
-HERE = SysfsFolders()
+SYSFS_FOLDERS = SysfsFolders()
 
 
-def counters(request: dict[str, Any], places: SysfsFolders = HERE) -> dict[str, Any]:
-    """Return the counters of the sources asked for; a missing source has `problem` instead."""
+def counters(request: dict[str, Any], folders: SysfsFolders = SYSFS_FOLDERS) -> dict[str, Any]:
+    """Return the counters of the requested sources; an unreadable source has `problem` instead."""
     readers: dict[str, Callable[[], dict[str, int]]] = {
-        "hw": lambda: _hw_counters(request, places),
-        "ethtool": lambda: ethtool_statistics(_interface(request, places)),
+        "hw": lambda: _hw_counters(request, folders),
+        "ethtool": lambda: ethtool_statistics(_interface(request, folders)),
         "rdma": lambda: _rdma_statistics(request),
     }
     result: dict[str, Any] = {}
@@ -56,32 +57,34 @@ def counters(request: dict[str, Any], places: SysfsFolders = HERE) -> dict[str, 
 
 
 class OptionalCounters:
-    """Counters of congestion that a NIC counts only when asked to, such as cc_rx_ce_pkts.
+    """Counters of congestion that a NIC counts only when they are enabled, such as cc_rx_ce_pkts.
 
-    mlx5 has them since Linux 5.16, and iproute2 sets them since then; each costs the NIC a steering
-    rule.
+    mlx5 has them since Linux 5.16, and iproute2 can enable them since then. Each one uses a
+    steering rule of the NIC.
     """
 
     def __init__(self, agent: Agent) -> None:
-        self._former: dict[str, list[str]] = {}
+        self._names_before: dict[str, list[str]] = {}
         agent.at_end(self.put_back)
 
     def switch_on(self, request: dict[str, Any]) -> list[str]:
-        """Switch on all that are off; return their names. A NIC may have none."""
+        """Switch on all of these counters that are off; return their names. A NIC may have none."""
         link = _link(request)
         on = self._names("mode", "link", link)
         offered = self._names("mode", "supported", "link", link)
-        more = [name for name in offered if name.startswith(_CONGESTION) and name not in on]
-        if more:
-            self._former.setdefault(link, on)
-            self._set(link, [*on, *more])
-        return more
+        switched_on = [
+            name for name in offered if name.startswith(_CONGESTION_PREFIX) and name not in on
+        ]
+        if switched_on:
+            self._names_before.setdefault(link, on)
+            self._set(link, [*on, *switched_on])
+        return switched_on
 
     def put_back(self) -> None:
-        """Switch off what was switched on."""
-        for link, names in self._former.items():
+        """Switch off the counters that were switched on."""
+        for link, names in self._names_before.items():
             self._set(link, names)
-        self._former.clear()
+        self._names_before.clear()
 
     def _set(self, link: str, names: list[str]) -> None:
         # setting a list switches all others off
@@ -89,7 +92,7 @@ class OptionalCounters:
         self._rdma(*(command if names else ["unset", *command[1:4]]))
 
     def _names(self, *words: str) -> list[str]:
-        """Return the names that `rdma -j statistic mode` lists: [] where there is no such thing."""
+        """Return the names that `rdma -j statistic mode` lists, [] if the NIC has none."""
         try:
             rows = json.loads(self._rdma(*words) or "[]")
         except ValueError:
@@ -110,11 +113,11 @@ class OptionalCounters:
         return out if code == 0 else ""
 
 
-def gids(_: dict[str, Any], places: SysfsFolders = HERE) -> list[list[Any]]:
-    """Return the place and address of each GID of RoCE v2 that is one of an IPv4 address."""
-    found: list[list[Any]] = []
-    for device in listed(places.infiniband):
-        ports = os.path.join(places.infiniband, device, "ports")
+def gids(_: dict[str, Any], folders: SysfsFolders = SYSFS_FOLDERS) -> list[list[Any]]:
+    """Return device, port, index and address of each GID of RoCE v2 for an IPv4 address."""
+    rows: list[list[Any]] = []
+    for device in listed(folders.infiniband):
+        ports = os.path.join(folders.infiniband, device, "ports")
         for port in listed(ports):
             folder = os.path.join(ports, port)
             for index in sorted(map(int, listed(os.path.join(folder, "gids")))):
@@ -122,26 +125,26 @@ def gids(_: dict[str, Any], places: SysfsFolders = HERE) -> list[list[Any]]:
                 kind = os.path.join(folder, "gid_attrs", "types", str(index))
                 if words.startswith(_IPV4_GID) and text(kind) == "RoCE v2":
                     address = socket.inet_ntoa(bytes.fromhex(words[-8:]))
-                    found.append([device, int(port), index, address])
-    return found
+                    rows.append([device, int(port), index, address])
+    return rows
 
 
 def ethtool_statistics(interface: str) -> dict[str, int]:
-    """Return what `ethtool -S` prints. Raises OperationError if the driver has none."""
+    """Return the driver's statistics, as `ethtool -S` prints them. Raises OperationError."""
     try:
-        found = statistics(interface)
+        values = statistics(interface)
     except OSError as error:
         raise OperationError(
             f"the statistics of {interface} cannot be read: {os.strerror(error.errno or 0)}"
         ) from error
-    if not found:
+    if not values:
         raise OperationError(f"{interface} has no statistics of its own")
-    return found
+    return values
 
 
-def _interface(request: dict[str, Any], places: SysfsFolders) -> str:
+def _interface(request: dict[str, Any], folders: SysfsFolders) -> str:
     name = str(request["interface"])
-    if os.sep in name or not os.path.isdir(os.path.join(places.net, name)):
+    if os.sep in name or not os.path.isdir(os.path.join(folders.net, name)):
         raise OperationError(f"has no interface {name}", "correct closloop_links in the inventory")
     return name
 
@@ -157,12 +160,12 @@ def _read(path: str) -> int:
     try:
         return int(number, 0)
     except ValueError:
-        raise OperationError(f"{path} has no number, but {number[:40]!r}") from None
+        raise OperationError(f"{path} does not hold a number, but {number[:40]!r}") from None
 
 
-def _hw_counters(request: dict[str, Any], places: SysfsFolders) -> dict[str, int]:
+def _hw_counters(request: dict[str, Any], folders: SysfsFolders) -> dict[str, int]:
     device = str(request["rdma_device"])
-    folder = os.path.join(places.infiniband, device, "ports", "1", "hw_counters")
+    folder = os.path.join(folders.infiniband, device, "ports", "1", "hw_counters")
     if os.sep in device or not device or not os.path.isdir(os.path.dirname(folder)):
         raise OperationError(
             f"has no RDMA device {device} with a port 1",
@@ -170,7 +173,7 @@ def _hw_counters(request: dict[str, Any], places: SysfsFolders) -> dict[str, int
         )
     if not os.path.isdir(folder):
         raise OperationError(f"has no {folder}")
-    names = sorted(set(os.listdir(folder)) - set(_NO_COUNTERS))
+    names = sorted(set(os.listdir(folder)) - set(_NOT_COUNTERS))
     return {name: _read(os.path.join(folder, name)) for name in names}
 
 
@@ -182,9 +185,9 @@ def _rdma_statistics(request: dict[str, Any]) -> dict[str, int]:
     program = find_program("rdma")
     if program is None:
         raise OperationError("has no rdma")
-    code, out, said = run([program, "-j", "statistic", "show", "link", _link(request)])
+    code, out, errors = run([program, "-j", "statistic", "show", "link", _link(request)])
     if code != 0:
-        raise OperationError(f"rdma statistic: {said[:200] or f'exit code {code}'}")
+        raise OperationError(f"rdma statistic: {errors[:200] or f'exit code {code}'}")
     return statistics_of_link(out)
 
 
@@ -195,7 +198,7 @@ def statistics_of_link(printed: str) -> dict[str, int]:
     except ValueError:
         rows = None
     if not isinstance(rows, list) or len(rows) > 1:
-        raise OperationError("rdma statistic shows something else than one link's")
+        raise OperationError("rdma statistic does not show the counters of one link")
     return {
         name: value
         for row in rows

@@ -17,21 +17,21 @@ _OFFLOADS = {"gro": (0x2B, 0x2C), "gso": (0x23, 0x24), "tso": (0x1E, 0x1F)}
 OFFLOADS = tuple(_OFFLOADS)
 _GET_DRIVER, _DRIVER_INFO_BYTES = 0x03, 196  # its name is at 4, 32 bytes
 _GET_STRINGS, _GET_STATS, _GET_SET_INFO = 0x1B, 0x1D, 0x37
-_SET_STATS, _NAME_BYTES, _MANY = 1, 32, 100_000
+_SET_STATS, _NAME_BYTES, _MAX_STATISTICS = 1, 32, 100_000
 _GET_FEATURES, _SET_FEATURES, _FEATURE_WORDS = 0x3A, 0x3B, 4
 
 
 def ethtool(interface: str, request: bytes) -> bytes:
     """Make one request and return the buffer as the kernel has filled it."""
     data = ctypes.create_string_buffer(request, len(request))
-    ask = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
+    ioctl_request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ask)
+        fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ioctl_request)
     return data.raw
 
 
 def offloads_on(interface: str) -> list[str]:
-    """Return the offloads that are on, of those that merge or split packets."""
+    """Return which of the offloads that merge or split packets are on: gro, gso, tso."""
     return [name for name, (get, _) in _OFFLOADS.items() if _value(interface, get)]
 
 
@@ -56,19 +56,19 @@ def features(interface: str) -> list[int]:
     return [struct.unpack_from("=4I", answer, 8 + 16 * n)[1] for n in range(count)]
 
 
-def set_features(interface: str, wanted: Sequence[int]) -> None:
-    """Request features. Blocks that are not given stay unchanged."""
+def set_features(interface: str, requested: Sequence[int]) -> None:
+    """Request features, as blocks of 32 bits. Blocks that are not given stay unchanged."""
     words = []
     for number, present in enumerate(features(interface)):
-        want = wanted[number] if number < len(wanted) else present
+        new = requested[number] if number < len(requested) else present
         # struct ethtool_sfeatures: a mask of what to change, and the values, for each block
-        words += [want ^ present, want]
+        words += [new ^ present, new]
     head = struct.pack("=II", _SET_FEATURES, len(words) // 2)
     ethtool(interface, head + struct.pack(f"={len(words)}I", *words))
 
 
 def driver(interface: str) -> str:
-    """Return the name of an interface's driver, or ""."""
+    """Return the name of an interface's driver, "" if it reports none."""
     request = struct.pack("=I", _GET_DRIVER).ljust(_DRIVER_INFO_BYTES, b"\0")
     try:
         return _text(ethtool(interface, request)[4:36])
@@ -77,10 +77,10 @@ def driver(interface: str) -> str:
 
 
 def statistics(interface: str) -> dict[str, int]:
-    """Return what `ethtool -S` prints, {} if the driver has none."""
+    """Return the driver's statistics by name, as `ethtool -S` prints them; {} if it has none."""
     info = ethtool(interface, struct.pack("=IIQI", _GET_SET_INFO, 0, 2, 0))
     (count,) = struct.unpack_from("=I", info, 16)
-    if not struct.unpack_from("=Q", info, 8)[0] or not 0 < count < _MANY:
+    if not struct.unpack_from("=Q", info, 8)[0] or not 0 < count < _MAX_STATISTICS:
         return {}
     head = struct.pack("=III", _GET_STRINGS, _SET_STATS, count)
     strings = ethtool(interface, head + bytes(_NAME_BYTES * count))

@@ -1,4 +1,4 @@
-"""The IPv4 routes of the main table, with the state of their next hops.
+"""Reads the IPv4 routes of the kernel's main table, with the state of their next hops.
 
 Layouts: linux/rtnetlink.h, linux/nexthop.h.
 """
@@ -13,7 +13,7 @@ from ipaddress import ip_network
 
 from .netlink import RTM_GETROUTE, RTM_NEWROUTE, RouteSocket, attributes, message
 
-# What a socket that is told of changes subscribes to: RTMGRP_LINK, RTMGRP_IPV4_ROUTE.
+# Groups that a socket subscribes to for changes: RTMGRP_LINK, RTMGRP_IPV4_ROUTE.
 LINK_GROUP, ROUTE_GROUP = 0x1, 0x40
 
 _RTMSG, _NEXTHOP = struct.Struct("=8BI"), struct.Struct("=HBBi")
@@ -21,7 +21,7 @@ _DST, _OIF, _GATEWAY, _PRIORITY, _MULTIPATH, _TABLE, _VIA, _NH_ID = 1, 4, 5, 6, 
 _MAIN, _UNICAST, _CLONED = 254, 1, 0x200
 # RTNH_F_DEAD and RTNH_F_LINKDOWN: the interface is down, or has no carrier
 _DOWN = 0x01 | 0x10
-# A default route, also one in two halves, leads anywhere and is no claim to any network.
+# A default route, also one in two halves, leads anywhere, so it does not count as overlapping.
 _DEFAULT_BITS = 1
 
 Prefix = tuple[bytes, int]
@@ -29,7 +29,10 @@ Prefix = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class Hop:
-    """A next hop: interface index, router (`family` 0 for none), weight, whether its link is up."""
+    """A next hop: interface index, router address, weight, and whether its link is up.
+
+    `family` is the address family of `router`, 0 for none.
+    """
 
     ifindex: int
     family: int
@@ -40,9 +43,9 @@ class Hop:
 
 @dataclass(frozen=True)
 class Route:
-    """A route's next hops, in the kernel's order; none if it leads nowhere.
+    """A route's next hops, in the kernel's order; none if it is not a unicast route.
 
-    `hidden` says that it has a next hop object of which the kernel shows no next hops.
+    `hidden` says that it has a nexthop object whose next hops the kernel does not show.
     """
 
     hops: tuple[Hop, ...]
@@ -50,27 +53,29 @@ class Route:
 
 
 def routes(kernel: RouteSocket) -> dict[Prefix, Route]:
-    """Return the main table's routes by (network, bits); of several, that of the least metric."""
-    found: dict[Prefix, tuple[int, Route]] = {}
+    """Return the main table's routes by (network, bits); of several, the one of lowest metric."""
+    best: dict[Prefix, tuple[int, Route]] = {}
     for prefix, tos, type_, flags, words in _main_table(kernel):
         if tos:
             continue
-        ways = tuple(hops(words, flags)) if type_ == _UNICAST else ()
-        metric = word(words, _PRIORITY, 0)
-        if prefix not in found or metric < found[prefix][0]:
-            found[prefix] = metric, Route(ways, not ways and _NH_ID in words)
-    return {prefix: route for prefix, (_, route) in found.items()}
+        next_hops = tuple(hops(words, flags)) if type_ == _UNICAST else ()
+        metric = attribute_u32(words, _PRIORITY, 0)
+        if prefix not in best or metric < best[prefix][0]:
+            best[prefix] = metric, Route(next_hops, not next_hops and _NH_ID in words)
+    return {prefix: route for prefix, (_, route) in best.items()}
 
 
-def claims(kernel: RouteSocket, prefix: str, ours: Collection[str]) -> list[str]:
-    """Return the networks that the main table has IPv4 routes to and that overlap with `prefix`.
+def overlapping_routes(
+    kernel: RouteSocket, prefix: str, own_networks: Collection[str]
+) -> list[str]:
+    """Return the destinations of IPv4 routes in the main table that overlap with `prefix`.
 
-    Default routes, and routes to a network of `ours`, are left out.
+    Default routes, and routes to a network of `own_networks`, are left out.
     """
-    wanted = ip_network(prefix)
-    found = [ip_network(to) for to, *_ in _main_table(kernel) if to[1] > _DEFAULT_BITS]
-    there = dict.fromkeys(str(to) for to in found if to.overlaps(wanted))
-    return [to for to in there if to not in ours]
+    network = ip_network(prefix)
+    destinations = [ip_network(to) for to, *_ in _main_table(kernel) if to[1] > _DEFAULT_BITS]
+    overlapping = dict.fromkeys(str(to) for to in destinations if to.overlaps(network))
+    return [to for to in overlapping if to not in own_networks]
 
 
 def _main_table(kernel: RouteSocket) -> Iterator[tuple[Prefix, int, int, int, dict[int, bytes]]]:
@@ -79,7 +84,7 @@ def _main_table(kernel: RouteSocket) -> Iterator[tuple[Prefix, int, int, int, di
         family, bits, _, tos, table, _, _, type_, flags = _RTMSG.unpack_from(payload)
         if kind == RTM_NEWROUTE and family == socket.AF_INET and not flags & _CLONED:
             words = attributes(payload, _RTMSG.size)
-            if word(words, _TABLE, table) == _MAIN:
+            if attribute_u32(words, _TABLE, table) == _MAIN:
                 yield (words.get(_DST, bytes(4)), bits), tos, type_, flags, words
 
 
@@ -87,7 +92,7 @@ def hops(words: dict[int, bytes], flags: int) -> Iterator[Hop]:
     """Yield the next hops of a route, given its attributes and flags."""
     if _MULTIPATH not in words:
         if _OIF in words:
-            yield Hop(word(words, _OIF, 0), *_router(words), 1, not flags & _DOWN)
+            yield Hop(attribute_u32(words, _OIF, 0), *_router(words), 1, not flags & _DOWN)
         return
     data, at = words[_MULTIPATH], 0
     while at + _NEXTHOP.size <= len(data):
@@ -107,6 +112,6 @@ def _router(words: dict[int, bytes]) -> tuple[int, bytes]:
     return 0, b""
 
 
-def word(words: dict[int, bytes], kind: int, otherwise: int) -> int:
-    """Return an attribute of 32 bits."""
+def attribute_u32(words: dict[int, bytes], kind: int, otherwise: int) -> int:
+    """Return an attribute of 32 bits, or `otherwise` if it is absent."""
     return int(struct.unpack("=I", words[kind])[0]) if kind in words else otherwise

@@ -1,8 +1,9 @@
-"""Subscribes to a multicast group of generic netlink, and takes messages' payloads apart.
+"""Subscribes to a multicast group of generic netlink, and extracts the payloads of its messages.
 
-A family in user space cannot exist; where the family is `usersock`, its group is a number of
-NETLINK_USERSOCK, over which processes of one network namespace send to each other. Messages look
-the same on it. Struct layouts: linux/netlink.h, linux/genetlink.h.
+Only the kernel can offer a family of generic netlink. For a sender in user space, the family is
+called `usersock`, and its group is a number of NETLINK_USERSOCK, over which processes of one
+network namespace send to each other; messages have the same form there. Struct layouts:
+linux/netlink.h, linux/genetlink.h.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _SO_RCVBUFFORCE = 33
 _ANSWER_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 5.0
-# No message of netlink's is as long: a field of an IPFIX message's length has 16 bits, and several
-# of them travel in one datagram.
+# Longer than any datagram: the length of an IPFIX message has 16 bits, and one datagram carries
+# several messages.
 DATAGRAM_BYTES = 1 << 20
 
 
@@ -33,51 +34,53 @@ class NoFamilyError(OSError):
 
 
 def group_id(family: str, group: str) -> int:
-    """Return the number of a family's multicast group. Raises NoFamilyError, or OSError."""
-    wanted = attribute(_FAMILY_NAME, family.encode() + b"\0")
-    request = message(_CONTROLLER, GENL_HEADER.pack(_GET_FAMILY, 1, 0) + wanted, NLM_F_REQUEST)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC) as asked:
-        asked.settimeout(_ANSWER_TIMEOUT_S)
-        asked.bind((0, 0))
-        asked.send(request)
-        answer = asked.recv(_ANSWER_BYTES)
+    """Return the number of a family's multicast group. Raises NoFamilyError or OSError."""
+    name_attribute = attribute(_FAMILY_NAME, family.encode() + b"\0")
+    request = message(
+        _CONTROLLER, GENL_HEADER.pack(_GET_FAMILY, 1, 0) + name_attribute, NLM_F_REQUEST
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_GENERIC) as control:
+        control.settimeout(_ANSWER_TIMEOUT_S)
+        control.bind((0, 0))
+        control.send(request)
+        answer = control.recv(_ANSWER_BYTES)
     _, kind, *_ = HEADER.unpack_from(answer, 0)
     if kind == NLMSG_ERROR:
         raise NoFamilyError(f"the kernel has no generic netlink family {family}")
-    found = attributes(answer, HEADER.size + GENL_HEADER.size)
-    # each group is an attribute of its own number
-    for nested in attributes(found.get(_GROUPS, b"")).values():
-        one = attributes(nested)
-        if one.get(_GROUP_NAME, b"").rstrip(b"\0") == group.encode():
-            return int(struct.unpack("=I", one[_GROUP_ID])[0])
+    answered = attributes(answer, HEADER.size + GENL_HEADER.size)
+    # each group is a nested attribute
+    for nested in attributes(answered.get(_GROUPS, b"")).values():
+        fields = attributes(nested)
+        if fields.get(_GROUP_NAME, b"").rstrip(b"\0") == group.encode():
+            return int(struct.unpack("=I", fields[_GROUP_ID])[0])
     raise NoFamilyError(f"generic netlink family {family} has no group {group}")
 
 
 def subscribe(family: str, group: str, buffer_bytes: int) -> socket.socket:
-    """Return a socket that receives what is sent to a group, without waiting.
+    """Return a non-blocking socket that receives what is sent to a group.
 
-    `buffer_bytes` is what the kernel keeps for a reader that is late, as far as it allows.
-    Raises NoFamilyError, or OSError.
+    `buffer_bytes` is the size of its receive buffer, as far as the kernel allows it. Raises
+    NoFamilyError or OSError.
     """
-    users = family == USERSOCK
-    number = int(group) if users else group_id(family, group)
-    protocol = _NETLINK_USERSOCK if users else _NETLINK_GENERIC
-    made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+    is_usersock = family == USERSOCK
+    number = int(group) if is_usersock else group_id(family, group)
+    protocol = _NETLINK_USERSOCK if is_usersock else _NETLINK_GENERIC
+    receiver = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         with suppress(OSError):  # more than net.core.rmem_max needs CAP_NET_ADMIN
-            made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
-        made.bind((0, 0))
-        made.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, number)
-        made.setblocking(False)
+            receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
+        receiver.bind((0, 0))
+        receiver.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, number)
+        receiver.setblocking(False)
     except OSError:
-        made.close()
+        receiver.close()
         raise
-    return made
+    return receiver
 
 
 def payloads(datagram: bytes) -> Iterator[bytes]:
-    """Yield what follows the two headers of each complete message of a datagram."""
+    """Yield the payload, after both headers, of each complete message in a datagram."""
     at = 0
     while at + HEADER.size <= len(datagram):
         length, *_ = HEADER.unpack_from(datagram, at)

@@ -1,12 +1,12 @@
-"""Write a device's sysctls; read its TCP counters, offloads and carriers.
+"""Writes a device's sysctls; reads its TCP counters, offloads and carriers.
 
     sysctl.write     {values: {name: text}} -> names that this kernel does not have
-    tcp.counters     -> segments sent again, timeouts, segments out of order, bytes sent
+    tcp.counters     -> segments retransmitted, timeouts, segments out of order, bytes sent
     offloads.read    {interfaces} -> segmentation offloads that are on, each as `interface name`
     links.read       {interfaces} -> {name: [carrier: 1 or 0, carrier changes since boot]}
 
 A missing interface has carrier 0 and -1 changes. The name of a sysctl is its path below /proc/sys;
-only those that runs write (`sysctls`) are written.
+only those that runs may write are accepted (`sysctls`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NET = "/sys/class/net"
 def write_sysctls(request: dict[str, Any]) -> list[str]:
     """Write sysctls of a device; return the names that this kernel does not have.
 
-    Raises OperationError, and writes nothing, if one of them is none that runs write.
+    Raises OperationError, and writes nothing, if one of them is not a sysctl that runs may write.
     """
     for name in request["values"]:
         sysctl_path(name)
@@ -41,9 +41,9 @@ def write_sysctls(request: dict[str, Any]) -> list[str]:
 
 
 def write_present(values: Mapping[str, object]) -> list[str]:
-    """Write settings by path below /proc/sys; return the names that this kernel does not have.
+    """Write sysctls by path below /proc/sys; return the names that this kernel does not have.
 
-    Any setting is written: this is for a network namespace that a trial has made for itself.
+    Any sysctl is accepted: this is for a network namespace that a trial has created for itself.
     """
     missing = []
     for name, value in values.items():
@@ -64,15 +64,15 @@ def write_present(values: Mapping[str, object]) -> list[str]:
 
 
 def tcp_counters(_: dict[str, Any]) -> list[int]:
-    """Return the TCP counters: retransmits, timeouts, out-of-order segments, bytes sent."""
+    """Return the TCP counters: retransmissions, timeouts, out-of-order segments, bytes sent."""
     texts = {}
     for path in TCP_FILES:
         with open(path) as file:
             texts[path] = file.read()
-    return counted(texts)
+    return parse_tcp_counters(texts)
 
 
-def counted(texts: Mapping[str, str]) -> list[int]:
+def parse_tcp_counters(texts: Mapping[str, str]) -> list[int]:
     """Return the TCP counters from the texts of `TCP_FILES`."""
     lines = {path: [line.split() for line in text.splitlines()] for path, text in texts.items()}
     values = []
@@ -83,7 +83,7 @@ def counted(texts: Mapping[str, str]) -> list[int]:
 
 
 def offloads_on(request: dict[str, Any]) -> list[str]:
-    """Return the offloads that are on."""
+    """Return the offloads that are on, each as `interface name`."""
     on = []
     for interface in request["interfaces"]:
         try:
@@ -92,19 +92,19 @@ def offloads_on(request: dict[str, Any]) -> list[str]:
             why = os.strerror(error.errno or 0)
             raise OperationError(
                 f"the offloads of {interface} cannot be read: {why}",
-                "see whether the inventory has the interface's right name",
+                "check the interface's name in the inventory",
             ) from error
     return on
 
 
 def read_links(request: dict[str, Any], net: str = NET) -> dict[str, list[int]]:
-    """Return carrier and changes of each interface."""
+    """Return the carrier and the number of its changes, by interface."""
     names = [str(name) for name in request["interfaces"]]
     for name in names:
         if os.sep in name:
-            raise OperationError(f"{name!r} is no interface", "correct closloop_links")
+            raise OperationError(f"{name!r} is not an interface", "correct closloop_links")
     return {
-        # reading the carrier of a port that is shut fails with EINVAL
+        # reading the carrier of a port that is shut down fails with EINVAL
         name: [max(0, _number(net, name, "carrier")), _number(net, name, "carrier_changes")]
         for name in names
     }

@@ -1,4 +1,4 @@
-"""Routing netlink: messages, attributes, and a socket that waits for answers.
+"""Routing netlink (rtnetlink): messages, attributes, and a socket that waits for answers.
 
 Struct layouts: linux/netlink.h, linux/rtnetlink.h.
 """
@@ -35,16 +35,16 @@ _DUMP_TRIES = 8
 
 
 def route_socket(groups: int = 0) -> socket.socket:
-    """Return a routing netlink socket of the current namespace, told of changes of `groups`."""
-    made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-    made.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
-    made.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
-    made.bind((0, groups))
-    return made
+    """Return an rtnetlink socket of the current namespace, subscribed to the changes of `groups`."""
+    netlink_socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    netlink_socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+    netlink_socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+    netlink_socket.bind((0, groups))
+    return netlink_socket
 
 
 class RouteSocket:
-    """A routing netlink socket that waits for the answers to each request or dump."""
+    """An rtnetlink socket that waits for the answers to each request or dump."""
 
     def __init__(self) -> None:
         self._socket = route_socket()
@@ -65,7 +65,8 @@ class RouteSocket:
     def request(self, requests: Sequence[bytes]) -> None:
         """Send all requests, in order. Raises OSError for the first one that failed.
 
-        The others are sent all the same. The error has the kernel's own text where there is one.
+        Requests after a failed one are still sent. The error has the kernel's own text if there is
+        one.
         """
         for error in self.answers(requests):
             if error is not None:
@@ -80,51 +81,51 @@ class RouteSocket:
             self._number += len(batch)
             self._socket.send(
                 b"".join(
-                    _stamped(message, NLM_F_REQUEST | NLM_F_ACK, first + place)
-                    for place, message in enumerate(batch)
+                    _numbered(message, NLM_F_REQUEST | NLM_F_ACK, first + offset)
+                    for offset, message in enumerate(batch)
                 )
             )
-            found: dict[int, OSError | None] = {}
-            while len(found) < len(batch):
+            errors: dict[int, OSError | None] = {}
+            while len(errors) < len(batch):
                 for kind, flags, number, payload in self._receive():
                     # lower numbers belong to requests that were abandoned
                     if kind == NLMSG_ERROR and first <= number < first + len(batch):
-                        found[number] = _error(flags, payload)
-            result.extend(found[first + place] for place in range(len(batch)))
+                        errors[number] = _error(flags, payload)
+            result.extend(errors[first + offset] for offset in range(len(batch)))
         return result
 
     def dump(self, request: bytes) -> list[tuple[int, bytes]]:
         """Return all messages that answer a dump request, as (type, payload).
 
-        A dump that a change has interrupted is repeated.
+        A dump during which the kernel's table changed is repeated. Raises OSError.
         """
         for _ in range(_DUMP_TRIES):
-            messages, disturbed = self._dump(request)
-            if not disturbed:
+            messages, interrupted = self._dump(request)
+            if not interrupted:
                 return messages
         raise OSError("the kernel's tables keep changing while they are read")
 
     def _dump(self, request: bytes) -> tuple[list[tuple[int, bytes]], bool]:
         self._number += 1
-        self._socket.send(_stamped(request, NLM_F_REQUEST | NLM_F_DUMP, self._number))
+        self._socket.send(_numbered(request, NLM_F_REQUEST | NLM_F_DUMP, self._number))
         messages: list[tuple[int, bytes]] = []
-        disturbed = False
+        interrupted = False
         while True:
             for kind, flags, number, payload in self._receive():
                 if number != self._number:
                     continue
-                disturbed = disturbed or bool(flags & _NLM_F_DUMP_INTR)
+                interrupted = interrupted or bool(flags & _NLM_F_DUMP_INTR)
                 if kind in (NLMSG_ERROR, NLMSG_DONE):
                     code = struct.unpack_from("=i", payload)[0] if len(payload) >= 4 else 0
                     if code:
                         raise OSError(-code, os.strerror(-code))
-                    return messages, disturbed
+                    return messages, interrupted
                 messages.append((kind, payload))
 
     def _receive(self) -> list[tuple[int, int, int, bytes]]:
         size, _, flags, _ = self._socket.recvmsg_into([self._buffer])
         if flags & socket.MSG_TRUNC:
-            raise OSError("the kernel's answer is longer than it may be")
+            raise OSError("the kernel's answer is longer than the buffer")
         return messages(memoryview(self._buffer)[:size])
 
 
@@ -140,21 +141,21 @@ def messages(data: bytes | memoryview) -> list[tuple[int, int, int, bytes]]:
     return result
 
 
-def _stamped(message: bytes, flags: int, number: int) -> bytes:
+def _numbered(message: bytes, flags: int, number: int) -> bytes:
     length, kind, own, _, _ = HEADER.unpack_from(message)
     return HEADER.pack(length, kind, own | flags, number, 0) + message[HEADER.size :]
 
 
 def refusal(flags: int, payload: bytes) -> tuple[int, str]:
-    """Return the error number of an NLMSG_ERROR (0 for success) and the kernel's own text."""
+    """Return the errno in an NLMSG_ERROR message (0 for success) and the kernel's own text."""
     code = -int(struct.unpack_from("=i", payload)[0])
     if not code or not flags & _NLM_F_ACK_TLVS:
         return code, ""
     # with NETLINK_CAP_ACK the answer repeats only the header of the request
-    inner = struct.unpack_from("=I", payload, 4)[0]
-    at = 4 + (HEADER.size if flags & _NLM_F_CAPPED else (inner + 3) & ~3)
-    said = attributes(payload, at).get(_NLMSGERR_ATTR_MSG, b"")
-    return code, said.rstrip(b"\0").decode(errors="replace")
+    request_bytes = struct.unpack_from("=I", payload, 4)[0]
+    at = 4 + (HEADER.size if flags & _NLM_F_CAPPED else (request_bytes + 3) & ~3)
+    text = attributes(payload, at).get(_NLMSGERR_ATTR_MSG, b"")
+    return code, text.rstrip(b"\0").decode(errors="replace")
 
 
 def _error(flags: int, payload: bytes) -> OSError | None:

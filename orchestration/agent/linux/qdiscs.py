@@ -1,7 +1,8 @@
-"""Queueing disciplines over netlink: encode requests, decode the kernel's answers.
+"""Queueing disciplines (qdiscs) over netlink: encodes requests and decodes the kernel's answers.
 
-pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so requests are built here (struct
-layouts: linux/pkt_sched.h).
+A port has a tree of qdiscs: a shaper (tbf), below it weighted round robin between traffic classes
+(ets) if there are several, and RED in each class. pyroute2 has no RED encoder and packs tbf's rate
+into 32 bits, so requests are built here (struct layouts: linux/pkt_sched.h).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TC_H_INGRESS = 0xFFFFFFF1
 INGRESS_HANDLE = 0xFFFF0000
 INGRESS_BLOCK = 0xFFFFFFF2  # clsact's ingress hook (TC_H_CLSACT | TC_H_MIN_INGRESS)
 
-# Handles of a port's qdiscs, from the root down. Of several classes, the first has LEAF_HANDLE.
+# Handles of a port's qdiscs, from the root down. With several classes, the first has LEAF_HANDLE.
 NETEM_HANDLE, TBF_HANDLE, LEAF_HANDLE, ETS_HANDLE = 0x10000, 0x20000, 0x30000, 0x80000
 
 # The IPv4 type of service of each traffic class, and the priority that a router gives such a packet
@@ -62,14 +63,17 @@ def tc_message(
     flags: int = 0,
     info: int = 0,
 ) -> bytes:
-    """Return a traffic control message."""
+    """Return a message about a qdisc or filter: struct tcmsg, then the attributes `attrs`."""
     return message(kind, _TCMSG.pack(0, ifindex, handle, parent, info) + attrs, flags)
 
 
 def qdisc(
     ifindex: int, handle: int, parent: int, kind: str, options: bytes, *, nested: bool = False
 ) -> bytes:
-    """Add a qdisc with encoded options."""
+    """Return a request to add a qdisc with encoded options.
+
+    The functions for each kind below also return such a request.
+    """
     attrs = attribute(TCA_KIND, kind.encode() + b"\0")
     if options:
         attrs += attribute(TCA_OPTIONS | (NESTED if nested else 0), options)
@@ -87,7 +91,7 @@ def leaf_parent(klass: int, queues: int) -> int:
 
 
 def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
-    """Add a pure delay, with a packet limit that is never reached: the queue proper comes after."""
+    """Add a constant delay. Its packet limit is never reached: packets queue at the qdisc below."""
     limit = 10_000_000
     qopt = struct.pack("=IIIIII", 0, limit, 0, 0, 0, 0)
     latency64 = attribute(10, struct.pack("=q", delay_ns))
@@ -97,14 +101,14 @@ def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
 def tbf(
     ifindex: int, handle: int, parent: int, rate_bps: int, bucket_bytes: int, framing_bytes: int
 ) -> bytes:
-    """Add a shaper at line rate with a bucket of `bucket_bytes`.
+    """Add a shaper at `rate_bps` with a bucket of `bucket_bytes`.
 
-    The rate is sent as 64 bits (TCA_TBF_RATE64), so it is exact above 34 Gbit/s. `framing_bytes`
-    are charged per packet for what a wire carries besides the frame.
+    Above 34 Gbit/s the rate is sent as 64 bits (TCA_TBF_RATE64), so that it is exact. Each packet
+    is charged `framing_bytes` more, for what a wire carries besides the frame.
     """
     rate = rate_bps // 8
     ratespec = struct.pack("=BBHhHI", 0, 1, framing_bytes, 0, 0, min(rate, 0xFFFFFFFF))
-    # this limit applies only to the default child, which a leaf replaces at once
+    # this limit applies only to the default child, which is replaced at once
     qopt = ratespec + b"\0" * 12 + struct.pack("=III", 10 * bucket_bytes, 0, 0)
     options = attribute(_TBF_PARMS, qopt) + attribute(_TBF_BURST, struct.pack("=I", bucket_bytes))
     if rate > 0xFFFFFFFF:
@@ -120,12 +124,12 @@ def tbf_rate(options: dict[int, bytes]) -> int:
 
 
 def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
-    """Add per-flow round robin without pacing: how a NIC serves its send queues.
+    """Add fq, per-flow round robin, without pacing: this is how a NIC serves its send queues.
 
     All priorities share one band. Otherwise Linux would give some traffic classes nine times the
     share of others, because a packet's type of service sets its priority. The band is 0: Linux 7.3
     puts a new flow there until it has read the flow's priority. With any other band, a new flow
-    would wait for the end of that band's turn, 192 KB.
+    would wait until that band has sent its 192 KB.
     """
     bands = 3
     options = (
@@ -138,7 +142,7 @@ def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
 
 
 def byte_fifo(ifindex: int, handle: int, parent: int, limit_bytes: int) -> bytes:
-    """Add a queue that drops above `limit_bytes`, and nothing else (struct tc_fifo_qopt)."""
+    """Add a plain queue that drops above `limit_bytes` (struct tc_fifo_qopt)."""
     return qdisc(ifindex, handle, parent, "bfifo", struct.pack("=I", limit_bytes))
 
 
@@ -179,8 +183,8 @@ def red(
     With the flag `nodrop`, a packet that cannot carry a mark is neither marked nor dropped below
     the limit (red_enqueue, net/sched/sch_red.c).
     """
-    wanted = _marking(kmin_bytes, kmax_bytes, max_p, limit_bytes)
-    return red_request(ifindex, handle, parent, wanted, ADD)
+    config = _marking(kmin_bytes, kmax_bytes, max_p, limit_bytes)
+    return red_request(ifindex, handle, parent, config, ADD)
 
 
 def red_change(
@@ -218,7 +222,7 @@ def _marking(kmin_bytes: int, kmax_bytes: int, max_p: int, limit_bytes: int) -> 
 def red_request(
     ifindex: int, handle: int, parent: int, red: Red, flags: int = NLM_F_REQUEST
 ) -> bytes:
-    """Change a RED to all the given parameters.
+    """Return a request to set all parameters of a RED, or with `flags` `ADD` to add one.
 
     With `limit_bytes` 0 the inner queue and its packets stay. Any other value purges it and creates
     a new inner queue with that limit (__red_change, net/sched/sch_red.c).
@@ -237,7 +241,7 @@ def red_request(
 
 
 def red_parameters(options: bytes) -> Red:
-    """Decode a RED qdisc's options."""
+    """Return the parameters in a RED qdisc's options."""
     found = attributes(options)
     limit, kmin, kmax, wlog, plog, scell_log, flags = _RED_QOPT.unpack_from(found[RED_PARMS])
     (max_p,) = struct.unpack_from("=I", found.get(RED_MAX_P, bytes(4)))
@@ -259,24 +263,24 @@ def _idle_table(wlog: int, scell_log: int) -> bytes:
     return bytes(min(31, cell * 31 // 384) for cell in range(255)) + bytes([31])
 
 
-def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> list[bytes]:
+def stack(ifindex: int, config: Mapping[str, Any], parent: int = TC_H_ROOT) -> list[bytes]:
     """Return the requests that build a port's qdiscs, from `parent` down.
 
-    `wanted` may have a `shaper` (the arguments of `tbf`) and, below it, `fair` queueing, a `fifo`
-    (those of `byte_fifo`) or `reds` (those of `red`). Several reds need `weights` and `frame_bytes`
-    (see `ets`).
+    `config` may have a `shaper` (the arguments of `tbf`) and, below it, `fair` queueing (`fq`), a
+    `fifo` (the arguments of `byte_fifo`) or `reds` (those of `red`, one for each traffic class).
+    Several reds need `weights` and `frame_bytes` (see `ets`).
     """
     requests = []
-    if wanted.get("shaper"):
-        requests.append(tbf(ifindex, TBF_HANDLE, parent, **wanted["shaper"]))
+    if config.get("shaper"):
+        requests.append(tbf(ifindex, TBF_HANDLE, parent, **config["shaper"]))
         parent = TBF_HANDLE + 1
-    if wanted.get("fair"):
+    if config.get("fair"):
         requests.append(fair_queue(ifindex, LEAF_HANDLE, parent))
-    if wanted.get("fifo"):
-        requests.append(byte_fifo(ifindex, LEAF_HANDLE, parent, **wanted["fifo"]))
-    reds = wanted.get("reds", [])
+    if config.get("fifo"):
+        requests.append(byte_fifo(ifindex, LEAF_HANDLE, parent, **config["fifo"]))
+    reds = config.get("reds", [])
     if len(reds) > 1:
-        weights, frame_bytes = wanted["weights"], wanted["frame_bytes"]
+        weights, frame_bytes = config["weights"], config["frame_bytes"]
         requests.append(ets(ifindex, ETS_HANDLE, parent, weights, frame_bytes))
     for klass, words in enumerate(reds):
         above = parent if len(reds) == 1 else leaf_parent(klass, len(reds))
@@ -285,7 +289,7 @@ def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> l
 
 
 def clsact(ifindex: int) -> bytes:
-    """Add the hook that filters attach to."""
+    """Add clsact, the hook that filters attach to."""
     attrs = attribute(TCA_KIND, b"clsact\0")
     return tc_message(RTM_NEWQDISC, ifindex, INGRESS_HANDLE, TC_H_INGRESS, attrs, ADD)
 
@@ -308,7 +312,7 @@ def accept_arrivals(ifindex: int) -> bytes:
 class Qdisc(NamedTuple):
     """One queueing discipline with its counters. `backlog` is in bytes, `qlen` in packets.
 
-    `offloaded` says that a switch's ASIC does its work, and that its counters are the ASIC's.
+    `offloaded` says that a switch's ASIC has taken it over, and that its counters are the ASIC's.
     """
 
     ifindex: int
@@ -327,7 +331,7 @@ class Qdisc(NamedTuple):
 
     @property
     def red_marked(self) -> int:
-        """How many packets a RED has marked (struct tc_red_xstats)."""
+        """The number of packets that a RED has marked (struct tc_red_xstats)."""
         return int(struct.unpack_from("=I", self.xstats, 12)[0])
 
 
@@ -336,13 +340,13 @@ def qdiscs(route: RouteSocket, *, invisible: bool = False) -> list[Qdisc]:
 
     With `invisible`, include those that the kernel hides, such as RED's inner queue.
     """
-    asked = attribute(_TCA_DUMP_INVISIBLE, b"") if invisible else b""
-    found = route.dump(tc_message(RTM_GETQDISC, 0, attrs=asked))
-    return [qdisc_of(payload) for kind, payload in found if kind == RTM_NEWQDISC]
+    attrs = attribute(_TCA_DUMP_INVISIBLE, b"") if invisible else b""
+    messages = route.dump(tc_message(RTM_GETQDISC, 0, attrs=attrs))
+    return [qdisc_of(payload) for kind, payload in messages if kind == RTM_NEWQDISC]
 
 
 def qdisc_of(payload: bytes) -> Qdisc:
-    """Decode a message about a qdisc, given without its header."""
+    """Return the qdisc of a message, given without its netlink header."""
     _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     found = attributes(payload, _TCMSG.size)
     stats = attributes(found.get(TCA_STATS2, b""))

@@ -1,8 +1,8 @@
-"""The kernel settings that runs write: no other one is written or restored.
+"""The sysctls that runs may write: no other one is written or restored.
 
-The one list for the side that writes them (`kernel`), that has them in its snapshot (`state`), and
-that puts them back. Whatever else is below `net/` stays as it is, whoever asks: `ip_forward` and
-`rp_filter` are provisioning's, and a hardened setting (`net/core/bpf_jit_harden`) is nobody's.
+Three modules use this one list: `kernel` writes them, and `safety.state` records and restores them.
+All other settings below `net/` stay as they are, whatever the controller requests: provisioning
+sets `ip_forward` and `rp_filter`, and nothing sets a hardened one (`net/core/bpf_jit_harden`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[0-9]{1,20}")
 # A module's name in the kernel has at most 15 characters (TCP_CA_NAME_MAX, include/net/tcp.h).
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 
-# By path below /proc/sys, with what the text may be.
+# By path below /proc/sys, with the pattern of texts that it may have.
 RUN_SYSCTLS = {
     # hosts
     "net/core/txrehash": _NUMBER,
@@ -37,28 +37,28 @@ RUN_SYSCTLS = {
     "net/ipv4/ip_early_demux": _NUMBER,
 }
 
-# The snapshots of closloop 0.2.0 have it too: it is compared then.
+# Snapshots of closloop 0.2.0 have it, too. It is then compared, but not restored.
 _ONLY_COMPARED = ("net/ipv4/ip_forward",)
 
 
 def sysctl_path(name: str) -> str:
-    """Return where a setting of `RUN_SYSCTLS` is. Raises OperationError for any other."""
+    """Return the file of a setting of `RUN_SYSCTLS`. Raises OperationError for any other."""
     if name not in RUN_SYSCTLS:
         raise OperationError(
-            f"{name!r} is no setting that runs write",
+            f"{name!r} is not a setting that runs may write",
             "a setting that a trial writes must be listed in orchestration/agent/linux/sysctls.py",
         )
     return "/proc/sys/" + name
 
 
 def may_be_restored(name: str, value: object) -> bool:
-    """Return whether this is a setting that runs write, and a text that it may have."""
+    """Return whether runs may write this setting, and whether it may have this value."""
     pattern = RUN_SYSCTLS.get(name)
     return pattern is not None and isinstance(value, str) and bool(pattern.fullmatch(value))
 
 
 def read_sysctl(name: str) -> str | None:
-    """Return a setting's text; None if there is none, or it is not one that snapshots have."""
+    """Return a setting's text; None if the kernel lacks it, or snapshots do not have it."""
     if name not in RUN_SYSCTLS and name not in _ONLY_COMPARED:
         return None
     try:

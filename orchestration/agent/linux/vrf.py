@@ -1,8 +1,9 @@
-"""Leave the management VRF in which an sshd may run (`ip vrf exec mgmt sshd`, `ssh@mgmt`).
+"""Moves the agent out of the management VRF in which an sshd may run (`ip vrf exec mgmt sshd`).
 
-The kernel binds every socket of a process in such a control group, `PATH/vrf/NAME`, to the VRF, so
-that nothing that the agent or its senders open would reach the fabric. Like `ip vrf exec default`,
-the agent moves to PATH/vrf, which is bound to nothing (iproute2, ip/ipvrf.c).
+A VRF is a separate routing table, here the one of the management port. `ip vrf exec` puts a process
+into the control group `PATH/vrf/NAME`, and the kernel binds every socket of that group to the VRF:
+no socket of the agent or of its senders would reach the fabric. Like `ip vrf exec default`, the
+agent moves to `PATH/vrf`, which is bound to no VRF (iproute2, ip/ipvrf.c).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def current(root: str = "/") -> str:
 
 
 def leave(root: str = "/") -> None:
-    """Move this process out of its VRF, if it may."""
+    """Move this process out of its VRF, if it has the right to."""
     group, name = _group(root)
     mount = cgroup2(root)
     if name and mount:
@@ -27,21 +28,21 @@ def leave(root: str = "/") -> None:
             with open(path, "w") as file:
                 file.write(str(os.getpid()))
         except OSError:
-            pass  # `current` still names it, and the survey says so
+            pass  # `current` still names the VRF, and the device's survey reports it
 
 
 def _group(root: str) -> tuple[str, str]:
-    """Return the control group above a VRF's, and the VRF."""
+    """Return the path of the control group above that of a VRF, and the VRF's name."""
     for line in text(os.path.join(root, "proc/self/cgroup")).splitlines():
         number, _, path = line.partition("::")
         if number == "0":
-            group, found, name = path.rpartition("/vrf/")
-            return (group, name) if found else (path, "")
+            group, has_vrf, name = path.rpartition("/vrf/")
+            return (group, name) if has_vrf else (path, "")
     return "", ""
 
 
 def cgroup2(root: str = "/") -> str:
-    """Return where control groups of version 2 are mounted, "" for nowhere."""
+    """Return where control groups of version 2 are mounted, "" if they are not mounted."""
     mounts = text(os.path.join(root, "proc/self/mounts")).splitlines()
     fields = (line.split(" ") for line in mounts)
     return next((words[1] for words in fields if len(words) > 2 and words[2] == "cgroup2"), "")

@@ -1,17 +1,17 @@
-"""Queues of a Linux switch whose kernel has no RED: a BPF program marks, and they are read.
+"""ECN marking on a Linux switch whose kernel has no RED: a BPF program marks instead.
 
     marks.open  {queues: [[interface, handle], ...], program: the object file, in base64}
                 -> as marks.read
     marks.read  -> {"t_ns": CLOCK_MONOTONIC before the reading, "took_ns": how long it took,
                    "rows": [row, ...]}
-    marks.set   {changes: [[index, kmin_bytes, kmax_bytes, share], ...]} -> as marks.read, after it
+    marks.set   {changes: [[index, kmin_bytes, kmax_bytes, share], ...]} -> as marks.read
 
 A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, share] of one
-queue, in the order of `marks.open`. `share` is 2^32 times the share marked at kmax. All but marks
-and thresholds are the plain queue's (bfifo), which is in RED's place.
+queue, in the order of `marks.open`. `share` is 2^32 times the share marked at kmax. The program
+counts marks; all other counters are those of the plain queue (bfifo) that replaces RED.
 
-The programs (collectors/bpf/red_law.bpf.c) are the agent's: they go with it, however it ends, and
-the ports are then as they were.
+The programs (collectors/bpf/red_law.bpf.c) are attached by this agent. They are removed when it
+ends, however it ends, and the ports are then as they were.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ..linux.qdisc_counters import CounterReader
 from ..main import Agent, Operation, OperationError
 from .red import Queues
 
-# struct marks: `marked`, `current`, three offsets, then two places for thresholds.
+# struct marks: `marked`, `current`, three offsets, then two sets of thresholds. `current` is the
+# number of the set in use.
 _HEAD = struct.Struct("=QIIII")
 _CURRENT_AT = 8
 _THRESHOLDS = struct.Struct("=IIII")
@@ -39,14 +40,17 @@ _REMEDY = "use a kernel with RED (modprobe sch_red) and leave red out of closloo
 
 
 class Marker:
-    """The program at one port, whose thresholds begin at the queue's limit, as RED's do."""
+    """The marking program at one port. Its thresholds begin at the queue's limit, as RED's do.
+
+    `words[0]` is how many packets were marked. `thresholds` are kmin, kmax and the share.
+    """
 
     def __init__(
         self, program: LoadedProgram, ifindex: int, offsets: tuple[int, ...], limit_bytes: int
     ) -> None:
         self._program = program
         self._memory = program.memory
-        # the first is how many packets were marked
+        # the first word is how many packets were marked
         self.words = memoryview(self._memory)[:8].cast("Q")
         _HEAD.pack_into(self._memory, 0, 0, 0, *offsets)
         self.set(limit_bytes, limit_bytes, 2**32 - 1)
@@ -56,13 +60,13 @@ class Marker:
         """Change the thresholds, all three at once."""
         (current,) = struct.unpack_from("=I", self._memory, _CURRENT_AT)
         other = 1 - current
-        place = _HEAD.size + other * _THRESHOLDS.size
-        _THRESHOLDS.pack_into(self._memory, place, kmin_bytes, kmax_bytes, share, 0)
+        at = _HEAD.size + other * _THRESHOLDS.size
+        _THRESHOLDS.pack_into(self._memory, at, kmin_bytes, kmax_bytes, share, 0)
         struct.pack_into("=I", self._memory, _CURRENT_AT, other)
         self.thresholds = kmin_bytes, kmax_bytes, share
 
     def close(self) -> None:
-        """Take the program away."""
+        """Detach and remove the program."""
         self.words.release()
         os.close(self._link)
         self._program.close()
@@ -71,7 +75,7 @@ class Marker:
 class MarkedQueues(Queues):
     """The queues that were opened, and the programs at their ports."""
 
-    kind, called = "bfifo", "plain queue"
+    kind, description = "bfifo", "plain queue"
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,23 +86,25 @@ class MarkedQueues(Queues):
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Attach the program to each queue's port. Raises OperationError if that is impossible."""
         self.close()
-        found = self._locate(request)
-        self._counters = CounterReader([place[1:] for place in self._places])
+        qdiscs = self._locate(request)
+        self._counters = CounterReader([queue[1:] for queue in self._queues])
         try:
             program = read_program(base64.b64decode(request["program"]))
             self._offsets = self._offsets or offsets()
-            for place in self._places:
-                (limit_bytes,) = struct.unpack("=I", found[place[1:]].options)
+            for queue in self._queues:
+                (limit_bytes,) = struct.unpack("=I", qdiscs[queue[1:]].options)
                 loaded = LoadedProgram(program, "closloop_red", GPL)
-                marker = Marker(loaded, place.ifindex, self._offsets, limit_bytes)
+                marker = Marker(loaded, queue.ifindex, self._offsets, limit_bytes)
                 self._markers.append(marker)
         except (OSError, ObjectError, LayoutError) as error:
             self.close()
-            raise OperationError(f"its kernel takes no marking program: {error}", _REMEDY) from None
+            raise OperationError(
+                f"its kernel does not accept the marking program: {error}", _REMEDY
+            ) from None
         return self.read(request)
 
     def close(self) -> None:
-        """Take all programs away."""
+        """Detach and remove all programs."""
         for marker in self._markers:
             marker.close()
         self._markers = []
@@ -108,14 +114,14 @@ class MarkedQueues(Queues):
         """Read all queues once."""
         t_ns = time.monotonic_ns()
         try:
-            found = self._counters.read()
+            counters = self._counters.read()
         except KeyError:
-            self._found()  # says which one is missing
+            self._read_qdiscs()  # raises an error that names the missing one
             raise
         took_ns = time.monotonic_ns() - t_ns
         rows = [
             (*counted, marker.words[0], dropped, *marker.thresholds)
-            for (*counted, dropped), marker in zip(found, self._markers)
+            for (*counted, dropped), marker in zip(counters, self._markers)
         ]
         return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
 
@@ -127,7 +133,7 @@ class MarkedQueues(Queues):
 
 
 def offsets() -> tuple[int, ...]:
-    """Return the offsets that the program needs. Raises OSError or LayoutError."""
+    """Return the offsets of kernel fields that the program needs. Raises OSError or LayoutError."""
     layouts = Layouts(VMLINUX.read_bytes())
     return tuple(layouts.offset(structure, path) for structure, path in _FIELDS)
 

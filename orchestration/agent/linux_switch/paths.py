@@ -1,17 +1,17 @@
-"""Load balancing on a Linux switch: its choice of paths, held by this agent.
+"""Load balancing on a Linux switch: a BPF program chooses each packet's path.
 
-    paths.try    {program, interfaces}  as paths.begin, and leaves nothing
+    paths.try    {program, interfaces}  as paths.begin, and ends at once
     paths.begin  {program, interfaces, stream, timeout_ns, route_by, spray} -> {prefix: [port, ...]}
     paths.read   -> [flowlets, reroutes, entries, overflows], as switch.* of
                  orchestration/core/signals.py
     paths.set    {timeout_ns} -> {"timeout_ns": as it is now}
     paths.end    the kernel routes by its hash again
 
-The program is collectors/bpf/path_choice.bpf.c, compiled by the controller. Links hold it at the
-egress of `interfaces`, which are in the order of the switch's ports; they close with this process,
-even by SIGKILL, and the switch is as it was. Which ports a packet may take is what the kernel's
-main table says of its destination. The kernel tells of changes of routes and links (netlink), and
-the program follows.
+The program is collectors/bpf/path_choice.bpf.c, compiled by the controller. BPF links attach it to
+the egress of `interfaces`, which are in the order of the switch's ports. The links close with this
+process, even by SIGKILL, and the switch is then as it was. A packet may take the ports that the
+kernel's main table has for its destination. The kernel reports changes of routes and links
+(netlink), and this agent updates the program's routes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ..bpf.load import LPM_TRIE, NO_PREALLOC, create_map
 from ..linux.fib import LINK_GROUP, ROUTE_GROUP
 from ..linux.netlink import route_socket
 from ..main import Agent, Operation, OperationError
-from .at_ports import AtPorts
-from .path_routes import KEY, MAX_ROUTES, PLACE, ROUTE_BYTES, Copy, look
+from .path_routes import KEY, MAX_ROUTES, ROUTE_BYTES, ROUTE_INDEX, ProgramRoutes, read_choices
+from .port_program import PortProgram
 from .red import NET
 
 PREFIXES = "prefixes"
@@ -38,39 +38,42 @@ PREFIXES = "prefixes"
 HEAD = struct.Struct("=QQQIIQQQII")
 TABLES_AT = HEAD.size + MAX_ROUTES * ROUTE_BYTES
 ROUTE_BY = ("random", "round-robin")
-_TIMEOUT, _WORD = 1, 8  # where `timeout_ns` is, in words
+_TIMEOUT, _WORD = 1, 8  # `timeout_ns` is this word of 8 bytes
 _MAX_PREFIXES = 65_536
-_FOLLOW = "keep routes as they are during a trial"
+_REMEDY = "keep routes as they are during a trial"
 
 
-class Paths(AtPorts):
-    """The choice of paths while it is in force."""
+class Paths(PortProgram):
+    """The choice of paths of a switch, from `begin` to `end`."""
 
     label = b"path_choice"
-    called, lacks = "the choice of paths", "cannot choose paths"
-    on_asics = "run it with `load_balancing: ecmp`, or configure the ASIC's own"
+    description, without_it = "the choice of paths", "cannot choose paths"
+    asic_remedy = "run it with `load_balancing: ecmp`, or configure the ASIC's own"
 
     def __init__(self, agent: Agent, net: str = NET) -> None:
-        self._changes: socket.socket | None = None
-        self._ended: OperationError | None = None
+        self._change_socket: socket.socket | None = None
+        self._end_reason: OperationError | None = None
         super().__init__(agent, net)
 
-    def attempt(self, request: dict[str, Any]) -> dict[str, list[str]]:
-        """Do as `begin`, but without routes, so that every packet is let through; then end."""
-        self._refuse_others()
+    def try_once(self, request: dict[str, Any]) -> dict[str, list[str]]:
+        """Begin without routes, so that no packet's path changes, and end at once.
+
+        Returns what `begin` would, and raises the same errors.
+        """
+        self._refuse_second()
         try:
             self._link(request)
-            return look(self._names)[1]
+            return read_choices(self._names)[1]
         finally:
             self._close()
 
     def begin(self, request: dict[str, Any]) -> dict[str, list[str]]:
-        """Choose paths from now on; return ports by prefix, where there are several.
+        """Choose paths from now on; return the ports of each prefix that has several.
 
-        Raises OperationError if the kernel refuses, or has routes that cannot be followed.
+        Raises OperationError if the kernel refuses, or has routes whose next hops cannot be chosen.
         """
-        self._refuse_others()
-        self._ended = None
+        self._refuse_second()
+        self._end_reason = None
         try:
             # before the routes are read, so that no change is missed
             self._subscribe()
@@ -78,16 +81,16 @@ class Paths(AtPorts):
             by = ROUTE_BY.index(request["route_by"])
             head = HEAD.pack(stream, int(request["timeout_ns"]), 0, by, spray, 0, 0, 0, 0, 0)
             self._link(request, head)
-            wanted, ports = look(self._names)
-            self._copy.follow(wanted)
+            choices, ports = read_choices(self._names)
+            self._routes.follow(choices)
             return ports
         except BaseException:
             self._close()
             raise
 
     def read(self, _: dict[str, Any]) -> list[int]:
-        """Return the counters, and how many entries saw a packet within the timeout."""
-        memory = self._in_force()
+        """Return the counters; `entries` are those that saw a packet within the timeout."""
+        memory = self._active_memory()
         _, timeout_ns, _, _, spray, flowlets, reroutes, overflows, used, _ = HEAD.unpack_from(
             memory
         )
@@ -101,23 +104,25 @@ class Paths(AtPorts):
         return [flowlets, reroutes, entries, overflows]
 
     def set(self, request: dict[str, Any]) -> dict[str, int]:
-        """Set the timeout."""
-        with memoryview(self._in_force()) as view, view.cast("Q") as words:
-            words[_TIMEOUT] = int(request["timeout_ns"])  # one store: never half a number
+        """Set the flowlet timeout, and return it."""
+        with memoryview(self._active_memory()) as view, view.cast("Q") as words:
+            words[_TIMEOUT] = int(
+                request["timeout_ns"]
+            )  # one store, so the program never reads half a number
             return {"timeout_ns": words[_TIMEOUT]}
 
-    def _refuse_others(self) -> None:
+    def _refuse_second(self) -> None:
         if self._memory is not None:
             raise OperationError("paths are chosen already", "end that first")
 
-    def _in_force(self) -> mmap.mmap:
+    def _active_memory(self) -> mmap.mmap:
         if self._memory is None:
-            raise self._ended or OperationError("no paths are chosen here", "begin that first")
+            raise self._end_reason or OperationError("no paths are chosen here", "begin that first")
         return self._memory
 
     def _link(self, request: dict[str, Any], head: bytes = b"") -> None:
         """Load the program with the settings of `head`, and link it to every interface."""
-        # before programs that mark or count what leaves by a port
+        # before programs that mark or count what leaves a port
         indices = self._attach(request, partial(self._prepare, head), first=True)
         self._names = dict(zip(indices, map(str, request["interfaces"])))
 
@@ -125,39 +130,39 @@ class Paths(AtPorts):
         memory[: len(head)] = head
         self._entries = (program.data_bytes - TABLES_AT) // (3 * _WORD)
         prefixes = create_map(
-            LPM_TRIE, KEY.size, PLACE.size, _MAX_PREFIXES, NO_PREALLOC, PREFIXES.encode()
+            LPM_TRIE, KEY.size, ROUTE_INDEX.size, _MAX_PREFIXES, NO_PREALLOC, PREFIXES.encode()
         )
         self._fds.append(prefixes)
-        self._copy = Copy(memory, HEAD.size, prefixes)
+        self._routes = ProgramRoutes(memory, HEAD.size, prefixes)
         return {PREFIXES: prefixes}
 
     def _subscribe(self) -> None:
-        self._changes = route_socket(LINK_GROUP | ROUTE_GROUP)
-        self._changes.setblocking(False)
-        self._agent.watch(self._changes.fileno(), self._changed)
+        self._change_socket = route_socket(LINK_GROUP | ROUTE_GROUP)
+        self._change_socket.setblocking(False)
+        self._agent.watch(self._change_socket.fileno(), self._follow_changes)
 
-    def _changed(self) -> None:
-        if self._changes is None:
+    def _follow_changes(self) -> None:
+        if self._change_socket is None:
             return
         while True:
             try:
-                self._changes.recv(1 << 16)
+                self._change_socket.recv(1 << 16)
             except BlockingIOError:
                 break
-            except OSError:  # some messages were lost; all routes are read anew anyway
+            except OSError:  # some messages were lost; all routes are read again anyway
                 continue
         try:
-            self._copy.follow(look(self._names)[0])
+            self._routes.follow(read_choices(self._names)[0])
         except (OperationError, OSError) as error:
-            # with a route that it cannot follow, all is the kernel's again, and reading says why
+            # a route whose next hops cannot be chosen: the kernel routes again, and `read` says why
             self._close()
-            self._ended = OperationError(f"the choice of paths has ended: {error}", _FOLLOW)
+            self._end_reason = OperationError(f"the choice of paths has ended: {error}", _REMEDY)
 
     def _close(self) -> None:
-        if self._changes is not None:
-            self._agent.forget(self._changes.fileno())
-            self._changes.close()
-            self._changes = None
+        if self._change_socket is not None:
+            self._agent.forget(self._change_socket.fileno())
+            self._change_socket.close()
+            self._change_socket = None
         memory = self._memory
         super()._close()
         if memory is not None:
@@ -168,7 +173,7 @@ def operations(agent: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
     paths = Paths(agent)
     return {
-        "paths.try": paths.attempt,
+        "paths.try": paths.try_once,
         "paths.begin": paths.begin,
         "paths.read": paths.read,
         "paths.set": paths.set,

@@ -10,10 +10,10 @@ A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes
 queue, in the order of `red.open`. Counters are the kernel's own: packets, marks and drops wrap at
 32 bits. A change does not drop queued packets.
 
-On a switch whose ASIC forwards (switchdev), the kernel's own RED sees no packet. Every reading asks
-whether the driver has taken RED into the ASIC (TCA_HW_OFFLOAD, net/sched/sch_api.c): it may refuse
-new parameters, and the kernel then keeps them for itself without an error (red_offload,
-net/sched/sch_red.c).
+On a switch whose ASIC forwards (switchdev), the kernel's own RED sees no packet. So every reading
+checks that the driver has offloaded RED to the ASIC (TCA_HW_OFFLOAD, net/sched/sch_api.c): a driver
+may refuse new parameters, and the kernel then applies them only to its own RED, without an error
+(red_offload, net/sched/sch_red.c).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NET = "/sys/class/net"
 
 
 class OpenedQueue(NamedTuple):
-    """A queue that was opened."""
+    """A queue that was opened: its name in errors, its interface's index, its qdisc's handle."""
 
     name: str
     ifindex: int
@@ -39,18 +39,21 @@ class OpenedQueue(NamedTuple):
 
 
 class Queues:
-    """Queues of one kind that were opened; `called` is what one is called in errors."""
+    """Opened queues, whose qdiscs are of one `kind`; errors call one a `description`."""
 
     kind: str
-    called: str
+    description: str
 
     def __init__(self) -> None:
         self._socket = RouteSocket()
-        self._places: list[OpenedQueue] = []
+        self._queues: list[OpenedQueue] = []
 
     def _locate(self, request: dict[str, Any]) -> dict[tuple[int, int], Qdisc]:
-        """Remember the queues and return them. Raises OperationError if one does not exist."""
-        self._places = []
+        """Remember the queues; return their qdiscs by interface and handle.
+
+        Raises OperationError if one does not exist.
+        """
+        self._queues = []
         for interface, handle in request["queues"]:
             try:
                 index = interface_index(interface)
@@ -58,35 +61,35 @@ class Queues:
                 raise OperationError(
                     f"has no interface {interface}", "correct closloop_links in the inventory"
                 ) from None
-            self._places.append(OpenedQueue(f"{interface} ({int(handle):#x})", index, int(handle)))
-        return self._found()
+            self._queues.append(OpenedQueue(f"{interface} ({int(handle):#x})", index, int(handle)))
+        return self._read_qdiscs()
 
-    def _found(self) -> dict[tuple[int, int], Qdisc]:
-        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == self.kind}
-        for place in self._places:
-            if (place.ifindex, place.handle) not in found:
+    def _read_qdiscs(self) -> dict[tuple[int, int], Qdisc]:
+        present = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == self.kind}
+        for queue in self._queues:
+            if (queue.ifindex, queue.handle) not in present:
                 raise OperationError(
-                    f"has no {self.called} at {place.name}",
+                    f"has no {self.description} at {queue.name}",
                     "run `closloop provision` on the inventory",
                 )
-        return found
+        return present
 
     def _changes(self, request: dict[str, Any]) -> list[tuple[int, int, int, int]]:
-        """Return the changes asked for. Raises OperationError if one is impossible."""
+        """Return the requested changes. Raises OperationError if one is impossible."""
         for index, kmin_bytes, kmax_bytes, share in request["changes"]:
             if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < share < 2**32:
                 raise OperationError(
                     f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, max_p {share} at "
-                    f"{self._places[index].name}",
+                    f"{self._queues[index].name}",
                     "0 <= kmin <= kmax, and a probability above 0",
                 )
         return [(index, kmin, kmax, share) for index, kmin, kmax, share in request["changes"]]
 
 
 class RedQueues(Queues):
-    """RED queues that were opened."""
+    """Opened RED queues."""
 
-    kind, called = "red", "RED queue"
+    kind, description = "red", "RED queue"
 
     def __init__(self, net: str = NET) -> None:
         super().__init__()
@@ -95,52 +98,52 @@ class RedQueues(Queues):
         self._parents: list[int] = []
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Remember the queues. Raises OperationError if one does not exist."""
+        """Open the queues and read them. Raises OperationError if one does not exist."""
         self._asic_ports = {
             interface_index(interface)
             for interface, _ in request["queues"]
-            if of_an_asic(os.path.join(self._net, interface))
+            if is_asic_port(os.path.join(self._net, interface))
         }
-        found = self._locate(request)
-        places = [found[place[1:]] for place in self._places]
-        self._parents = [place.parent for place in places]
-        in_asic = bool(found) and all(place.offloaded for place in places)
+        present = self._locate(request)
+        reds = [present[queue[1:]] for queue in self._queues]
+        self._parents = [red.parent for red in reds]
+        in_asic = bool(present) and all(red.offloaded for red in reds)
         return {**self.read(request), "in_asic": in_asic}
 
     def read(self, _: dict[str, Any]) -> dict[str, Any]:
         """Read all queues once."""
         t_ns = time.monotonic_ns()
-        found = self._found()
+        present = self._read_qdiscs()
         took_ns = time.monotonic_ns() - t_ns
-        rows = [_row(found[place[1:]]) for place in self._places]
+        rows = [_row(present[queue[1:]]) for queue in self._queues]
         return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set thresholds of some queues, and read all queues."""
         batch = [
-            red_change(*self._places[index][1:], self._parents[index], kmin, kmax, max_p)
+            red_change(*self._queues[index][1:], self._parents[index], kmin, kmax, max_p)
             for index, kmin, kmax, max_p in self._changes(request)
         ]
         self._socket.request(batch)
         return self.read(request)
 
-    def _found(self) -> dict[tuple[int, int], Qdisc]:
-        found = super()._found()
-        for place in self._places:
-            if place.ifindex in self._asic_ports and not found[place[1:]].offloaded:
+    def _read_qdiscs(self) -> dict[tuple[int, int], Qdisc]:
+        present = super()._read_qdiscs()
+        for queue in self._queues:
+            if queue.ifindex in self._asic_ports and not present[queue[1:]].offloaded:
                 raise OperationError(
-                    f"RED at {place.name} is not in the switch's ASIC, which forwards packets "
-                    "past it",
-                    f"ethtool -K {place.name.split()[0]} hw-tc-offload on; the kernel's log says "
-                    "what the driver does not take (closloop_shape is for links without a rate)",
+                    f"RED at {queue.name} is not in the switch's ASIC, which forwards packets "
+                    "without the kernel's RED",
+                    f"ethtool -K {queue.name.split()[0]} hw-tc-offload on; the kernel's log says "
+                    "what the driver does not accept (closloop_shape is for links without a rate)",
                 )
-        return found
+        return present
 
 
-def of_an_asic(folder: str) -> bool:
+def is_asic_port(folder: str) -> bool:
     """Return whether an interface is a switch ASIC's port, by its folder in /sys/class/net.
 
-    Reading fails with EOPNOTSUPP if it is not.
+    For other interfaces, reading the file fails with EOPNOTSUPP.
     """
     return bool(text(os.path.join(folder, "phys_switch_id")))
 

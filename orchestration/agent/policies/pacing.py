@@ -33,11 +33,11 @@ from ..bpf.load import (
     LoadError,
     create_map,
     data_map,
-    insert,
-    items,
+    insert_entry,
     kernel_release,
     load,
     lookup,
+    map_entries,
 )
 from ..linux.ethtool import offloads_on
 from ..linux.vrf import cgroup2
@@ -183,7 +183,7 @@ def _maps_of(program: int) -> Iterator[dict[str, int]]:
 
 
 def _flows(maps: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
-    for key, value in items(maps[FLOWS.decode()], _COOKIE_BYTES, FLOW_BYTES):
+    for key, value in map_entries(maps[FLOWS.decode()], _COOKIE_BYTES, FLOW_BYTES):
         yield struct.unpack("=Q", key)[0], value
 
 
@@ -208,7 +208,7 @@ def _hand_over(former: list[tuple[int, str]], flows: int) -> None:
             for cookie, value in _flows(maps):
                 # no line rate yet: the program begins with it at its next event
                 kept = bytes(_STATE_BYTES) + value[_STATE_BYTES:]
-                insert(flows, struct.pack("=Q", cookie), kept)
+                insert_entry(flows, struct.pack("=Q", cookie), kept)
 
 
 def _release_flows(program: int) -> dict[str, int]:
@@ -268,15 +268,15 @@ def _close(fds: Any) -> None:
 
 
 def _plain(error: LoadError) -> tuple[str, str]:
-    if error.errno == errno.EPERM and not error.said:
+    if error.errno == errno.EPERM and not error.log_lines:
         return (
             f"the kernel does not let root use BPF here ({error}), or another program holds its "
             "control groups alone",
             "see kernel lockdown (cat /sys/kernel/security/lockdown) and `bpftool cgroup tree`",
         )
-    if error.errno == errno.ENOSYS or (error.errno == errno.EINVAL and not error.said):
+    if error.errno == errno.ENOSYS or (error.errno == errno.EINVAL and not error.log_lines):
         return f"{_NO_NETWORK} ({error})", _NEWER
-    said = "; ".join(error.said[-6:]) or str(error)
+    said = "; ".join(error.log_lines[-6:]) or str(error)
     return (
         f"its kernel refuses the program: {said}",
         "use a newer kernel, or fewer or shallower trees",

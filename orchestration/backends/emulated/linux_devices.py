@@ -15,7 +15,7 @@ import numpy as np
 
 from collectors.readers.tc import PlainReader, QueueReading, RedReader
 from orchestration.agent.linux import qdiscs
-from orchestration.agent.linux.kernel import TCP_FILES, counted
+from orchestration.agent.linux.kernel import TCP_FILES, parse_tcp_counters
 from orchestration.backends.emulated.namespaces import Fabric, NetlinkError, send_requests
 from orchestration.core.marking_probability import (
     line_max_ps,
@@ -199,7 +199,9 @@ class NamespaceHosts:
     def read(self) -> dict[str, Ints]:
         """Return the signals by name, arrays (hosts,), now; those of RoCE NICs are missing."""
         rows = [
-            counted({path: os.pread(fd, _MAX_BYTES, 0).decode() for path, fd in files.items()})
+            parse_tcp_counters(
+                {path: os.pread(fd, _MAX_BYTES, 0).decode() for path, fd in files.items()}
+            )
             for files in self._files
         ]
         missing = np.full(len(rows), MISSING, dtype=np.int64)

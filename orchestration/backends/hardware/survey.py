@@ -13,8 +13,8 @@ from inventory.cabling import (
     InterfaceState,
     Neighbour,
     Reach,
+    check_rack,
     fabric_addresses,
-    judge,
 )
 from inventory.rack import Access, Rack
 from orchestration.device.client import AgentClient, side_by_side
@@ -71,7 +71,7 @@ def judge_rack(rack: Rack, found: Mapping[str, DeviceFacts | DeviceError]) -> li
     """Return what is wrong or unproven about a rack: first devices that failed, then the others."""
     errors = {name: item for name, item in found.items() if isinstance(item, DeviceError)}
     surveys = {name: item for name, item in found.items() if isinstance(item, DeviceFacts)}
-    return [_failure(name, error) for name, error in errors.items()] + judge(rack, surveys)
+    return [_failure(name, error) for name, error in errors.items()] + check_rack(rack, surveys)
 
 
 def _failure(device: str, error: DeviceError) -> Finding:

@@ -68,7 +68,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         switches = switches_of(rack)
         interval_ns = rack.safety.min_change_interval_ns
         limiter = ChangeLimiter(ECN, len(run.testbed.queues), interval_ns)
-        corridor = GuardrailMonitor(rack.testbed, rack.safety.corridor)
+        corridor = GuardrailMonitor(rack.testbed, rack.safety.guardrails)
         paths = Balancing(rack, fleet, told) if chooses(trial) else None
         watched = wants_flow_table(tuner.observes)
         flows = RackFlowTables(rack, fleet, told) if watched else None

@@ -11,7 +11,7 @@ import socket
 import struct
 
 from ansible.module_utils.agent.linux import ethtool
-from ansible.module_utils.agent.linux.fib import hops, word
+from ansible.module_utils.agent.linux.fib import attribute_u32, hops
 from ansible.module_utils.agent.linux.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -152,11 +152,11 @@ class Routing:
             if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED:
                 continue
             found = attributes(payload, _RTMSG.size)
-            table = word(found, _TABLE, table)
+            table = attribute_u32(found, _TABLE, table)
             if table == 255 or tos:
                 continue
             destination = socket.inet_ntoa(found.get(_DST, bytes(4)))
-            key = f"{table} {destination}/{length} {word(found, _PRIORITY, 0)}"
+            key = f"{table} {destination}/{length} {attribute_u32(found, _PRIORITY, 0)}"
             result.setdefault(
                 key,
                 {
@@ -180,8 +180,8 @@ class Routing:
                 continue
             found = attributes(payload, _RULE.size)
             source = socket.inet_ntoa(found.get(_FRA_SRC, bytes(4)))
-            priority = word(found, _FRA_PRIORITY, 0)
-            key = f"{priority} {source}/{length} {word(found, _FRA_TABLE, table)}"
+            priority = attribute_u32(found, _FRA_PRIORITY, 0)
+            key = f"{priority} {source}/{length} {attribute_u32(found, _FRA_TABLE, table)}"
             result[key] = {}
         return result
 

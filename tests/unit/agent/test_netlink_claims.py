@@ -8,7 +8,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.agent.linux.fib import claims
+from orchestration.agent.linux.fib import overlapping_routes
 from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute
 from orchestration.core.errors import NotReadyError
 from orchestration.provision import run
@@ -47,22 +47,24 @@ class Routes:
     ],
 )
 def test_a_route_that_overlaps_is_a_claim(to, claimed):
-    assert claims(Routes(route(to)), FABRIC, ()) == [to] * claimed
+    assert overlapping_routes(Routes(route(to)), FABRIC, ()) == [to] * claimed
 
 
 def test_our_routes_other_tables_and_caches_are_no_claims():
     there = Routes(
         route("198.18.1.0/24"), route("198.18.2.0/24", 4101), route("198.18.3.9/32", flags=CLONED)
     )
-    assert claims(there, FABRIC, {"198.18.1.0/24"}) == []
-    assert claims(there, FABRIC, ()) == ["198.18.1.0/24"]
+    assert overlapping_routes(there, FABRIC, {"198.18.1.0/24"}) == []
+    assert overlapping_routes(there, FABRIC, ()) == ["198.18.1.0/24"]
 
 
 def test_a_machine_that_uses_the_fabrics_network_does_not_provision(monkeypatch):
     testbed = load_testbed("graphcc")
     rack = Rack("lab", testbed, {d.name: Access(d.name, "192.0.2.1") for d in testbed.devices})
     there = Routes(route("198.18.0.0/16"))
-    monkeypatch.setattr(run, "claims", lambda _, prefix, ours: claims(there, prefix, ours))
+    monkeypatch.setattr(
+        run, "overlapping_routes", lambda _, prefix, ours: overlapping_routes(there, prefix, ours)
+    )
     with pytest.raises(
         NotReadyError, match=r"has a route to 198\.18\.0\.0/16, and .* in 198\.18"
     ) as caught:

@@ -14,14 +14,14 @@ from inventory.rack import Access, Rack
 from orchestration.agent.linux.fib import Hop
 from orchestration.agent.linux.netlink import RTM_NEWROUTE, attribute
 from orchestration.agent.linux.sysctls import RUN_SYSCTLS
-from orchestration.agent.linux_switch import at_ports, path_routes
+from orchestration.agent.linux_switch import path_routes, port_program
 from orchestration.agent.linux_switch.path_routes import (
     KEY,
     MAX_ROUTES,
-    PLACE,
     ROUTE_BYTES,
-    Copy,
-    look,
+    ROUTE_INDEX,
+    ProgramRoutes,
+    read_choices,
 )
 from orchestration.agent.linux_switch.paths import Paths
 from orchestration.agent.main import OperationError
@@ -83,7 +83,7 @@ def test_a_choice_is_among_equal_next_hops_those_with_a_link_first_in_the_order_
         route("10.6.0.0/16", hop(5), hop(7), metric=10),
         route("10.7.0.0/16", hop(5), hop(6), flags=CLONED),
     ]
-    wanted, ports = look(NAMES)
+    wanted, ports = read_choices(NAMES)
     assert ports == {"10.1.0.0/16": ["eth10", "eth3", "eth2"], "10.6.0.0/16": ["eth2", "eth10"]}
     first = wanted[socket.inet_aton("10.1.0.0"), 16]
     assert [(one.ifindex, one.up) for one in first] == [(7, True), (6, True), (5, False)]
@@ -97,14 +97,14 @@ def test_a_choice_is_among_equal_next_hops_those_with_a_link_first_in_the_order_
     ("hops", "more", "says"),
     [
         ((hop(5, weight=2), hop(6)), b"", "route 10.1.0.0/16: its ports have different weights"),
-        ((hop(5, ""), hop(6)), b"", "a next hop has no router's address"),
+        ((hop(5, ""), hop(6)), b"", "a next hop has no router address"),
         ((), attribute(30, struct.pack("=I", 3)), "does not show the next hops"),
     ],
 )
 def test_a_route_that_cannot_be_followed_is_refused_by_its_prefix(kernel, hops, more, says):
     kernel.append(route("10.1.0.0/16", *hops, more=more))
     with pytest.raises(OperationError) as caught:
-        look(NAMES)
+        read_choices(NAMES)
     assert says in caught.value.what
     assert caught.value.remedy
 
@@ -112,7 +112,7 @@ def test_a_route_that_cannot_be_followed_is_refused_by_its_prefix(kernel, hops, 
 def test_a_router_of_ipv6_is_one_too(kernel):
     via = attribute(18, struct.pack("=H", socket.AF_INET6) + bytes(range(16)))
     kernel.append(route("10.1.0.0/16", hop(5, "", more=via), hop(6, "", more=via)))
-    ((one, _),) = look(NAMES)[0].values()
+    ((one, _),) = read_choices(NAMES)[0].values()
     assert (one.family, one.router) == (socket.AF_INET6, bytes(range(16)))
 
 
@@ -123,16 +123,16 @@ class Program:
         self.memory = mmap.mmap(-1, 64 + MAX_ROUTES * ROUTE_BYTES)
         self.prefixes = {}
         self.writes = 0
-        monkeypatch.setattr(path_routes, "put", self._put)
-        monkeypatch.setattr(path_routes, "remove", lambda _, key: self.prefixes.pop(key))
-        self.copy = Copy(self.memory, 64, 3)
+        monkeypatch.setattr(path_routes, "put_entry", self._put)
+        monkeypatch.setattr(path_routes, "remove_entry", lambda _, key: self.prefixes.pop(key))
+        self.copy = ProgramRoutes(self.memory, 64, 3)
 
     def _put(self, _, key, value):
         self.prefixes[key] = value
         self.writes += 1
 
     def ports(self, network, bits):
-        (place,) = PLACE.unpack(self.prefixes[KEY.pack(bits, network)])
+        (place,) = ROUTE_INDEX.unpack(self.prefixes[KEY.pack(bits, network)])
         at = 64 + place * ROUTE_BYTES
         ways, up = struct.unpack_from("=II", self.memory, at)
         ports = [struct.unpack_from("=I", self.memory, at + 8 + 24 * n)[0] for n in range(ways)]
@@ -172,8 +172,8 @@ def test_a_changed_route_gets_a_place_of_its_own_before_packets_look_there(monke
 
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
-    monkeypatch.setattr(at_ports.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(at_ports, "kernel_release", lambda: (6, 6))
+    monkeypatch.setattr(port_program.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(port_program, "kernel_release", lambda: (6, 6))
     (tmp_path / "lo").mkdir()
     return Paths(SimpleNamespace(at_end=lambda _: None), str(tmp_path)), tmp_path
 
@@ -183,14 +183,14 @@ def test_a_device_that_cannot_is_refused_in_plain_words(agent, monkeypatch):
     asked = {"interfaces": ["lo"], "program": {}}
     (net / "lo" / "phys_switch_id").write_text("248a07b2f400\n")
     with pytest.raises(OperationError, match="lo is a port of an ASIC"):
-        paths.attempt(asked)
-    monkeypatch.setattr(at_ports, "kernel_release", lambda: (6, 5))
+        paths.try_once(asked)
+    monkeypatch.setattr(port_program, "kernel_release", lambda: (6, 5))
     with pytest.raises(OperationError, match=r"older than 6\.6") as caught:
-        paths.attempt(asked)
+        paths.try_once(asked)
     assert "6.6 or newer" in caught.value.remedy
-    monkeypatch.setattr(at_ports.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(port_program.os, "geteuid", lambda: 1000)
     with pytest.raises(OperationError, match="only root"):
-        paths.attempt(asked)
+        paths.try_once(asked)
     with pytest.raises(OperationError, match="no paths are chosen here"):
         paths.read({})
 

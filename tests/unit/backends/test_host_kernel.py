@@ -11,7 +11,7 @@ from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
 from inventory.rack import scaled
-from orchestration.agent.bpf.btf import LayoutError, Layouts, smallest
+from orchestration.agent.bpf.btf import LayoutError, Layouts, minimal_type_information
 from orchestration.backends.emulated import forwarding, machine
 from orchestration.backends.hardware.linux_switch import LinuxSwitch, MarkedSwitch
 from orchestration.backends.hardware.settings import check_controls, programmed
@@ -209,14 +209,14 @@ def test_offsets_come_from_the_kernels_type_information():
     ):
         with pytest.raises(LayoutError, match=said):
             layouts.offset(structure, path)
-    assert (layouts.number("inner"), layouts.size("inner"), layouts.place("inner", "b")) == (
+    assert (layouts.number("inner"), layouts.size("inner"), layouts.member_index("inner", "b")) == (
         2,
         8,
         1,
     )
     assert (layouts.enumerator("state", "LOST"), layouts.function("act")) == (7, 6)
     for asked, said in (
-        (lambda: layouts.place("inner", "c"), "struct inner has no c"),
+        (lambda: layouts.member_index("inner", "c"), "struct inner has no c"),
         (lambda: layouts.enumerator("state", "WON"), "enum state has no WON"),
         (lambda: layouts.enumerator("inner", "a"), "no enum inner"),
         (lambda: layouts.function("a"), "no function a"),
@@ -224,7 +224,7 @@ def test_offsets_come_from_the_kernels_type_information():
         with pytest.raises(LayoutError, match=said):
             asked()
     with pytest.raises(LayoutError, match="no struct inner"):
-        Layouts(smallest()).size("inner")
+        Layouts(minimal_type_information()).size("inner")
     with pytest.raises(LayoutError, match="not the kernel"):
         Layouts(bytes(64))
     with pytest.raises(LayoutError, match="cut short"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from inventory.files import amended, load_testbed
+from inventory.files import edited_testbed_text, load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.calibration.measure import (
     calibrate,
@@ -75,15 +75,17 @@ def test_a_corrected_testbed_does_what_was_wanted(measured, tmp_path):
     like = moved(measured, 150, -40, 8)
     change = correction(load_testbed("graphcc"), measured, like)
     file = tmp_path / "twin.yml"
-    file.write_text(amended("graphcc", "twin", change.framing_bytes, change.delay_change_ns))
+    file.write_text(
+        edited_testbed_text("graphcc", "twin", change.framing_bytes, change.delay_change_ns)
+    )
     again = calibrate(FluidBackend(), "fluid", load_testbed(str(file)), str(file), tmp_path)
     assert [r.median_ns for r in again.rtts] == [r.median_ns for r in like.rtts]
     assert again.goodput.framing_bytes == pytest.approx(like.goodput.framing_bytes, abs=0.6)
 
 
 def test_nothing_else_of_the_file_changes():
-    before = amended("graphcc", "graphcc", 24, {}).splitlines()
-    after = amended("graphcc", "graphcc", 30, {1: 13, 2: -5000}).splitlines()
+    before = edited_testbed_text("graphcc", "graphcc", 24, {}).splitlines()
+    after = edited_testbed_text("graphcc", "graphcc", 30, {1: 13, 2: -5000}).splitlines()
     changed = [line for line in after if line not in before]
     assert changed == [
         "framing: 30B",
@@ -101,7 +103,7 @@ def test_links_of_a_file_that_lists_them(tmp_path):
         "  - {a: h1, b: leaf1, rate: 10Gbps, delay: 1us}\n"
         "  - {a: leaf1, b: h2, rate: 10Gbps, delay: 3us}\n"
     )
-    text = amended(str(file), "own2", 24, {1: 7})
+    text = edited_testbed_text(str(file), "own2", 24, {1: 7})
     assert "delay: 1.007us" in text
     assert "delay: 3.007us" in text
 

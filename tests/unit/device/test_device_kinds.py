@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inventory.cabling import DeviceFacts, InterfaceState, judge
+from inventory.cabling import DeviceFacts, InterfaceState, check_rack
 from inventory.rack import Access, Rack
 from orchestration.agent import survey
 from orchestration.agent.host.dcqcn import lockdown
@@ -169,7 +169,7 @@ def findings(rack, device, **system):
         may_change_qdiscs=True,
         system=system,
     )
-    return [f for f in judge(rack, {device: item}) if f.check != "cabling"], item
+    return [f for f in check_rack(rack, {device: item}) if f.check != "cabling"], item
 
 
 def test_the_check_names_what_makes_a_device_unfit():

@@ -155,7 +155,7 @@ def test_classes(tmp_path):
     assert rack.testbed.classes == (TrafficClass("rdma", 70), TrafficClass("tcp", 30))
     text = text.replace("ansible_host: 10.9.0.3", "closloop_platform: sonic")
     assert refused(tmp_path, text) == [
-        "20 leaf1 has 1 in closloop_queues, for 2 queues a port -> "
+        "20 leaf1 lists 1 in closloop_queues, but a port needs 2 -> "
         "list the switch's queue number of each traffic class, like [3, 4]"
     ]
     text = text.replace("platform: sonic", "platform: sonic\n          closloop_queues: [3, 4]")
@@ -243,7 +243,7 @@ def test_safety_and_known_hosts(tmp_path):
     )
     rack = load(tmp_path, text)
     assert rack.known_hosts_file == str(tmp_path / "keys" / "known")
-    assert rack.safety == Safety(10.0, corridor=Guardrails(max_drop_share=0.25))
+    assert rack.safety == Safety(10.0, guardrails=Guardrails(max_drop_share=0.25))
 
 
 @pytest.mark.parametrize(
@@ -274,23 +274,23 @@ def test_safety_and_known_hosts(tmp_path):
         ),
         (
             "ansible_host: 10.9.0.1", "ansible_host: -oProxyCommand=x",
-            "10 '-oProxyCommand=x' is no address -> write an IP address or a host name",
+            "10 '-oProxyCommand=x' is not an address -> write an IP address or a host name",
         ),
         (
             "ansible_host: 10.9.0.1", "ansible_ssh_private_key_file: keys/id",
-            "10 'keys/id' is relative, to no fixed folder -> write a path that begins with",
+            "10 'keys/id' is a relative path -> write a path that begins with",
         ),
         (
             "ansible_host: 10.9.0.2", "ansible_host: 10.9.0.1",
-            "14 h2 has the address of h1, 10.9.0.1 port 22 -> correct one of the two",
+            "14 h2 has the same address as h1, 10.9.0.1 port 22 -> correct one of the two",
         ),
         (
             "ansible_host: 10.9.0.1", "closloop_nic: roce",
-            "10 h1: which RDMA device is not said -> add closloop_rdma_device",
+            "10 h1: the RDMA device is not named -> add closloop_rdma_device",
         ),
         (
             "ansible_host: 10.9.0.1", "closloop_platform: sonic",
-            "10 h1 is no switch, but runs SONiC -> remove closloop_platform",
+            "10 h1 is not a switch, but runs SONiC -> remove closloop_platform",
         ),
         (
             "ansible_host: 10.9.0.1", "closloop_platform: cumulus",
@@ -298,7 +298,7 @@ def test_safety_and_known_hosts(tmp_path):
         ),
         (
             "ansible_host: 10.9.0.1", "closloop_safety: {}",
-            "10 closloop_safety is of the whole rack -> move it to `vars` of group `all`",
+            "10 closloop_safety applies to the whole rack -> move it to `vars` of group `all`",
         ),
         (
             "ansible_host: 10.9.0.1", "ansible_connection: local",
@@ -334,16 +334,16 @@ def test_safety_and_known_hosts(tmp_path):
         ("interface: swp2", "interface: swp1", "23 leaf1: a second link at swp1 -> a port has one"),
         (
             "interface: swp1, peer: h1", "interface: 'a; rm -rf /', peer: h1",
-            "22 'a; rm -rf /' is no interface -> write the operating system's name",
+            "22 'a; rm -rf /' is not an interface -> write the operating system's name",
         ),
-        ("closloop_buffer: 16MB", "closloop_buffer: 1KB", "4 of a buffer of 1KB, a queue holds"),
+        ("closloop_buffer: 16MB", "closloop_buffer: 1KB", "4 a queue's part of the buffer of 1KB"),
         (
             "    closloop_mtu: 1500B", "    closloop_safety: {deadman: 0s}",
             "3 it is zero -> use more",
         ),
         (
             "    closloop_mtu: 1500B", "    closloop_safety: {corridor: {max_drop_share: 2.0}}",
-            "3 2.0 is no share -> use 0 to 1",
+            "3 2.0 is not a share -> use 0 to 1",
         ),
         ("        h1:\n", "        h1: &x\n", "9 anchor '&x' is not accepted -> remove it"),
         (
@@ -470,7 +470,7 @@ def test_each_nic_of_a_host_has_its_rdma_device(tmp_path):
     assert load_rack(tmp_path / "again.yml") == rack
     half = MULTI_RAIL.replace("          closloop_rdma_device: mlx5_0\n", "")
     assert refused(tmp_path, half) == [
-        "8 h1: which RDMA device is not said -> add closloop_rdma_device, its name in `rdma link`, "
+        "8 h1: the RDMA device is not named -> add closloop_rdma_device, its name in `rdma link`, "
         "like mlx5_0"
     ]
 
@@ -480,9 +480,12 @@ def test_each_nic_of_a_host_has_its_rdma_device(tmp_path):
     [
         ("198.18.0.0/33", "does not appear to be an IPv4 or IPv6 network -> write an IPv4 network"),
         ("198.18.0.1/15", "has host bits set -> write an IPv4 network, like 198.18.0.0/15"),
-        ("fd00::/8", "fd00::/8 is for no fabric -> write an IPv4 network"),
-        ("0.0.0.0/0", "0.0.0.0/0 is for no fabric"),
-        ("169.254.0.0/16", "SONiC's ASICs get no addresses of 169.254.0.0/16 -> write a network"),
+        ("fd00::/8", "fd00::/8 cannot be used in a fabric -> write an IPv4 network"),
+        ("0.0.0.0/0", "0.0.0.0/0 cannot be used in a fabric"),
+        (
+            "169.254.0.0/16",
+            "SONiC does not pass addresses of 169.254.0.0/16 on to the ASIC -> write a network",
+        ),
         ("198.18.0.0/30", "needs 8 addresses, and 198.18.0.0/30 has 4 -> give it a larger network"),
     ],
 )

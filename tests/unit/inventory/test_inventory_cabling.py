@@ -9,9 +9,9 @@ from inventory.cabling import (
     InterfaceState,
     Neighbour,
     Reach,
+    check_rack,
     fabric_addresses,
     is_provisioned,
-    judge,
 )
 from inventory.rack import Access, Rack
 from orchestration.core.topology import Device, LinkSpec, Testbed
@@ -81,7 +81,7 @@ def with_interface(found, device, name, **changes):
 
 @pytest.mark.parametrize("shape", ["ifname", "mac"])
 def test_a_rack_as_the_inventory_says(shape):
-    assert judge(rack_of(), surveys(shape)) == []
+    assert check_rack(rack_of(), surveys(shape)) == []
 
 
 def test_names_of_systems_that_are_not_the_inventorys():
@@ -101,12 +101,12 @@ def test_names_of_systems_that_are_not_the_inventorys():
     found["h2"] = dataclasses.replace(
         found["h2"], neighbours=(hears("eth0", "leaf1", "swp2", system="sw-12.lab.example"),)
     )
-    assert judge(rack_of(), found) == []
+    assert check_rack(rack_of(), found) == []
 
 
 def test_sonic_announces_an_alias_and_describes_the_port():
     found = surveys(h1=[Neighbour("eth0", "leaf1", "", "local", "etp1", "swp1")])
-    assert judge(rack_of(), found) == []
+    assert check_rack(rack_of(), found) == []
 
 
 def test_swapped_cables_are_named_as_such():
@@ -115,7 +115,7 @@ def test_swapped_cables_are_named_as_such():
         h1=[hears("eth0", "leaf1", "swp2", "mac")],
         h2=[hears("eth0", "leaf1", "swp1", "mac")],
     )
-    assert shown(judge(rack_of(), found)) == [
+    assert shown(check_rack(rack_of(), found)) == [
         "h1 cabling wrong: eth0 is wired to leaf1:swp2, not to leaf1:swp1",
         "h2 cabling wrong: eth0 is wired to leaf1:swp1, not to leaf1:swp2",
         "leaf1 cabling wrong: swp1 and swp2 are swapped: swp1 is wired to h2:eth0, swp2 to h1:eth0",
@@ -124,18 +124,19 @@ def test_swapped_cables_are_named_as_such():
 
 def test_what_lldp_does_not_say_is_not_proven():
     found = surveys(h1=None, h2=[])
-    findings = judge(rack_of(), found)
+    findings = check_rack(rack_of(), found)
     assert shown(findings) == [
         "h1 cabling unproven: its cables are not proven: no LLDP (no lldpctl)",
-        "h2 cabling unproven: eth0 hears nobody: that it is wired to leaf1:swp2 is not proven",
+        "h2 cabling unproven: eth0 receives no LLDP: that it is wired to leaf1:swp2 is not proven",
     ]
     assert "lldpd" in findings[0].remedy
 
 
 def test_a_stranger_at_a_port():
     found = surveys(h1=[Neighbour("eth0", "printer", "00:11:22:33:44:55", "ifname", "eth7")])
-    assert shown(judge(rack_of(), found)) == [
-        "h1 cabling unproven: eth0 hears printer:eth7, no device of the inventory, not leaf1:swp1"
+    assert shown(check_rack(rack_of(), found)) == [
+        "h1 cabling unproven: eth0 hears printer:eth7, which is not in the inventory, instead of "
+        "leaf1:swp1"
     ]
 
 
@@ -145,7 +146,7 @@ def test_two_neighbours_at_a_port():
         Neighbour("eth0", "", "00:11:22:33:44:55", "ifname", "x"),
         hears("eth0", "leaf1", "swp1"),
     ]
-    assert judge(rack_of(), surveys(h1=heard)) == []
+    assert check_rack(rack_of(), surveys(h1=heard)) == []
 
 
 def test_devices_with_one_name_are_told_apart_by_their_addresses():
@@ -154,13 +155,13 @@ def test_devices_with_one_name_are_told_apart_by_their_addresses():
     for name, survey in found.items():
         heard = tuple(dataclasses.replace(n, system="sonic") for n in survey.neighbours)
         found[name] = dataclasses.replace(survey, neighbours=heard)
-    assert judge(rack_of(), found) == []
+    assert check_rack(rack_of(), found) == []
 
 
 def test_a_device_without_survey_leaves_its_neighbours_to_speak():
     found = surveys()
     del found["h2"]
-    assert judge(rack_of(), found) == []
+    assert check_rack(rack_of(), found) == []
 
 
 @pytest.mark.parametrize(
@@ -172,24 +173,24 @@ def test_a_device_without_survey_leaves_its_neighbours_to_speak():
         ({"speed_bps": 10**11}, "rates wrong: eth0 runs at 100Gbps, not at 25Gbps"),
         (
             {"speed_bps": -1},
-            "rates unproven: that eth0 runs at 25Gbps is not proven: it tells no rate",
+            "rates unproven: that eth0 runs at 25Gbps is not proven: it reports no rate",
         ),
         (
             {"driver": "veth", "speed_bps": 10**10},
-            "rates unproven: that eth0 runs at 25Gbps is not proven: it tells no rate",
+            "rates unproven: that eth0 runs at 25Gbps is not proven: it reports no rate",
         ),
         ({"mtu_bytes": 9000}, "MTU wrong: eth0 has an MTU of 9000B, not 1500B"),
         ({"mtu_bytes": 1280}, "MTU wrong: eth0 has an MTU of 1280B, not 1500B"),
     ],
 )
 def test_an_interface(changes, expected):
-    findings = judge(rack_of(), with_interface(surveys(), "h1", "eth0", **changes))
+    findings = check_rack(rack_of(), with_interface(surveys(), "h1", "eth0", **changes))
     assert shown(findings) == [f"h1 {expected}"]
     assert findings[0].remedy
 
 
 def test_a_switch_may_take_larger_packets():
-    assert judge(rack_of(), with_interface(surveys(), "leaf1", "swp1", mtu_bytes=9100)) == []
+    assert check_rack(rack_of(), with_interface(surveys(), "leaf1", "swp1", mtu_bytes=9100)) == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_a_switch_may_take_larger_packets():
 )
 def test_a_shaped_link_needs_only_to_be_fast_enough(speed_bps, driver, fine):
     found = with_interface(surveys(), "leaf1", "swp1", speed_bps=speed_bps, driver=driver)
-    findings = judge(rack_of(leaf1={"shape": True}), found)
+    findings = check_rack(rack_of(leaf1={"shape": True}), found)
     assert [f.check for f in findings] == ([] if fine else ["rates"])
 
 
@@ -229,13 +230,13 @@ def test_tools_by_role(device, change, gone, expected):
     found = surveys()
     programs = {name: version for name, version in TOOLS.items() if name != gone}
     found[device] = dataclasses.replace(found[device], programs=programs)
-    assert shown(judge(rack_of(**{device: change}), found)) == expected
+    assert shown(check_rack(rack_of(**{device: change}), found)) == expected
 
 
 def test_rights():
     found = surveys()
     found["leaf1"] = dataclasses.replace(found["leaf1"], is_root=False, may_change_qdiscs=False)
-    (finding,) = judge(rack_of(leaf1={"user": "admin"}), found)
+    (finding,) = check_rack(rack_of(leaf1={"user": "admin"}), found)
     assert (finding.check, finding.what) == ("rights", "admin may not change its settings there")
     assert "ansible_become" in finding.remedy
 
@@ -254,19 +255,19 @@ H1, H2 = (addresses[0] for addresses in FABRIC.values())
 
 
 def test_hosts_that_reach_each_other():
-    assert judge(rack_of(), reaching()) == []
+    assert check_rack(rack_of(), reaching()) == []
 
 
 def test_nothing_is_said_of_the_fabric_before_it_is_provisioned():
     nothing = Reach(unreached=((H1, H2, "no answer"),))
     found = reaching(h1=nothing, h2=nothing)
     assert not is_provisioned(survey.reach for survey in found.values())
-    assert judge(rack_of(), found) == []
+    assert check_rack(rack_of(), found) == []
 
 
 def test_pairs_that_do_not_reach_each_other_are_named():
     found = reaching(h1=Reach((H1,), ((H1, H2, "network is unreachable"),)))
-    (finding,) = judge(rack_of(), found)
+    (finding,) = check_rack(rack_of(), found)
     assert shown([finding]) == [
         f"h1 fabric wrong: from {H1} it does not reach h2 at {H2} (network is unreachable)"
     ]
@@ -275,11 +276,13 @@ def test_pairs_that_do_not_reach_each_other_are_named():
 
 def test_a_host_without_its_address_is_named_once():
     found = reaching(h1=Reach((H1,), ((H1, H2, "no answer"),)), h2=Reach())
-    assert shown(judge(rack_of(), found)) == [f"h2 fabric wrong: has not its fabric address {H2}"]
+    assert shown(check_rack(rack_of(), found)) == [
+        f"h2 fabric wrong: lacks its fabric address {H2}"
+    ]
 
 
 def test_a_host_that_may_not_ping_proves_nothing():
     found = reaching(h1=Reach(problem="pings cannot be sent: Operation not permitted"))
-    (finding,) = judge(rack_of(), found)
+    (finding,) = check_rack(rack_of(), found)
     assert (finding.check, finding.severity) == ("fabric", "unproven")
     assert finding.what.endswith("pings cannot be sent: Operation not permitted")

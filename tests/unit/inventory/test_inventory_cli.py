@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from inventory.files import known_testbeds, load_testbed
 from inventory.generators import Cable, leaf_spine
-from inventory.summary import picture
+from inventory.summary import draw_topology
 from orchestration.cli.inventory import app
 from orchestration.core.errors import InputError
 from orchestration.core.topology import Device, LinkSpec, Testbed
@@ -31,12 +31,12 @@ def test_show(name):
 
 @pytest.mark.parametrize("name", known_testbeds())
 def test_picture_fits(name):
-    assert max(map(len, picture(load_testbed(name), 80))) <= 80
+    assert max(map(len, draw_topology(load_testbed(name), 80))) <= 80
 
 
 def test_wide_picture_leaves_nothing_out():
-    assert "…" in "\n".join(picture(load_testbed("pet"), 80))
-    assert "…" not in "\n".join(picture(load_testbed("pet"), 200))
+    assert "…" in "\n".join(draw_topology(load_testbed("pet"), 80))
+    assert "…" not in "\n".join(draw_topology(load_testbed("pet"), 200))
 
 
 @pytest.mark.parametrize(("leaves", "hosts"), [(1, 4), (2, 2), (25, 12), (300, 1)])
@@ -46,7 +46,7 @@ def test_picture_of_few_and_of_many_hosts(leaves, hosts):
         leaves=leaves, spines=2, hosts_per_leaf=hosts, host_cable=cable, uplink_cable=cable
     )
     testbed = Testbed.build("t", *fabric, mtu_bytes=1500, buffer_bytes=1_000_000)
-    lines = picture(testbed, 80)
+    lines = draw_topology(testbed, 80)
     assert len(lines) == 9
     assert max(map(len, lines)) <= 80
     assert f"leaf{leaves} " in "\n".join(lines)
@@ -61,7 +61,7 @@ def test_picture_of_a_fabric_that_is_not_regular():
     cables = ["alice tor", "bob rack2", "probe root", "tor root", "rack2 root"]
     links = [LinkSpec(*cable.split(), 10_000_000_000, 1_000) for cable in cables]
     testbed = Testbed.build("lab", devices, links, mtu_bytes=1500, buffer_bytes=1_000_000)
-    assert picture(testbed) == [
+    assert draw_topology(testbed) == [
         "                 ┌──────┐",
         " root            │ root │",
         "                 └───┬──┘",

@@ -46,8 +46,8 @@ def test_named_links_and_ideal_times_by_the_fastest_path(tmp_path):
 @pytest.mark.parametrize(
     ("slow", "says"),
     [
-        ("{factor: 0.5}", "slow_links of no links"),
-        ("{factor: 0.5, share: 0.1, links: [leaf1-spine1]}", "chosen twice"),
+        ("{factor: 0.5}", "slow_links needs either share or links"),
+        ("{factor: 0.5, share: 0.1, links: [leaf1-spine1]}", "needs either share or links"),
         ("{factor: 2, share: 0.1}", "slows nothing"),
         ("{factor: 0.5, share: 5}", "use 0.05 for 5 %"),
         ("{factor: 0.5, links: [leaf1-spin1]}", "did you mean 'leaf1-spine1'"),

@@ -130,7 +130,7 @@ def test_without_classes_a_number_is_the_priority_of_all_packets(tmp_path):
         (CLASSES + "switch: {buffer: 12MB, alpha: {udp: 1}}", "there is no class 'udp'"),
         ("switch: {buffer: 12MB, alpha: 16}", "an alpha of 16 is out of range: use 1/128 to 8"),
         ("switch: {buffer: 12MB, alpha: 1/256}", "use 1/128 to 8"),
-        ("switch: {buffer: 12MB, alpha: eighth}", "is no alpha"),
+        ("switch: {buffer: 12MB, alpha: eighth}", "is not an alpha"),
         ("switch: {buffer: 12XB}", "12XB"),
         ("switch: {alpha: 1}", "missing field 'buffer'"),
         ("switch: {buffer: 12MB}\nbuffer: 16MB", "leave out one of the two"),

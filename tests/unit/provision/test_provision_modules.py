@@ -585,7 +585,9 @@ def test_a_fabric_that_would_hide_a_network_of_the_device_is_refused(monkeypatch
     device = network.Network("")
     there = ["198.18.0.0/16"]
     monkeypatch.setattr(
-        network, "claims", lambda _, prefix, ours: [to for to in there if to not in ours]
+        network,
+        "overlapping_routes",
+        lambda _, prefix, ours: [to for to in there if to not in ours],
     )
     change = network_change("route 254 198.18.1.0/24 0", None, {"via": []})
     device.check([change])  # a state without a fabric

@@ -1,6 +1,7 @@
-"""A BPF program at the egress of a Linux switch's ports, as long as this agent runs.
+"""A BPF program at the egress of a Linux switch's ports, attached while this agent runs.
 
-Links hold it. They close with this process, even by SIGKILL, and the switch is as it was.
+It is attached by BPF links, which the kernel closes when this process ends, even by SIGKILL. The
+switch is then as it was before.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from ..bpf.elf import Program
 from ..bpf.load import LoadError, data_map, kernel_release, load
 from ..linux.netlink import interface_index
 from ..main import Agent, OperationError
-from .red import NET, of_an_asic
+from .red import NET, is_asic_port
 
-_NEWER = "use a kernel of 6.6 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT"
+_NEWER_KERNEL = "use a kernel of 6.6 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT"
 
 
-class AtPorts:
-    """Loads a program, links it, and takes it away; `label` is its name in the kernel.
+class PortProgram:
+    """Loads a program, links it to ports, and removes it; `label` is its name in the kernel.
 
-    In refusals it is `called` so, an older kernel `lacks` it, and `on_asics` is what to do then.
+    Errors name it by its `description`, say of an older kernel what it cannot do `without_it`, and
+    give `asic_remedy` as the remedy for ports of an ASIC.
     """
 
     label: bytes
-    called: str
-    lacks: str
-    on_asics: str
+    description: str
+    without_it: str
+    asic_remedy: str
 
     def __init__(self, agent: Agent, net: str = NET) -> None:
         self._agent, self._net = agent, net
@@ -39,7 +41,7 @@ class AtPorts:
         agent.at_end(self._close)
 
     def end(self, _: dict[str, Any]) -> None:
-        """Take the program away."""
+        """Detach and remove the program."""
         self._close()
 
     def _attach(
@@ -51,7 +53,9 @@ class AtPorts:
     ) -> list[int]:
         """Link the request's program to its interfaces; return their indices.
 
-        `prepare` fills the program's data and returns its other maps. Raises OperationError.
+        `prepare` takes the program's memory and the program; it fills the memory, and returns the
+        descriptors of the program's other maps by name. With `first`, the program runs before
+        others at the ports. Raises OperationError if the kernel refuses.
         """
         self._check_device(request["interfaces"])
         program = Program.from_json(request["program"])
@@ -65,8 +69,9 @@ class AtPorts:
                 self._fds.append(tcx.link(ifindex, loaded, first=first))
         except LoadError as error:
             self._close()
-            said = "; ".join(error.said[-4:]) or str(error)
-            raise OperationError(f"its kernel refuses {self.called}: {said}", _NEWER) from error
+            reason = "; ".join(error.log_lines[-4:]) or str(error)
+            what = f"its kernel refuses {self.description}: {reason}"
+            raise OperationError(what, _NEWER_KERNEL) from error
         return indices
 
     def _check_device(self, interfaces: list[str]) -> None:
@@ -74,19 +79,20 @@ class AtPorts:
             raise OperationError("only root may attach BPF programs", "set ansible_become: true")
         if kernel_release() < tcx.OLDEST:
             raise OperationError(
-                f"its kernel {platform.release()} is older than 6.6, and {self.lacks}", _NEWER
+                f"its kernel {platform.release()} is older than 6.6, and {self.without_it}",
+                _NEWER_KERNEL,
             )
         for name in interfaces:
-            if of_an_asic(os.path.join(self._net, name)):
+            if is_asic_port(os.path.join(self._net, name)):
                 raise OperationError(
-                    f"{name} is a port of an ASIC, which forwards packets past the kernel",
-                    self.on_asics,
+                    f"{name} is a port of an ASIC, which forwards packets without the kernel",
+                    self.asic_remedy,
                 )
 
     def _close(self) -> None:
-        # links come last, and go first
+        # links were created last, and are closed first
         for fd in reversed(self._fds):
             os.close(fd)
         self._fds.clear()
-        # its memory goes with the last view of it
+        # the memory is unmapped with the last view of it
         self._memory = None
