@@ -144,7 +144,7 @@ class KilledRacks:
     def end(self) -> None:
         """Take the rack down if it is there, or will be."""
         deadline = time.monotonic() + machine.SETTLES_S
-        while self._place.is_held():
+        while self._place.is_locked():
             if self.is_up:
                 with suppress(NotReadyError):
                     find_rack(self._place.path).down()

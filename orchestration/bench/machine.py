@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestration.agent.bpf.load import LoadError, bpf
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.virtual_rack import groups, interface_leases, interfaces
+from orchestration.virtual_rack import control_groups, interface_leases, interfaces
 
 _SHOWN: Mapping[str, tuple[str, ...]] = {
     "links": ("ip", "-j", "-d", "link", "show"),
@@ -63,11 +63,11 @@ SETTLES_S = 120.0
 def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
     """Return the machine's state; of the interfaces `lent` with offloads and settings, too."""
     found: dict[str, Any] = {name: _listed(argv) for name, argv in _SHOWN.items()}
-    found["interfaces"] = [json.dumps(asdict(interfaces.state(name))) for name in lent]
+    found["interfaces"] = [json.dumps(asdict(interfaces.read_state(name))) for name in lent]
     found["mounts"] = sorted(
         " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
     )
-    found["loans"] = [loan.interface for loan in interface_leases.loans()]
+    found["loans"] = [loan.interface for loan in interface_leases.leases()]
     found["cgroups"], found[_HELD] = _cgroups()
     found["containers"] = _containers()
     for kind, (numbers, held) in bpf_objects().items():
@@ -122,7 +122,7 @@ def lasting(find: Callable[[], list[str]], within_s: float = SETTLES_S) -> list[
 
 
 def _listed(argv: tuple[str, ...]) -> list[str]:
-    found = json.loads(interfaces.command(argv) or "[]")
+    found = json.loads(interfaces.run_command(argv) or "[]")
     return sorted(json.dumps(_lasting(item), sort_keys=True) for item in found)
 
 
@@ -151,7 +151,7 @@ def _cgroups() -> tuple[list[str], set[str]]:
 def _containers() -> list[str]:
     """Return the containers of the machine's runtimes, and those that a gone rack's groups hold."""
     found = [str(path) for state in _STATES for path in state.glob("*")]
-    for group in groups.leftovers():
+    for group in control_groups.orphaned_groups():
         with suppress(OSError):  # they may go meanwhile
             for procs in group.glob("*/cgroup.procs"):
                 with suppress(OSError):

@@ -19,7 +19,7 @@ from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, 
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.machine import noted_signals
 from orchestration.virtual_rack import interfaces
-from orchestration.virtual_rack.cleanup import leftovers, remove_dead
+from orchestration.virtual_rack.cleanup import cleanup_items, remove_orphaned
 from orchestration.virtual_rack.containers import require_runtime
 from orchestration.virtual_rack.image import require_image
 
@@ -178,7 +178,7 @@ def _one_life(
 def _end(racks: KilledRacks) -> Row:
     """End a rack if it has survived, do as its owner then does, and compare the machine."""
     racks.end()
-    cleaned = any(not row.alive for row in leftovers())
+    cleaned = any(not row.in_use_by for row in cleanup_items())
     if cleaned:
         racks.closloop("clean")
     return {"cleaned": cleaned, "differs": racks.left()}
@@ -201,13 +201,13 @@ def _said(row: Row) -> str:
 def _abandon(racks: KilledRacks) -> None:
     """End a rack, and remove what it has left: whatever has happened before."""
     racks.abandon()
-    remove_dead()
+    remove_orphaned()
 
 
 @contextmanager
 def _cards() -> Iterator[None]:
     """Make the interfaces that stand for network cards, with a state of their own."""
-    command = interfaces.command
+    command = interfaces.run_command
     command(["ip", "link", "add", CARDS[0], "type", "veth", "peer", "name", CARDS[1]])
     try:
         words = ("mtu", "1400", "txqueuelen", "77", "alias", "a card", "up")
@@ -228,7 +228,7 @@ def _await_addresses() -> None:
     """
     deadline = time.monotonic() + _TRIED_S
     while time.monotonic() < deadline:
-        said = interfaces.command(["ip", "-j", "-6", "route", "show", "table", "local"])
+        said = interfaces.run_command(["ip", "-j", "-6", "route", "show", "table", "local"])
         found = json.loads(said or "[]")
         if {*CARDS} <= {route.get("dev") for route in found if route.get("type") == "local"}:
             return

@@ -41,21 +41,21 @@ from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.reboot import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
-    Marking,
-    Plane,
+    ForwardingPlane,
     PortCounts,
     QueueCounts,
+    RedSettings,
     SwitchModel,
     capability_rows,
     config_rows,
     counter_maps,
-    model_of,
     port_state_rows,
+    switch_model,
     version_file,
 )
-from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
+from orchestration.virtual_rack.sonic_orchagent import Orchagent, OrchagentCrash, PfcWatchdog
 from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
-from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
+from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants_file
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
 CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
@@ -84,7 +84,7 @@ class KernelPlane:
         }
         self._wide: dict[tuple[str, int, str], int] = {}
 
-    def mark(self, port: str, queue: int, marking: Marking | None) -> None:
+    def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
         """Change RED and keep queued packets. Queues that carry no packets have no RED."""
         leaf = self._leaves.get((port, queue))
         if leaf is None:
@@ -100,10 +100,12 @@ class KernelPlane:
 
     def queues(self) -> dict[tuple[str, int], QueueCounts]:
         """Read every queue with one dump."""
-        found = {(q.ifindex, q.handle): q for q in qdiscs.qdiscs(self._route) if q.kind == "red"}
+        by_handle = {
+            (q.ifindex, q.handle): q for q in qdiscs.qdiscs(self._route) if q.kind == "red"
+        }
         result = {}
         for (port, queue), leaf in self._leaves.items():
-            item = found[self._index[port], leaf.handle]
+            item = by_handle[self._index[port], leaf.handle]
             marked = int.from_bytes(item.xstats[_MARKED : _MARKED + 4], "little")
             result[port, queue] = QueueCounts(
                 depth_bytes=item.backlog,
@@ -141,13 +143,13 @@ def _print(text: str) -> None:
     print(text, flush=True)
 
 
-class Bridge:
+class VirtualSonicSwitch:
     """The switch's daemons and ASIC over one Redis and one forwarding plane."""
 
     def __init__(
         self,
         model: SwitchModel,
-        plane: Plane,
+        plane: ForwardingPlane,
         path: str = SOCKET,
         log: Callable[[str], None] = _print,
         config_file: Path = CONFIG_FILE,
@@ -242,9 +244,9 @@ class Bridge:
         now_ns = time.monotonic_ns()
         for key, gone in removed.items():
             if gone:
-                daemons.take(key, None, now_ns)
+                daemons.apply_row(key, None, now_ns)
             if rows[key]:
-                daemons.take(key, rows[key], now_ns)
+                daemons.apply_row(key, rows[key], now_ns)
 
     def write_asic(self, key: str, field: str | None, value: str) -> None:
         """Set a field in ASIC_DB; a field of None removes the object."""
@@ -253,12 +255,12 @@ class Bridge:
 
     def write_counters(self, key: str, fields: Mapping[str, str | None]) -> None:
         """Set fields in COUNTERS_DB; a value of None removes one."""
-        gone = [name for name, value in fields.items() if value is None]
-        kept = {name: value for name, value in fields.items() if value is not None}
-        if kept:
-            self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(kept))))
-        if gone:
-            self._pending.append((COUNTERS_DB, ("HDEL", key, *gone)))
+        removed_names = [name for name, value in fields.items() if value is None]
+        values = {name: value for name, value in fields.items() if value is not None}
+        if values:
+            self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(values))))
+        if removed_names:
+            self._pending.append((COUNTERS_DB, ("HDEL", key, *removed_names)))
 
     def write_state(self, key: str, row: Mapping[str, str | bytes] | None) -> None:
         """Set a row of STATE_DB; a row of None removes it."""
@@ -273,24 +275,24 @@ class Bridge:
 class _Daemons:
     """Orchagent and syncd, from one start to the next."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        model, plane, log = bridge.model, bridge.plane, bridge.log
-        self.orchagent = Orchagent(model, bridge.write_asic, plane.mark, log)
-        self.watchdog = Watchdog(model, bridge.write_counters, self._poll_watchdog, log)
+    def __init__(self, switch: VirtualSonicSwitch) -> None:
+        model, plane, log = switch.model, switch.plane, switch.log
+        self.orchagent = Orchagent(model, switch.write_asic, plane.mark, log)
+        self.watchdog = PfcWatchdog(model, switch.write_counters, self._poll_watchdog, log)
         self.counters = FlexCounters(
-            model, plane, bridge.write_counters, lambda: self.watchdog.actions
+            model, plane, switch.write_counters, lambda: self.watchdog.actions
         )
-        self.telemetry = Telemetry(model, plane, bridge.write_state, bridge.sender.send, log)
+        self.telemetry = Telemetry(model, plane, switch.write_state, switch.sender.send, log)
 
     def _poll_watchdog(self, text: str) -> None:
         self.counters.set_interval("PFCWD", text)
 
-    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+    def apply_row(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
-        self.orchagent.take(key, row)
-        self.watchdog.take(key, row)
-        self.counters.take(key, row, now_ns)
-        self.telemetry.take(key, row, now_ns)
+        self.orchagent.apply_row(key, row)
+        self.watchdog.apply_row(key, row)
+        self.counters.apply_row(key, row, now_ns)
+        self.telemetry.apply_row(key, row, now_ns)
 
     def poll(self) -> None:
         """Read the counters that are due."""
@@ -318,18 +320,18 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--config", required=True, type=Path, help="the rack's layout, as JSON")
     parser.add_argument("--socket", default=SOCKET)
-    asked = parser.parse_args()
-    layout = Layout.from_json(json.loads(asked.config.read_text()))
-    model = model_of(layout, asked.device)
+    arguments = parser.parse_args()
+    layout = Layout.from_json(json.loads(arguments.config.read_text()))
+    model = switch_model(layout, arguments.device)
     VERSION_FILE.parent.mkdir(parents=True, exist_ok=True)
     VERSION_FILE.write_text(version_file(model))
     if model.streams:
-        CONSTANTS_FILE.write_text(constants())
+        CONSTANTS_FILE.write_text(constants_file())
     # by its name the load of syncd is measured
     Path("/proc/self/comm").write_text("syncd")
     try:
-        Bridge(model, KernelPlane(model), asked.socket).run()
-    except Crash as crash:
+        VirtualSonicSwitch(model, KernelPlane(model), arguments.socket).run()
+    except OrchagentCrash as crash:
         _print(str(crash))
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGSEGV)

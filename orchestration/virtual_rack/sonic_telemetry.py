@@ -19,7 +19,7 @@ from orchestration.agent.linux.genetlink import GENL_HEADER, USERSOCK
 from orchestration.agent.linux.netlink import HEADER
 from orchestration.agent.sonic.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
 from orchestration.agent.sonic.stream import GROUPS, PROFILES, SESSIONS
-from orchestration.virtual_rack.sonic_model import QUEUES, Plane, QueueCounts, SwitchModel
+from orchestration.virtual_rack.sonic_model import QUEUES, ForwardingPlane, QueueCounts, SwitchModel
 
 TABLES = (PROFILES, GROUPS)
 # The group of NETLINK_USERSOCK, of this network namespace.
@@ -53,7 +53,7 @@ class _Session:
     counters: list[str]
     next_ns: int = 0
     sequence: int = 0
-    places: list[tuple[str, int]] = field(default_factory=list)
+    queue_keys: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Telemetry:
@@ -66,7 +66,7 @@ class Telemetry:
     def __init__(
         self,
         model: SwitchModel,
-        plane: Plane,
+        plane: ForwardingPlane,
         write: Callable[[str, Mapping[str, str | bytes] | None], None],
         send: Callable[[bytes], None],
         log: Callable[[str], None],
@@ -75,9 +75,9 @@ class Telemetry:
         self._write, self._send, self._log = write, send, log
         self._rows: dict[str, dict[str, str]] = {}
         self._sessions: dict[str, _Session] = {}
-        self._made = 0
+        self._sessions_made = 0
 
-    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+    def apply_row(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         if key.partition("|")[0] not in TABLES or not self._model.streams:
             return
@@ -87,28 +87,28 @@ class Telemetry:
             # swss-common leaves the mark of a list out of a field's name
             self._rows[key] = {name.partition("@")[0]: value for name, value in row.items()}
         profile = key.split("|")[1]
-        wanted = self._wanted(profile)
-        if wanted is None:
+        requested = self._requested_session(profile)
+        if requested is None:
             if self._sessions.pop(profile, None) is not None:
                 self._write(f"{SESSIONS}|{profile}|QUEUE", None)
             return
         known = self._sessions.get(profile)
-        same = known is not None and known.labels == wanted.labels
-        if known is not None and same and known.counters == wanted.counters:
-            known.on, known.poll_ns = wanted.on, wanted.poll_ns
+        same = known is not None and known.labels == requested.labels
+        if known is not None and same and known.counters == requested.counters:
+            known.on, known.poll_ns = requested.on, requested.poll_ns
         else:
             # other queues or counters end a stream, and another template begins it anew
-            self._made += 1
-            wanted.number = _FIRST_TEMPLATE + self._made
-            self._sessions[profile] = known = wanted
+            self._sessions_made += 1
+            requested.number = _FIRST_TEMPLATE + self._sessions_made
+            self._sessions[profile] = known = requested
         known.next_ns = now_ns
         self._write(f"{SESSIONS}|{profile}|QUEUE", self._session_row(known))
 
-    def _wanted(self, profile: str) -> _Session | None:
+    def _requested_session(self, profile: str) -> _Session | None:
         """Return the session that the present rows ask for; None while one of them is missing."""
-        said = self._rows.get(f"{PROFILES}|{profile}")
+        profile_row = self._rows.get(f"{PROFILES}|{profile}")
         group = self._rows.get(f"{GROUPS}|{profile}|QUEUE")
-        if said is None or group is None:
+        if profile_row is None or group is None:
             return None
         names = sorted(set(group.get("object_names", "").split(",")))
         counters = sorted(set(group.get("object_counters", "").split(",")))
@@ -120,11 +120,11 @@ class Telemetry:
             return None
         return _Session(
             number=0,
-            poll_ns=int(said.get("poll_interval", "0")) * 1000,
-            on=said.get("stream_state") == "enabled",
+            poll_ns=int(profile_row.get("poll_interval", "0")) * 1000,
+            on=profile_row.get("stream_state") == "enabled",
             labels={name: label for label, name in enumerate(names, 1)},
             counters=sorted(counters, key=lambda name: _STATS[name]),
-            places=[(name.split("|")[0], int(name.split("|")[1])) for name in names],
+            queue_keys=[(name.split("|")[0], int(name.split("|")[1])) for name in names],
         )
 
     def _session_row(self, session: _Session) -> dict[str, str | bytes]:
@@ -138,7 +138,9 @@ class Telemetry:
 
     def next_ns(self) -> int | None:
         """Return the CLOCK_MONOTONIC time of the next record, or None."""
-        times = [one.next_ns for one in self._sessions.values() if one.on and one.poll_ns]
+        times = [
+            session.next_ns for session in self._sessions.values() if session.on and session.poll_ns
+        ]
         return min(times, default=None)
 
     def poll(self, now_ns: int, wall_ns: int) -> None:
@@ -147,8 +149,8 @@ class Telemetry:
         queues = self._plane.queues() if due else {}
         for session in due:
             values = [
-                self._counter(queues.get(place, _NO_QUEUE), counter)
-                for place in session.places
+                self._counter(queues.get(queue_key, _NO_QUEUE), counter)
+                for queue_key in session.queue_keys
                 for counter in session.counters
             ]
             self._send(record_message(session.number, session.sequence, wall_ns, values))
@@ -192,7 +194,7 @@ def _message(number: int, content: bytes, export_s: int, sequence: int) -> bytes
     return head + struct.pack(">HH", number, size) + content
 
 
-def constants() -> str:
+def constants_file() -> str:
     """Return /etc/sonic/constants.yml, as far as it is about this."""
     return (
         "constants:\n    high_frequency_telemetry:\n"

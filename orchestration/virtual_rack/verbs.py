@@ -69,33 +69,33 @@ def up(
     from orchestration.backends.emulated.forwarding import scale_in_words
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import containers, control
-    from orchestration.virtual_rack.folder import shortcomings
+    from orchestration.virtual_rack.folder import limitations
     from orchestration.virtual_rack.layout import highest_switch
-    from orchestration.virtual_rack.layout import shortcomings as missing_here
+    from orchestration.virtual_rack.layout import limitations as missing_here
 
-    what = load_testbed(testbed)
+    fabric = load_testbed(testbed)
     _check_clock(clock, plain=plain, interfaces=interface or ())
-    factor = _scale(scale, what, clock)
-    default = () if clock == "real" else (highest_switch(what),)
+    scale_factor = _scale(scale, fabric, clock)
+    default = () if clock == "real" else (highest_switch(fabric),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
         rack, started = control.up(
-            what,
+            fabric,
             sonic=() if no_sonic else chosen,
             roce=_names(roce),
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
-            scale=factor,
+            scale=scale_factor,
             containers=clock == "real" and not plain,
             interfaces=interface or (),
-            progress=_shown(phases),
+            progress=_progress_display(phases),
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
     if clock == "real":
-        typer.echo(f"scale {factor}: {scale_in_words(what, factor)}")
-    groups = containers.shortcomings() if rack.layout.image else ()
-    for text in (*shortcomings(), *missing_here(rack.layout.lacks), *groups):
+        typer.echo(f"scale {scale_factor}: {scale_in_words(fabric, scale_factor)}")
+    groups = containers.limitations() if rack.layout.image else ()
+    for text in (*limitations(), *missing_here(rack.layout.lacks), *groups):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
@@ -118,7 +118,7 @@ def image(
     from orchestration.virtual_rack.image import require_image
 
     with Phases() as phases:
-        tree = require_image(mirror=mirror, progress=_shown(phases))
+        tree = require_image(mirror=mirror, progress=_progress_display(phases))
     typer.echo(tree)
 
 
@@ -167,7 +167,7 @@ def status(as_json: Json = False) -> None:
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
             "devices": "containers" if rack.layout.image else "namespaces",
-            "interfaces": dict(rack.layout.lent),
+            "interfaces": dict(rack.layout.leased),
             "scale": rack.layout.scale,
             **rack.status(),
         }
@@ -201,13 +201,13 @@ def down(rack: WhichRack = None) -> None:
 def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> None:
 
     if interfaces and clock != "real":
-        what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
-        raise InputError.single("--interface", what, "add --clock real")
+        fabric = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
+        raise InputError.single("--interface", fabric, "add --clock real")
     if plain and clock != "real":
         raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
 
 
-def _shown(phases: Phases) -> Callable[[str, int, int], None]:
+def _progress_display(phases: Phases) -> Callable[[str, int, int], None]:
     """Return what shows the progress of a start."""
     stages: set[str] = set()
 
@@ -246,26 +246,26 @@ def clean(
     Only what closloop made is touched, and nothing that a rack or run which is alive uses. Ends
     with 3 if something could not be removed.
     """
-    from orchestration.virtual_rack.cleanup import leftovers
+    from orchestration.virtual_rack.cleanup import cleanup_items
 
     rows = []
-    for found in leftovers():
-        row = {"kind": found.kind, "name": found.name, "what": found.what}
-        if found.alive:
-            rows.append({**row, "done": "left alone", "why": found.alive})
+    for item in cleanup_items():
+        row = {"kind": item.kind, "name": item.name, "what": item.description}
+        if item.in_use_by:
+            rows.append({**row, "done": "left alone", "why": item.in_use_by})
         elif dry_run:
-            rows.append({**row, "done": f"would be {found.done}", "why": ""})
+            rows.append({**row, "done": f"would be {item.outcome}", "why": ""})
         else:
             try:
-                rows.append({**row, "done": found.done, "why": found.remove() or ""})
+                rows.append({**row, "done": item.outcome, "why": item.remove() or ""})
             except (ClosloopError, OSError, RuntimeError) as error:
                 rows.append({**row, "done": "failed", "why": str(error)})
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            what = f"{row['kind']} {row['name']}, {row['what']}"
-            typer.echo(Problem(row["done"], what, row["why"]))
+            fabric = f"{row['kind']} {row['name']}, {row['what']}"
+            typer.echo(Problem(row["done"], fabric, row["why"]))
         if not rows:
             typer.echo("nothing is left of killed racks")
     if any(row["done"] == "failed" for row in rows):

@@ -11,7 +11,7 @@ import pytest
 
 from orchestration.bench import machine, real_kills
 from orchestration.bench.killed_racks import CARDS, KilledRacks
-from orchestration.virtual_rack import cleanup, groups
+from orchestration.virtual_rack import cleanup, control_groups
 
 pytestmark = [
     pytest.mark.root,
@@ -53,7 +53,7 @@ def test_sigkills_while_it_is_built_runs_and_is_removed_leave_the_machine_as_it_
 
 
 def test_what_a_rack_leaves_is_found(tmp_path):
-    (place, *_) = groups.hierarchies()
+    (place, *_) = control_groups.hierarchies()
     theirs = place / f"somebodys-{os.getpid()}"
     with (tmp_path / "log").open("ab") as log, real_kills._cards():
         racks = KilledRacks(tmp_path, log, ())
@@ -104,8 +104,8 @@ def test_a_benchmark_that_is_told_to_end_takes_its_rack_with_it(number, tmp_path
     assert not any(process.lives for process in family)
     assert machine.running(str(tmp_path)) == set()
     assert not Path("/sys/class/net", CARDS[0]).exists()
-    left = [*cleanup.interfaces(), *cleanup.racks()]
-    assert [row for row in left if not row.alive] == []
+    left = [*cleanup.find_interfaces(), *cleanup.find_racks()]
+    assert [row for row in left if not row.in_use_by] == []
     assert machine.settled(before) == []
 
 
