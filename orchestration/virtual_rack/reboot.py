@@ -97,7 +97,7 @@ class InitialKernelState:
         self._rules = {rule["priority"] for rule in _ip_objects("rule")}
 
     def reset(self, ports: list[str]) -> None:
-        """Reset the device's kernel to this state. The rack's cables, which are its veths, are kept."""
+        """Reset the device's kernel to this state, but keep the rack's cables, which are veths."""
         for port in ports:
             with suppress(RuntimeError):  # the default qdisc cannot be deleted
                 run(["tc", "qdisc", "del", "dev", port, "root"])
@@ -139,7 +139,7 @@ def _ip_objects(what: str) -> list[Mapping[str, Any]]:
 def power_cycle(
     layout: Layout, device: str, initial_state: InitialKernelState, *, warm: bool
 ) -> None:
-    """End all programs of a device, lose what a reboot loses, and connect the management port again.
+    """End a device's programs, remove what a reboot loses, and reconnect its management port.
 
     Raises ValueError for a warm reboot of a device that has none.
     """

@@ -185,7 +185,7 @@ class FlexCounters:
     def _smoothed(
         self, name: str, last: PortCounts, now: PortCounts, interval_s: float
     ) -> dict[str, str]:
-        """Return smoothed rates in bytes/s and packets/s (not in bits/s, although a name has BPS)."""
+        """Return smoothed rates in bytes/s and packets/s. (BPS in a name stands for bytes/s.)"""
         new = [
             (getattr(now, field) - getattr(last, field)) / interval_s
             for field in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets")
@@ -199,7 +199,7 @@ class FlexCounters:
 
 
 def _port_fields(counts: PortCounts) -> dict[str, str]:
-    """Return a port's counters. Links of a virtual rack have no pause frames: PFC counters are 0."""
+    """Return a port's counters. A virtual rack has no pause frames, so PFC counters are 0."""
     fields = {
         "SAI_PORT_STAT_IF_IN_OCTETS": counts.rx_bytes,
         "SAI_PORT_STAT_IF_IN_UCAST_PKTS": counts.rx_packets,

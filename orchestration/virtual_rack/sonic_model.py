@@ -39,8 +39,8 @@ class Traits:
         streams: whether there is High Frequency Telemetry, which SONiC has from 202511 on.
         wred_profiles: the size of the ASIC's table of WRED profiles, of which each enabled colour
             of a profile takes one entry.
-        one_watchdog_action: whether all watched ports must have the same action (Broadcom's DLR_INIT).
-        buffer_model: `traditional` or `dynamic`.
+        one_watchdog_action: whether all watched ports must have the same action (Broadcom's
+        DLR_INIT). buffer_model: `traditional` or `dynamic`.
     """
 
     release: str = _FIRST_WITH_MARKS
@@ -321,7 +321,7 @@ def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return the capabilities in STATE_DB. Releases before 202505 have no rows about counting marks.
+    """Return the capabilities in STATE_DB. Before 202505 there are no rows about counting marks.
 
     Only Nvidia's switches state the size of their cells (sonic-buildimage, platform/mellanox).
     """

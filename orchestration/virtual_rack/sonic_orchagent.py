@@ -1,25 +1,27 @@
 """SONiC's orchagent for WRED profiles, queues and the PFC watchdog, and the ASIC's resulting state.
 
-orchagent is the daemon that turns rows of CONFIG_DB into objects of SAI, the API of switch ASICs. For
-WRED this module follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
+orchagent is the daemon that turns rows of CONFIG_DB into objects of SAI, the API of switch ASICs.
+For WRED this module follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
 
-- A row with an unknown field, or with a minimum above its maximum, is refused as a whole.
-- Each write of a row sets all of its fields in SAI, one after the other, whether they changed or not.
-  If SAI refuses one, those before it stay set. Fields that were removed from the row keep their value.
+- A row with an unknown field, or with a minimum above its maximum, is refused as a whole. - Each
+write of a row sets all of its fields in SAI, one after the other, whether they changed or not.
+  If SAI refuses one, those before it stay set. Fields that were removed from the row keep their
+  value.
 - A threshold that would cross the present value of the other one is set after all other fields.
 - A reference to a missing profile is retried, and so is the removal of a used profile.
 
-ASIC_DB has the values that were requested. Those that the ASIC really uses can be read nowhere. As in
-Mellanox' public SAI (mlnx_sai_wred.c), setting a threshold or a probability unbinds the profile from
-its queues, edits it and binds it again, and each enabled colour takes one entry of a finite table.
+ASIC_DB has the values that were requested. Those that the ASIC really uses can be read nowhere. As
+in Mellanox' public SAI (mlnx_sai_wred.c), setting a threshold or a probability unbinds the profile
+from its queues, edits it and binds it again, and each enabled colour takes one entry of a finite
+table.
 
 The PFC watchdog (`PfcWatchdog`) follows orchagent/pfcwdorch.cpp of the same releases:
 
 - A port's watched queues are those of `pfcwd_sw_enable` at the moment when its row is set. Later
   changes of that field have no effect. If the field names no queue, the row waits.
-- A queue that is watched keeps its action until its port's row is removed (`emplace`).
-- With Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports.
-- The removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed on
+- A queue that is watched keeps its action until its port's row is removed (`emplace`). - With
+Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports. - The
+removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed on
   master only: PR 4760).
 """
 
@@ -67,8 +69,8 @@ class Orchagent:
     """orchagent, for WRED profiles and queues.
 
     `write(key, field, value)` sets a field in ASIC_DB, and with None as the field removes the key.
-    `mark(port, queue, settings)` sets RED of the forwarding plane. `log` is called with a message for
-    each refused row.
+    `mark(port, queue, settings)` sets RED of the forwarding plane. `log` is called with a message
+    for each refused row.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Orchagent:
             self._set(profile, attribute, value)
 
     def _accept(self, attribute: str, value: str) -> None:
-        """Raise Refused if SAI does not take an attribute."""
+        """Raise RefusedRow if SAI does not accept the value of an attribute."""
         if attribute.endswith("_THRESHOLD") and int(value) > self._model.pool_bytes:
             raise RefusedRow(f"{attribute} {value} is more than the buffer: SAI_STATUS_FAILURE")
 
@@ -236,7 +238,7 @@ class Orchagent:
                 self._mark(port, queue, marking)
 
     def _marking(self, profile: _Profile) -> RedSettings | None:
-        """Return the RED settings of the colour green, the only one that the forwarding plane has."""
+        """Return the RED settings of green, the only colour that the forwarding plane has."""
         mode = profile.attributes.get("ECN_MARK_MODE", "")
         low, high = (profile.number(f"GREEN_{end}_THRESHOLD") for end in ("MIN", "MAX"))
         if not mode.endswith("ALL") and "GREEN" not in mode:
@@ -268,8 +270,8 @@ class OrchagentCrash(Exception):  # noqa: N818 (names what happens)
 class PfcWatchdog:
     """orchagent, for the PFC watchdog. `actions` are the actions by watched port and queue.
 
-    `write(key, fields)` sets fields in COUNTERS_DB; a value of None removes a field. `poll(text)` sets
-    syncd's polling interval in ms. `log` is called with a message for each refused row.
+    `write(key, fields)` sets fields in COUNTERS_DB; a value of None removes a field. `poll(text)`
+    sets syncd's polling interval in ms. `log` is called with a message for each refused row.
     """
 
     def __init__(

@@ -1,12 +1,13 @@
-"""The bridge of the virtual rack's SONiC-like switch: Redis on one side, the kernel on the other.
+"""The virtual rack's SONiC-like switch: it connects Redis with the queues of the Linux kernel.
 
     python -m orchestration.virtual_rack.sonic_switch --device leaf1 --config layout.json
 
-It stands in for orchagent, syncd and the ASIC. It fills an empty database as a booting switch does,
-from what `config save` wrote, applies changes of CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB.
-It waits for Redis, and starts anew from the database after a restart of Redis. When it is ready it
-writes `PORT_TABLE:PortInitDone` to APPL_DB, as a switch does. When orchagent would crash, all of it
-ends by SIGSEGV: SONiC takes syncd down with orchagent's container.
+This program stands in for SONiC's daemons orchagent and syncd, and for the ASIC. It fills an empty
+database as a booting switch does, from what `config save` wrote; it applies changes of CONFIG_DB,
+and writes ASIC_DB and COUNTERS_DB. It waits for Redis, and begins anew from the database after a
+restart of Redis. When it is ready it writes `PORT_TABLE:PortInitDone` to APPL_DB, as a switch does.
+Where orchagent would crash, the whole program ends by SIGSEGV, because SONiC stops syncd with
+orchagent.
 """
 
 from __future__ import annotations
@@ -60,19 +61,19 @@ from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, consta
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
 CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
 READY = "PORT_TABLE:PortInitDone"
-# A table comes after those that it refers to.
+# In this order, because a table's rows refer to those of earlier tables.
 _TABLES = (
     *("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE"),
     *TELEMETRY_TABLES,
 )
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
-_MARKED = 12  # struct tc_red_xstats: early, pdrop, other, marked
+_MARKED = 12  # offset of `marked` in struct tc_red_xstats: early, pdrop, other, marked
 _OWN = (ASIC_DB, COUNTERS_DB, STATE_DB, APPL_DB)
 
 
 class KernelPlane:
-    """The kernel's RED queues of this network namespace."""
+    """The forwarding plane: the kernel's RED queues in this network namespace."""
 
     def __init__(self, model: SwitchModel) -> None:
         self._route = RouteSocket()
@@ -85,7 +86,7 @@ class KernelPlane:
         self._wide: dict[tuple[str, int, str], int] = {}
 
     def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
-        """Change RED and keep queued packets. Queues that carry no packets have no RED."""
+        """Change RED of a queue and keep its packets. Queues that carry no packets have no RED."""
         leaf = self._leaves.get((port, queue))
         if leaf is None:
             return
@@ -99,7 +100,7 @@ class KernelPlane:
         self._route.request([request])
 
     def queues(self) -> dict[tuple[str, int], QueueCounts]:
-        """Read every queue with one dump."""
+        """Read all queues, with one request to the kernel."""
         by_handle = {
             (q.ifindex, q.handle): q for q in qdiscs.qdiscs(self._route) if q.kind == "red"
         }
@@ -117,14 +118,14 @@ class KernelPlane:
         return result
 
     def _widened(self, port: str, queue: int, name: str, value: int) -> int:
-        """Extend a 32-bit counter of the kernel to 64 bits, as an ASIC counts."""
+        """Extend a 32-bit counter of the kernel to 64 bits, as an ASIC's counters have."""
         last = self._wide.get((port, queue, name), 0)
         total = last + ((value - last) & 0xFFFFFFFF)
         self._wide[port, queue, name] = total
         return total
 
     def ports(self) -> dict[str, PortCounts]:
-        """Read /proc/net/dev."""
+        """Read the ports' counters from /proc/net/dev."""
         return read_ports(_NET_DEV.read_text(), self._index)
 
 
@@ -144,7 +145,7 @@ def _print(text: str) -> None:
 
 
 class VirtualSonicSwitch:
-    """The switch's daemons and ASIC over one Redis and one forwarding plane."""
+    """A switch's daemons and ASIC, with one Redis and one forwarding plane."""
 
     def __init__(
         self,
@@ -162,9 +163,9 @@ class VirtualSonicSwitch:
         self.daemons = _Daemons(self)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stop` returns True; it is called at every event and poll.
+        """Serve until `stop` returns True, which is called after each event and poll.
 
-        Raises Crash if orchagent would crash.
+        Raises OrchagentCrash where orchagent would crash.
         """
         try:
             while not stop():
@@ -203,11 +204,11 @@ class VirtualSonicSwitch:
     @staticmethod
     def _patience_ms(daemons: _Daemons) -> int | None:
         at = daemons.next_ns()
-        # rounded up, because nothing is due at an earlier poll
+        # rounded up, because nothing would be due yet at a poll that is too early
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
     def _fill(self) -> None:
-        """Fill the database: rewrite the daemons' rows, and add the configuration if missing."""
+        """Write the daemons' rows anew, and the configuration if the database is empty."""
         if not self._redis.call(CONFIG_DB, "EXISTS", "DEVICE_METADATA|localhost"):
             rows = load_config(self._config_file)
             if rows is None:
@@ -230,11 +231,11 @@ class VirtualSonicSwitch:
         return [key for keys in self._redis.run(patterns) for key in keys]
 
     def _take(self, changes: list[tuple[str, str]], daemons: _Daemons) -> None:
-        """Pass changed rows on, as swss-common's tables do.
+        """Apply changed rows, as swss-common's tables do.
 
-        A row is read when its change is taken, so that of several writes only the last is seen.
-        Of a row that was removed and written again, first the removal is passed on. A table's rows
-        come in the order of their keys.
+        A row is read when its change is applied, so that of several writes only the last is seen.
+        For a row that was removed and written again, the removal is applied first. A table's rows
+        are applied in the order of their keys.
         """
         removed: dict[str, bool] = {}
         known = [item for item in changes if item[0].partition("|")[0] in _TABLES]
@@ -249,12 +250,12 @@ class VirtualSonicSwitch:
                 daemons.apply_row(key, rows[key], now_ns)
 
     def write_asic(self, key: str, field: str | None, value: str) -> None:
-        """Set a field in ASIC_DB; a field of None removes the object."""
+        """Set a field in ASIC_DB; None as the field removes the object."""
         words = ("DEL", key) if field is None else ("HSET", key, field, value)
         self._pending.append((ASIC_DB, words))
 
     def write_counters(self, key: str, fields: Mapping[str, str | None]) -> None:
-        """Set fields in COUNTERS_DB; a value of None removes one."""
+        """Set fields in COUNTERS_DB; a value of None removes a field."""
         removed_names = [name for name, value in fields.items() if value is None]
         values = {name: value for name, value in fields.items() if value is not None}
         if values:
@@ -273,7 +274,7 @@ class VirtualSonicSwitch:
 
 
 class _Daemons:
-    """Orchagent and syncd, from one start to the next."""
+    """The daemons orchagent and syncd, from one start to the next."""
 
     def __init__(self, switch: VirtualSonicSwitch) -> None:
         model, plane, log = switch.model, switch.plane, switch.log
@@ -295,12 +296,12 @@ class _Daemons:
         self.telemetry.apply_row(key, row, now_ns)
 
     def poll(self) -> None:
-        """Read the counters that are due."""
+        """Read and write the counters that are due, and send the telemetry that is due."""
         self.counters.poll(time.monotonic_ns())
         self.telemetry.poll(time.monotonic_ns(), time.time_ns())
 
     def next_ns(self) -> int | None:
-        """Return the CLOCK_MONOTONIC time of the next poll, or None."""
+        """Return the time of the next poll (CLOCK_MONOTONIC), or None if there is none."""
         times = (self.counters.next_ns(), self.telemetry.next_ns())
         return min((at for at in times if at is not None), default=None)
 
@@ -315,7 +316,7 @@ def _flat(row: Mapping[str, str | bytes]) -> list[str | bytes]:
 
 
 def main() -> None:
-    """Run the bridge of one switch of a virtual rack."""
+    """Run the program for one switch of a virtual rack."""
     parser = argparse.ArgumentParser(prog="sonic_switch")
     parser.add_argument("--device", required=True)
     parser.add_argument("--config", required=True, type=Path, help="the rack's layout, as JSON")
@@ -327,7 +328,7 @@ def main() -> None:
     VERSION_FILE.write_text(version_file(model))
     if model.streams:
         CONSTANTS_FILE.write_text(constants_file())
-    # by its name the load of syncd is measured
+    # the CPU load of syncd is measured by its name
     Path("/proc/self/comm").write_text("syncd")
     try:
         VirtualSonicSwitch(model, KernelPlane(model), arguments.socket).run()

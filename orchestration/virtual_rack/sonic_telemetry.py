@@ -1,10 +1,13 @@
 """High Frequency Telemetry of the virtual rack's SONiC-like switch, for queues.
 
-This follows sonic-swss, orchagent/high_frequency_telemetry: a profile says whether and how often,
-its group QUEUE which counters of which queues; a session with the IPFIX templates goes to STATE_DB,
-and records are sent. On a switch a vendor's driver makes the records from the ASIC, in a family of
-generic netlink. A family cannot be made in user space: here the same messages go to a group of
-NETLINK_USERSOCK, which constants.yml names in the family's place.
+High Frequency Telemetry streams counters from the ASIC as IPFIX records over netlink. This module
+follows sonic-swss, orchagent/high_frequency_telemetry. A profile sets whether records are sent and
+how often, and its group QUEUE sets which counters of which queues. A session with the IPFIX
+template is written to STATE_DB, and then records are sent.
+
+On a real switch the vendor's driver sends the records in a family of generic netlink. A program in
+user space cannot create a family. So the same messages are sent to a group of NETLINK_USERSOCK
+here, and constants.yml names that in place of the family.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from orchestration.agent.sonic.stream import GROUPS, PROFILES, SESSIONS
 from orchestration.virtual_rack.sonic_model import QUEUES, ForwardingPlane, QueueCounts, SwitchModel
 
 TABLES = (PROFILES, GROUPS)
-# The group of NETLINK_USERSOCK, of this network namespace.
+# The multicast group of NETLINK_USERSOCK, in the switch's network namespace.
 USERS_GROUP = 3
 
 _QUEUE_TYPE = 21
-# sai_queue_stat_t, by the names that the group has; Nvidia's ASICs stream depths in cells only
+# sai_queue_stat_t by the names that the group QUEUE uses. Nvidia's ASICs stream depths in cells
+# only.
 _STATS = {
     "PACKETS": 0,
     "BYTES": 1,
@@ -44,7 +48,11 @@ _NO_QUEUE = QueueCounts()
 
 @dataclass
 class _Session:
-    """A profile with its group: labels by queue, counters, and the time of the next record."""
+    """A profile with its group.
+
+    `number` is that of the IPFIX template, `labels` are the numbers of the queues in it by
+    `PORT|QUEUE`, and `next_ns` is when the next record is due (CLOCK_MONOTONIC).
+    """
 
     number: int
     poll_ns: int
@@ -57,10 +65,10 @@ class _Session:
 
 
 class Telemetry:
-    """HFTelOrch, the driver and the ASIC.
+    """orchagent's HFTelOrch, the vendor's driver and the ASIC.
 
-    `write(key, row)` sets a row of STATE_DB, a row of None removes it. `send(message)` sends one
-    IPFIX message; `log` gets messages on refused rows.
+    `write(key, row)` sets a row of STATE_DB; a row of None removes it. `send(message)` sends one
+    IPFIX message. `log` is called with a message for each refused row.
     """
 
     def __init__(
@@ -84,7 +92,7 @@ class Telemetry:
         if row is None:
             self._rows.pop(key, None)
         else:
-            # swss-common leaves the mark of a list out of a field's name
+            # swss-common removes the mark of a list, `@`, from a field's name
             self._rows[key] = {name.partition("@")[0]: value for name, value in row.items()}
         profile = key.split("|")[1]
         requested = self._requested_session(profile)
@@ -97,7 +105,7 @@ class Telemetry:
         if known is not None and same and known.counters == requested.counters:
             known.on, known.poll_ns = requested.on, requested.poll_ns
         else:
-            # other queues or counters end a stream, and another template begins it anew
+            # with other queues or counters a new stream begins, with another template
             self._sessions_made += 1
             requested.number = _FIRST_TEMPLATE + self._sessions_made
             self._sessions[profile] = known = requested
@@ -105,7 +113,7 @@ class Telemetry:
         self._write(f"{SESSIONS}|{profile}|QUEUE", self._session_row(known))
 
     def _requested_session(self, profile: str) -> _Session | None:
-        """Return the session that the present rows ask for; None while one of them is missing."""
+        """Return the session that the present rows request; None if one is missing or wrong."""
         profile_row = self._rows.get(f"{PROFILES}|{profile}")
         group = self._rows.get(f"{GROUPS}|{profile}|QUEUE")
         if profile_row is None or group is None:
@@ -116,7 +124,7 @@ class Telemetry:
         known = {f"{port}|{queue}" for port in ports for queue in range(QUEUES)}
         offered = _NVIDIA if self._model.traits.asic == "mellanox" else _STATS
         if not set(names) <= known or not set(counters) <= set(offered):
-            self._log(f"{GROUPS}|{profile}|QUEUE: refused: no such queue, or no such counter here")
+            self._log(f"{GROUPS}|{profile}|QUEUE: refused: there is no such queue or counter")
             return None
         return _Session(
             number=0,
@@ -137,14 +145,14 @@ class Telemetry:
         }
 
     def next_ns(self) -> int | None:
-        """Return the CLOCK_MONOTONIC time of the next record, or None."""
+        """Return the time of the next record (CLOCK_MONOTONIC), or None if there is none."""
         times = [
             session.next_ns for session in self._sessions.values() if session.on and session.poll_ns
         ]
         return min(times, default=None)
 
     def poll(self, now_ns: int, wall_ns: int) -> None:
-        """Send the records that are due, stamped with the wall clock."""
+        """Send the records that are due at `now_ns`, with the time `wall_ns` of the wall clock."""
         due = [s for s in self._sessions.values() if s.on and s.poll_ns and s.next_ns <= now_ns]
         queues = self._plane.queues() if due else {}
         for session in due:
@@ -169,21 +177,21 @@ class Telemetry:
 
 
 def _fields(session: _Session) -> Iterator[tuple[int, int]]:
-    """Yield label and enterprise number of a record's counters, in order."""
+    """Yield label and enterprise number of each counter of a record, in their order."""
     for label in session.labels.values():
         for counter in session.counters:
             yield label, _QUEUE_TYPE << 16 | _STATS[counter]
 
 
 def template_message(number: int, fields: Iterator[tuple[int, int]]) -> bytes:
-    """Return an IPFIX message with the template of a session: the time in ns, then counters."""
+    """Return an IPFIX message with a session's template: time in ns, then the counters."""
     parts = [struct.pack(">HH", NANOSECONDS, 8)]
     parts += [struct.pack(">HHI", label | 0x8000, 8, enterprise) for label, enterprise in fields]
     return _message(TEMPLATE_SET, struct.pack(">HH", number, len(parts)) + b"".join(parts), 0, 0)
 
 
 def record_message(number: int, sequence: int, observed_ns: int, values: list[int]) -> bytes:
-    """Return an IPFIX message with one record."""
+    """Return an IPFIX message with one record: `number` is that of its template."""
     content = struct.pack(f">{1 + len(values)}Q", observed_ns, *values)
     return _message(number, content, observed_ns // 10**9 & 0xFFFFFFFF, sequence)
 
@@ -195,7 +203,7 @@ def _message(number: int, content: bytes, export_s: int, sequence: int) -> bytes
 
 
 def constants_file() -> str:
-    """Return /etc/sonic/constants.yml, as far as it is about this."""
+    """Return the part of /etc/sonic/constants.yml that is about this telemetry."""
     return (
         "constants:\n    high_frequency_telemetry:\n"
         f'        genl_family: "{USERSOCK}"\n        genl_multicast_group: "{USERS_GROUP}"\n'
@@ -203,17 +211,18 @@ def constants_file() -> str:
 
 
 class Sender:
-    """Sends messages as the driver does, to whoever listens."""
+    """Sends messages to all listeners, as the driver does."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_USERSOCK)
         self._socket.bind((0, 0))
 
     def send(self, message: bytes) -> None:
-        """Send one message; it is lost if nobody listens."""
+        """Send one message. It is lost if nobody listens."""
         size = HEADER.size + GENL_HEADER.size + len(message)
         head = HEADER.pack(size, _FAMILY_TYPE, 0, 0, 0) + GENL_HEADER.pack(1, 1, 0)
-        # the kernel has no end of its own of this protocol, and says so after sending to the group
+        # the kernel has no socket of its own for this protocol. After it has delivered the message
+        # to the group, it reports that as an error
         with suppress(ConnectionRefusedError):
             self._socket.sendto(head + message + bytes(-size % 4), (0, 1 << (USERS_GROUP - 1)))
 

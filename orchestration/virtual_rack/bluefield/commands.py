@@ -1,6 +1,6 @@
-"""The commands of a host that stands in for one with a BlueField-3: see the package.
+"""The commands of a host that stands in for one with a BlueField-3 NIC: see `files`.
 
-Run as a program: commands.py NAME ARGUMENT..., on the host. Standard library only.
+It runs on the host as a program: `commands.py NAME ARGUMENT...`. It uses the standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def mlxreg(arguments: list[str]) -> int:
     device = arguments[arguments.index("-d") + 1]
     fields = dict(re.findall(r"(\w+)=(\w+)", " ".join(arguments)))
     if arguments[arguments.index("--reg_name") + 1] != "PPCC" or "--get" not in arguments:
-        print("-E- not in this stand-in", file=sys.stderr)
+        print("-E- this stand-in does not support that", file=sys.stderr)
         return 1
     running = Path(f"/run/bluefield-{device}.ppcc").exists()
     fields = {**{name: int(value, 0) for name, value in fields.items()}, "value": int(running)}
@@ -59,7 +59,7 @@ def meson(arguments: list[str]) -> int:
     build, source = (Path(word) for word in arguments[1:3])
     wanted = {"-Denable_all_applications=false", "-Denable_pcc=true"}
     if arguments[0] != "setup" or not wanted <= set(arguments):
-        print("ERROR: not the options of DOCA's guide")
+        print("ERROR: these are not the options of DOCA's guide")
         return 1
     for path in (source / "meson.build", source / "pcc/meson.build", source.parent / "VERSION"):
         if not path.is_file():

@@ -90,7 +90,7 @@ def test_the_stand_in_refuses_what_its_asic_cannot_stream(row):
     switch.apply_row(PROFILE, ON)
     switch.apply_row(GROUP, row)
     assert switch.state == {}
-    assert switch.log == [f"{GROUP}: refused: no such queue, or no such counter here"]
+    assert switch.log == [f"{GROUP}: refused: there is no such queue or counter"]
 
 
 @pytest.mark.parametrize("traits", [{"release": "202505"}, {"streams": False}])
