@@ -18,7 +18,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.agent.linux import ethtool
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.bench import machine
+from orchestration.bench import machine_state
 from orchestration.bench.killed_racks import FOUR_DEVICES
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import cleanup, interface_leases, interfaces
@@ -85,7 +85,7 @@ def in_rack(rack, *argv):
 
 def test_two_cards_are_a_cable_of_the_rack_and_are_given_back(cards, testbed):
     words = (f"h1:eth0={NEAR}", f"leaf1:eth0={FAR}")
-    before = machine.snapshot()
+    before = machine_state.snapshot()
     rack, _ = up(testbed, clock="real", interfaces=words)
     try:
         assert not {NEAR, FAR} & {link["ifname"] for link in interfaces.links()}
@@ -107,7 +107,7 @@ def test_two_cards_are_a_cable_of_the_rack_and_are_given_back(cards, testbed):
     finally:
         rack.down()
     assert settled(cards) == cards
-    assert machine.settled(before) == []
+    assert machine_state.settled_differences(before) == []
 
 
 def test_one_card_goes_to_what_is_outside(cards, testbed):
@@ -155,7 +155,7 @@ def test_refused_before_anything_is_made(cards, testbed, tmp_path):
 
 
 def reaper_of(rack):
-    (pid,) = machine.running("virtual_rack.reaper", str(rack.folder))
+    (pid,) = machine_state.find_processes("virtual_rack.reaper", str(rack.folder))
     return pid
 
 
@@ -175,12 +175,12 @@ def closloop(*arguments):
 
 
 def test_a_killed_reaper_is_replaced_and_without_one_clean_returns_interfaces(cards, testbed):
-    before = machine.snapshot()
+    before = machine_state.snapshot()
     rack, _ = up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}", f"leaf1:eth0={FAR}"))
     first = reaper_of(rack)
     killed(first)
     end = time.monotonic() + 60
-    while not machine.running("virtual_rack.reaper", str(rack.folder)):
+    while not machine_state.find_processes("virtual_rack.reaper", str(rack.folder)):
         assert time.monotonic() < end
         time.sleep(0.05)
     # all at once: nobody is left to give anything back
@@ -198,7 +198,7 @@ def test_a_killed_reaper_is_replaced_and_without_one_clean_returns_interfaces(ca
     assert {row["done"] for row in done} == {"given back", "removed"}
     assert closloop("clean", "--json") == []
     assert settled(cards) == cards
-    assert machine.settled(before) == []
+    assert machine_state.settled_differences(before) == []
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_card_that_the_kernel_has_brought_back_is_found_by_its_mark(cards, nam
     (lease,) = interface_leases.leases()
     interfaces.move("eth0", Path(f"/proc/{os.getpid()}/ns/net"), "dev7", lease.namespace)
     interface_leases.unmount(str(lease.namespace))
-    assert not lease.in_use_by
+    assert not lease.rack_alive
     assert interface_leases.return_interface(lease)
     assert settled(cards) == cards
     # again, as after a kill between two steps

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.bench.rack import closloop, dumps
+from orchestration.bench.rack import closloop, device_dumps
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import cleanup, containers, control_groups
 from orchestration.virtual_rack.control import find_rack, up
@@ -98,9 +98,9 @@ def test_a_device_has_the_image_and_cannot_touch_the_machine(prepared):
 
 def test_a_campaign_runs_and_puts_everything_back(prepared):
     rack, folder = prepared
-    found = dumps(rack)
+    found = device_dumps(rack)
     facts_of_a_campaign(rack, folder, "reno")
-    assert dumps(rack) == found
+    assert device_dumps(rack) == found
 
 
 def test_a_policy_paces_the_flows_of_one_host_only(prepared):
