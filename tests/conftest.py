@@ -312,7 +312,7 @@ LONG = (
     "test_replay",
     "test_trials_in_real_time",
     "test_sink_on_rack",
-    "test_lent_interfaces",
+    "test_leased_interfaces",
     "test_cluster_launcher",
     "test_scaled_rack",
     "test_repeatable",

@@ -1,8 +1,9 @@
-"""Measures what a decision costs: a tuner's, and a learned congestion control's in each form.
+"""Measures the time of a decision: a tuner's, and a learned congestion control's in each form.
 
-Of the latter, as C and as BPF, a loop draws another state of a flow each round; the same loop
-without a decision is taken off. BPF runs in a guest, whose clock stands still while it computes:
-the host takes the time that the guest spends on a CPU between two messages of it.
+For a congestion control as C or BPF, a loop draws a new state of a flow in each round; the time of
+the same loop without a decision is subtracted. BPF runs in a guest, whose clock stands still while
+it computes: so the time that the guest spends on a CPU between two of its messages is measured
+outside.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ _RULES = ("amt", "qaecn", "random")
 _LEARNED = ("acc", "pet", "graphcc")
 # At 16 pods DRLet's first layer alone is 16,256 x 16,256: 2 GB as it is multiplied here.
 _PODS = {"drlet": (4, 6, 8, 10, 12), "drlet-local": (4, 8, 12, 16)}
-_WANTED_MS = {"graphcc": 1.0, "drlet on a fat tree, k = 8": 2.0}
-_DECISIONS, _WARM = 60, 10
+_MAX_MS = {"graphcc": 1.0, "drlet on a fat tree, k = 8": 2.0}
+_DECISIONS, _WARM_UPS = 60, 10
 
 
 def decision_time() -> Outcome:
-    """Wall time of a decision for all queues, or all flowlet timeouts, by tuner and fabric."""
+    """Wall time of one decision for all queues, or all flowlet timeouts, by tuner and fabric."""
     learned = find_spec("torch") is not None
     figures, data = [], {}
     for fabric in ("graphcc", "acc"):
         for name in (*_RULES, *(_LEARNED if learned else ())):
             times_ms = _times_ms(name, load_testbed(fabric), learned=name in _LEARNED)
             what = f"{name} on {fabric}"
-            figures.append(_time_figure(what, times_ms, _WANTED_MS.get(fabric)))
+            figures.append(_time_figure(what, times_ms, _MAX_MS.get(fabric)))
             data[what] = times_ms
     for name, sizes in _PODS.items() if learned else ():
         for pods in sizes:
             times_ms = _times_ms(name, _fat_tree(pods), learned=True)
             what = f"{name} on a fat tree, k = {pods}"
-            figures.append(_time_figure(what, times_ms, _WANTED_MS.get(what)))
+            figures.append(_time_figure(what, times_ms, _MAX_MS.get(what)))
             data[what] = times_ms
     notes = [
         "from a reading to the change, reading and applying not counted; readings are of a fabric "
@@ -95,13 +96,13 @@ def _times_ms(name: str, testbed: Testbed, *, learned: bool) -> list[float]:
         if learned:
             spec = TunerSpec(name, {"checkpoint": str(_untrained(name, testbed, folder))})
         tuner = registry.create(spec)
-    seen = readings(testbed, tuner, tuner.reset(testbed, 1), _WARM + _DECISIONS)
+    readings_seen = readings(testbed, tuner, tuner.reset(testbed, 1), _WARM_UPS + _DECISIONS)
     times_ms = []
-    for observation in seen:
+    for observation in readings_seen:
         begin = time.perf_counter()
         tuner.act(observation)
         times_ms.append(1e3 * (time.perf_counter() - begin))
-    return times_ms[_WARM:]
+    return times_ms[_WARM_UPS:]
 
 
 def _untrained(name: str, testbed: Testbed, folder: Path) -> Path:
@@ -115,7 +116,7 @@ def _untrained(name: str, testbed: Testbed, folder: Path) -> Path:
     return path
 
 
-# What the paper's tree has at most: Fuhrer et al., HPSR 2023, section VI-A.
+# The largest trees of the paper: Fuhrer et al., HPSR 2023, section VI-A.
 _TREES, _DEPTH, _HISTORY = 10, 4, 3
 _C_NS, _BPF_NS = 50.0, 400.0
 _ROUNDS_C, _ROUNDS_BPF, _REPEATS = 200_000, 16, 7
@@ -124,8 +125,8 @@ _LOOP = Path(__file__).with_name("decision_loop.c.in")
 
 
 def decision_cost() -> Outcome:
-    """One decision of RL-CC's models as C, as BPF and in CatBoost."""
-    model = paper_sized()
+    """CPU time of one decision of RL-CC's models as C, as BPF and in CatBoost."""
+    model = paper_sized_trees()
     figures: list[Figure] = []
     notes = [
         "time on a CPU, which whatever else the machine does lengthens: the least of "
@@ -135,26 +136,27 @@ def decision_cost() -> Outcome:
     data: dict[str, Any] = {}
     for name, text in model_sources(model).items():
         limits = (_C_NS, _BPF_NS) if name == "trees" else (None, None)
-        # a network as BPF has so many instructions that no 16 of it are one program
+        # a network as BPF has so many instructions that 16 copies of it are too long for one
+        # program
         rounds = _ROUNDS_BPF if name == "trees" else 1
         for form, measure, limit in (
             ("C", c_ns, limits[0]),
             ("BPF", partial(_bpf_ns, rounds=rounds), limits[1]),
         ):
             try:
-                found = parts_ns(f"#define BPF_ROUNDS {rounds}\n{text}", measure)
+                parts = parts_ns(f"#define BPF_ROUNDS {rounds}\n{text}", measure)
             except (PolicyError, TrialError) as error:
                 notes.append(f"{name} as {form}: {error.message}")
                 continue
-            data[f"{name} {form}"] = found
-            for part, value in found.items():
+            data[f"{name} {form}"] = parts
+            for part, value in parts.items():
                 figures.append(_figure(f"{name} as {form}, {part}", value, limit, part))
     figures += _catboost_ns()
     return Outcome("One decision of RL-CC's models", tuple(figures), tuple(notes), data)
 
 
-def paper_sized(seed: int = 1) -> IntegerTrees:
-    """Return trees of the paper's size; their questions and leaves are drawn."""
+def paper_sized_trees(seed: int = 1) -> IntegerTrees:
+    """Return trees of the paper's size, with random splits and leaves."""
     rng = np.random.default_rng(seed)
     trees = []
     for _ in range(_TREES):
@@ -171,29 +173,34 @@ def paper_sized(seed: int = 1) -> IntegerTrees:
 
 
 def model_sources(model: IntegerTrees) -> dict[str, str]:
-    """Return the models' C, without what ends a policy: the trees, and networks that are there."""
-    found = {"trees": render_policy(model, "bench")}
+    """Return the C of the trees, and of the networks that there are, without the CL_POLICY line."""
+    sources = {"trees": render_policy(model, "bench")}
     for name in ("rlcc_mlp", "rlcc_lstm"):
         path = HEADERS / f"policy_{name}.c"
         if path.exists():
-            found[name] = path.read_text()
+            sources[name] = path.read_text()
     return {
         name: "\n".join(line for line in text.splitlines() if not line.startswith("CL_POLICY("))
-        for name, text in found.items()
+        for name, text in sources.items()
     }
 
 
 def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
-    """Return ns of the model and of a whole decision, the loop taken off."""
+    """Return the time in ns of the model and of a whole decision, without the loop around them.
+
+    `measure` returns the time of one round of the policy in a C file. Raises TrialError if a part
+    takes no time.
+    """
     loop = _LOOP.read_text()
-    found = []
+    rounds_ns = []
     with tempfile.TemporaryDirectory(prefix="closloop-cost-") as folder:
         for part in range(len(_PARTS)):
             path = Path(folder, f"bench{part}.c")
             head = f"#define PART {part}\n#define happen bench_decide\n"
             path.write_text(f"{head}{text}\n{loop}")
-            found.append(measure(path))
-    parts = {name: value - found[0] for name, value in zip(_PARTS[1:], found[1:], strict=True)}
+            rounds_ns.append(measure(path))
+    loop_ns, *others_ns = rounds_ns
+    parts = {name: ns - loop_ns for name, ns in zip(_PARTS[1:], others_ns, strict=True)}
     if min(parts.values()) <= 0:
         raise TrialError(
             "a decision took no time", "the loop around it did not run: see its source"
@@ -202,15 +209,15 @@ def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
 
 
 def _contexts(count: int, rounds: int) -> np.ndarray:
-    made = np.zeros(count, dtype=CONTEXT)
-    made["line_bps"] = made["rate_bps"] = 100_000_000_000
+    contexts = np.zeros(count, dtype=CONTEXT)
+    contexts["line_bps"] = contexts["rate_bps"] = 100_000_000_000
     values = congestion_control("rlcc").defaults | {"base_rtt": 10_000}
-    made["parameters"][:, : len(values) + 1] = *values.values(), rounds
-    return made
+    contexts["parameters"][:, : len(values) + 1] = *values.values(), rounds
+    return contexts
 
 
 def c_ns(source: Path, rounds: int = _ROUNDS_C) -> float:
-    """Return the ns of a round in a policy compiled as a library, the least of several times."""
+    """Return the ns per round of a policy compiled as a library: the minimum of several runs."""
     library = source.with_suffix(".so")
     build_library(source, library, "-DBENCH")
     run = ctypes.CDLL(str(library)).bench_happen
@@ -224,19 +231,19 @@ def c_ns(source: Path, rounds: int = _ROUNDS_C) -> float:
 
 
 def _bpf_ns(source: Path, rounds: int) -> float:
-    said: list[tuple[int, int]] = []
+    cpu_times: list[tuple[int, int]] = []
 
     def listen(message: dict[str, Any]) -> None:
         if "contexts" in message:
-            said.append((_children_ns(os.getpid()), message["contexts"]))
+            cpu_times.append((_children_ns(os.getpid()), message["contexts"]))
 
     load_in_guest(policy_object(source), _contexts((_REPEATS + 1) * CHUNK, rounds), listen)
-    times = [(now - before) / (count * rounds) for (before, _), (now, count) in pairwise(said)]
+    times = [(now - before) / (count * rounds) for (before, _), (now, count) in pairwise(cpu_times)]
     return min(times[1:])
 
 
 def _children_ns(pid: int) -> int:
-    """Return how long the processes that a process started have run on a CPU, in ns."""
+    """Return the CPU time in ns of the processes below a process."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -252,23 +259,23 @@ def _figure(what: str, value: float, limit: float | None, part: str) -> Figure:
 
 
 def _catboost_ns() -> list[Figure]:
-    """Return what CatBoost's own predictor takes for trees of the same size."""
+    """Return the time that CatBoost's own predictor takes for trees of the same size."""
     if find_spec("catboost") is None:
         return [Figure("CatBoost's predictor", "not installed: pip install 'closloop[learn]'")]
     from catboost import CatBoostRegressor
 
     rng = np.random.default_rng(1)
-    seen = rng.normal(size=(20_000, 2 * _HISTORY))
+    readings_seen = rng.normal(size=(20_000, 2 * _HISTORY))
     model = CatBoostRegressor(
         iterations=_TREES, depth=_DEPTH, verbose=0, allow_writing_files=False, thread_count=1
     )
-    model.fit(seen, np.tanh(seen).sum(axis=1))
+    model.fit(readings_seen, np.tanh(readings_seen).sum(axis=1))
     figures = []
     for what, rows, rounds in (("one at a time", 1, 500), ("20,000 at once", 20_000, 5)):
         times = []
         for _ in range(rounds):
             begin = time.perf_counter_ns()
-            model.predict(seen[:rows], thread_count=1)
+            model.predict(readings_seen[:rows], thread_count=1)
             times.append((time.perf_counter_ns() - begin) / rows)
         value = statistics.median(times)
         figures.append(Figure(f"CatBoost's predictor, {what}", f"{value:,.0f} ns"))

@@ -1,12 +1,15 @@
-"""How much of a known headroom a learned tuner takes, by training seed.
+"""How much of a known headroom a learned tuner gains, by training seed.
 
-In the scenario `fan-in` few hosts send to a port, then many, then few again. Few need deep
-thresholds, many need shallow ones, and no single setting is good for both. The references are the
-best static setting, the best one for each phase (the oracle), the same two decisions late (no
-learner can be asked for more before it can know), and random settings. Trainings have the
-protocol's budget and its way of choosing on held-out seeds, but all of the budget, and more of
-those seeds: `_requests`. They are in runs/bench until the benchmark is through: given again, it
-goes on where it was.
+Headroom is how much the best setting for each condition gains over the best single setting, which
+is what a tuner that adapts can win. (It is not the headroom of a PFC buffer.) In the scenario
+`fan-in` few hosts send to a port, then many, then few again. Few senders need deep thresholds, many
+need shallow ones, and no single setting is good for both.
+
+The references are the best static setting, the best setting for each phase (the oracle), the oracle
+two decisions late (a learner cannot know of a change earlier), and random settings. Trainings use
+the protocol's budget and its choice of a checkpoint on held-out seeds, but they always use the
+whole budget, and more held-out seeds: see `_requests`. Their folders are kept in runs/bench until
+the benchmark is done. If it is interrupted and started again, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -44,32 +47,35 @@ from orchestration.training.seeds import Listener, train_seeds
 from traffic.patterns.alternating import AlternatingSpec, phases
 from traffic.schedule import make_schedule
 
-_ON, _SCENARIO = "emulated", "fan-in"
-_WANTED, _BAR = 0.9, 0.5  # of the training seeds take at least this share of the headroom
-_MIN = 0.2  # headroom, as a share of the best static setting's slowdown
-_SEEDS: Mapping[str, range] = {
+_BACKEND, _SCENARIO = "emulated", "fan-in"
+# At least this share of the training seeds must gain at least this share of the headroom.
+_MIN_SHARE_OF_SEEDS, _MIN_SHARE = 0.9, 0.5
+_MIN_HEADROOM = 0.2  # headroom, as a share of the best static setting's slowdown
+_TRAINING_SEEDS: Mapping[str, range] = {
     "acc": range(1, 11),
-    # none of those on which its settings were chosen (decision 91), of which two were the others'
+    # not the seeds on which its settings were chosen (decision 91)
     "graphcc": range(31, 41),
     "pet": range(1, 11),
 }
-# No training draws them; nothing was looked at on them while the condition was chosen, which was
-# done on 7101. (Those of its earlier versions were 9001 to 9203.)
-_EVALUATED = (9301, 9302, 9303)
-# Where this differs from the protocol's rule. Values are learned from the end of exploration on, at
-# half of the budget, and get better until its end: two worse evaluations in a row say nothing yet.
+# Seeds that no training draws. They were not used while the scenario was chosen, which was done on
+# seed 7101. (Earlier versions of this benchmark used 9001 to 9203.)
+_EVALUATION_SEEDS = (9301, 9302, 9303)
+# What differs from the protocol's rule. Networks improve from the end of exploration, at half of
+# the budget, until the end of the budget. So two evaluations in a row that are worse are no reason
+# to stop.
 _EVALUATIONS, _CHOOSING_SEEDS = 10, 2
-_LATE = 2  # decisions: a reading that shows the change, and one that is sure of it
+_LATE_DECISIONS = 2  # one reading that shows the change, and one that confirms it
 
 Setting = tuple[int, int, float]  # kmin and kmax in KB, pmax
 
 
 @dataclass(frozen=True)
-class Known:
-    """The best settings of a tuner's own on the evaluated seeds: one for all phases, and of each.
+class BestSettings:
+    """The best of a tuner's own settings on the evaluation seeds.
 
-    They were found in a grid of 63 (ACC and PET) and of 72 settings (GraphCC), and a ladder of
-    seven in each kind of phase.
+    `static` is the best for all phases, `few` and `many` are the best for phases with few and many
+    senders. They were found by a grid search over 63 settings (ACC and PET) or 72 (GraphCC), and
+    then over seven settings for each kind of phase.
     """
 
     static: Setting
@@ -77,9 +83,9 @@ class Known:
     many: Setting
 
 
-_OF_ACC = Known((160, 320, 1.0), few=(320, 640, 0.25), many=(20, 40, 1.0))
-_OF_GRAPHCC = Known((32, 256, 0.01), few=(32, 256, 0.01), many=(2, 16, 1.0))
-KNOWN: Mapping[str, Known] = {"acc": _OF_ACC, "graphcc": _OF_GRAPHCC, "pet": _OF_ACC}
+_OF_ACC = BestSettings((160, 320, 1.0), few=(320, 640, 0.25), many=(20, 40, 1.0))
+_OF_GRAPHCC = BestSettings((32, 256, 0.01), few=(32, 256, 0.01), many=(2, 16, 1.0))
+BEST_SETTINGS: Mapping[str, BestSettings] = {"acc": _OF_ACC, "graphcc": _OF_GRAPHCC, "pet": _OF_ACC}
 # Chosen on development seeds, with the settings below: docs/tuners.md.
 WEIGHTS: Mapping[str, dict[str, Scalar]] = {
     "acc": {"omega_1": 0.75, "omega_2": 0.25, "idle_rule": False},
@@ -87,9 +93,10 @@ WEIGHTS: Mapping[str, dict[str, Scalar]] = {
     "pet": {"beta_1": 0.7, "beta_2": 0.3},
 }
 SETTINGS: Mapping[str, dict[str, Scalar]] = {
-    # a memory of all decisions: exploration ends early, and what it showed is forgotten else
+    # a replay buffer for all decisions: else what the early exploration has shown would be
+    # forgotten
     "acc": {"idle_rule": False, "local_capacity": 200_000, "weight_decay": 0.1},
-    # smaller steps and less decay: what is at stake in a decision is little beside its scatter
+    # smaller steps and less decay, because the effect of one decision is small beside its scatter
     "graphcc": {"learning_rate": 0.0003, "weight_decay": 0.03},
     "pet": {"hold": 12.0, "minibatch": 32},
 }
@@ -97,7 +104,7 @@ SETTINGS: Mapping[str, dict[str, Scalar]] = {
 
 @dataclass(frozen=True)
 class Headroom:
-    """Mean slowdown with the references: see this module."""
+    """Mean slowdown with each reference: see this module."""
 
     static: float
     oracle: float
@@ -106,19 +113,19 @@ class Headroom:
 
     @property
     def size(self) -> float:
-        """Return what there is to win, as a share of the best static setting's slowdown."""
+        """Return the headroom, as a share of the best static setting's slowdown."""
         return 1.0 - self.oracle / self.static
 
     def share(self, slowdown: float) -> float:
-        """Return how much of it a slowdown takes: 0 is the best static setting, 1 the oracle."""
+        """Return the share of the headroom that a slowdown gains: 0 is `static`, 1 the oracle."""
         return (self.static - slowdown) / (self.static - self.oracle)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """`few` and `many` are held in the phases of that name, from `late_ns` after these begin.
+    """An arm that sets `few` or `many` in each phase, `late_ns` after the phase has begun.
 
-    The first ones are held at once.
+    In the first phase the setting is there from the start.
     """
 
     few: Setting
@@ -126,59 +133,61 @@ class Arm:
     late_ns: int = 0
 
 
-def scenario() -> Episodes:
+def scenario_episodes() -> Episodes:
     """Return the episodes of the scenario."""
-    return Episodes(TrainRequest("acc", find_scenario(_SCENARIO), _ON))
+    return Episodes(TrainRequest("acc", find_scenario(_SCENARIO), _BACKEND))
 
 
-def settings_of(arm: Arm, trial: TrialSpec, testbed: Testbed) -> Iterator[tuple[int, int, Setting]]:
-    """Yield when an arm sets what: time (ns), number of the queue, setting.
+def arm_settings(
+    arm: Arm, trial: TrialSpec, testbed: Testbed
+) -> Iterator[tuple[int, int, Setting]]:
+    """Yield the changes of an arm: time in ns, index of the queue, setting.
 
-    Queues that receive nothing keep what few senders need.
+    Queues of ports that receive nothing keep the setting for few senders.
     """
-    queue = {testbed.peer_device(one).name: place for place, one in enumerate(testbed.queues)}
+    queue = {testbed.peer_device(port).name: index for index, port in enumerate(testbed.queues)}
     first = dict.fromkeys(range(len(testbed.queues)), arm.few)
     later = []
-    for place, spec in enumerate(trial.traffic):
+    for index, spec in enumerate(trial.traffic):
         if isinstance(spec, AlternatingSpec) and arm.few != arm.many:
-            for phase in phases(spec, Streams.spawn(trial.seed, place).times):
+            for phase in phases(spec, Streams.spawn(trial.seed, index).times):
                 setting = arm.many if phase.crowded else arm.few
                 if phase.start_ns:
                     later.append((phase.start_ns + arm.late_ns, queue[spec.receiver], setting))
                 else:
                     first[queue[spec.receiver]] = setting
-    yield from ((0, place, setting) for place, setting in first.items())
+    yield from ((0, index, setting) for index, setting in first.items())
     yield from sorted(later)
 
 
-def _play(tuner: TunerSpec | Arm, seed: int) -> float:
-    """Return the mean slowdown with a tuner, or an arm, and the flows of a seed.
+def _mean_slowdown(tuner: TunerSpec | Arm, seed: int) -> float:
+    """Return the mean slowdown with a tuner or an arm, for the flows of a seed.
 
-    A flow that has not ended counts with what it had taken.
+    A flow that has not ended counts with the time that it had taken when the trial ended.
     """
-    episodes = scenario()
+    episodes = scenario_episodes()
     trial, testbed = dataclasses.replace(episodes[0], seed=seed), episodes.testbed
     with bench_folder() as folder:
         if isinstance(tuner, Arm):
             path = folder / "actions.csv"
-            _record(path, tuner, trial, testbed)
+            _write_actions(path, tuner, trial, testbed)
             tuner = TunerSpec("recorded", {"actions": str(path)})
         trial = dataclasses.replace(trial, tuner=tuner)
         schedule = make_schedule(trial, testbed)
-        record = backend(_ON).run(TrialRun(trial, testbed, schedule, folder))
+        record = backend(_BACKEND).run(TrialRun(trial, testbed, schedule, folder))
     flows = record.flows
     ended = np.where(flows.status == DONE, flows.end_ns, trial.duration_ns + trial.drain_ns)
     slowdown = (ended - schedule.start_ns) / ideal_times_ns(testbed, schedule, trial)
     return float(slowdown[flows.status != LONG_LIVED].mean())
 
 
-def _record(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:
-    """Write what an arm sets as a recording."""
+def _write_actions(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:
+    """Write the changes of an arm as a file of actions, which the tuner `recorded` plays."""
     rows: list[list[Any]] = [
         ["t_ns", "device", "port", "queue", "kmin_bytes", "kmax_bytes", "pmax"]
     ]
-    for t_ns, place, (kmin, kmax, pmax) in settings_of(arm, trial, testbed):
-        queue = testbed.queues[place]
+    for t_ns, index, (kmin, kmax, pmax) in arm_settings(arm, trial, testbed):
+        queue = testbed.queues[index]
         klass = getattr(queue, "klass", 0)
         rows.append([t_ns, queue.device, queue.name, klass, kmin * 1000, kmax * 1000, pmax])
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -186,8 +195,9 @@ def _record(path: Path, arm: Arm, trial: TrialSpec, testbed: Testbed) -> None:
 
 
 def _requests(tuner: str) -> dict[str, TrainRequest]:
-    """Return the trainings by name."""
-    held_out = find_scenario(_SCENARIO)  # its own seeds, which neither train nor are evaluated
+    """Return the trainings by name, one for each training seed."""
+    # the scenario's own seeds are used neither for training nor for the evaluation
+    held_out = find_scenario(_SCENARIO)
     rule = dataclasses.replace(
         load_protocol().rule(tuner, held_out),
         evaluations=_EVALUATIONS,
@@ -198,25 +208,25 @@ def _requests(tuner: str) -> dict[str, TrainRequest]:
         f"{tuner}-{seed}": TrainRequest(
             tuner,
             held_out,
-            _ON,
+            _BACKEND,
             seed=seed,
             settings=SETTINGS[tuner],
             params=WEIGHTS[tuner],
             rule=rule,
         )
-        for seed in _SEEDS[tuner]
+        for seed in _TRAINING_SEEDS[tuner]
     }
 
 
 def _folder_of(requests: Mapping[str, TrainRequest]) -> Path:
-    """Return the folder of these trainings by this version: a benchmark of an hour can go on."""
-    said = [[request.to_json() for request in requests.values()], versions()]
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    """Return the folder of these trainings, with this version, so that they can be resumed."""
+    identity = [[request.to_json() for request in requests.values()], versions()]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return Path("runs") / "bench" / f"{next(iter(requests.values())).tuner}-{digest[:10]}"
 
 
 def _train(requests: Mapping[str, TrainRequest], folder: Path) -> list[TunerSpec]:
-    """Train what is not trained yet, and return the tuner with each network."""
+    """Run the trainings that are not done yet; return a tuner with each network."""
     listener = Listener(
         lambda name, round_, budget: None,
         lambda name, text: print(name, text, file=sys.stderr),
@@ -224,44 +234,49 @@ def _train(requests: Mapping[str, TrainRequest], folder: Path) -> list[TunerSpec
     train_seeds(requests, folder, os.cpu_count() or 1, listener)
     return [
         TunerSpec(
-            one.tuner,
-            {"checkpoint": str(Folder(folder / name, by_rule=True).checkpoint), **one.params},
+            request.tuner,
+            {"checkpoint": str(Folder(folder / name, by_rule=True).checkpoint), **request.params},
         )
-        for name, one in requests.items()
+        for name, request in requests.items()
     ]
 
 
 def _fan_in(tuner: str) -> Outcome:
     requests = _requests(tuner)
     folder = _folder_of(requests)
-    networks, known = _train(requests, folder), KNOWN[tuner]
+    networks, best = _train(requests, folder), BEST_SETTINGS[tuner]
     arms = [
-        Arm(known.static, known.static),
-        Arm(known.few, known.many),
-        Arm(known.few, known.many, _LATE * scenario()[0].action_period_ns),
+        Arm(best.static, best.static),
+        Arm(best.few, best.many),
+        Arm(best.few, best.many, _LATE_DECISIONS * scenario_episodes()[0].action_period_ns),
         load_protocol().placebo(tuner),
         *networks,
     ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        played = list(pool.map(_play, *zip(*product(arms, _EVALUATED), strict=True)))
+        played = list(
+            pool.map(_mean_slowdown, *zip(*product(arms, _EVALUATION_SEEDS), strict=True))
+        )
     *of_references, of_networks = np.split(
         np.mean(np.reshape(played, (len(arms), -1)), axis=1), [1, 2, 3, 4]
     )
-    headroom, found = Headroom(*(float(one[0]) for one in of_references)), of_networks.tolist()
+    headroom, slowdowns = (
+        Headroom(*(float(value[0]) for value in of_references)),
+        of_networks.tolist(),
+    )
     shutil.rmtree(folder)
     return Outcome(
         f"A condition whose best thresholds follow the fan-in: what {tuner} takes of it",
-        _figures(headroom, found),
+        _figures(headroom, slowdowns),
         (
             "share: of the way from the best static setting to the best one in each phase; "
-            f"evaluated on {len(_EVALUATED)} seeds that no training draws",
+            f"evaluated on {len(_EVALUATION_SEEDS)} seeds that no training draws",
         ),
-        {**dataclasses.asdict(headroom), "slowdown": found},
+        {**dataclasses.asdict(headroom), "slowdown": slowdowns},
     )
 
 
-def of_tuner(tuner: str) -> Callable[[], Outcome]:
-    """Return the benchmark of one tuner."""
+def fan_in_benchmark(tuner: str) -> Callable[[], Outcome]:
+    """Return the benchmark for one tuner."""
 
     def measure() -> Outcome:
         return _fan_in(tuner)
@@ -270,27 +285,30 @@ def of_tuner(tuner: str) -> Callable[[], Outcome]:
     return measure
 
 
-def _figures(known: Headroom, found: Sequence[float]) -> tuple[Figure, ...]:
-    shares = [known.share(one) for one in found]
-    took, wanted = sum(share >= _BAR for share in shares), round(_WANTED * len(shares))
+def _figures(headroom: Headroom, slowdowns: Sequence[float]) -> tuple[Figure, ...]:
+    shares = [headroom.share(slowdown) for slowdown in slowdowns]
+    seeds_above, required = (
+        sum(share >= _MIN_SHARE for share in shares),
+        round(_MIN_SHARE_OF_SEEDS * len(shares)),
+    )
     return (
         Figure(
             "headroom of its own settings",
-            f"{known.size:.0%} (mean slowdown {known.static:.2f} static, {known.oracle:.2f} "
-            f"oracle, {known.placebo:.2f} at random)",
-            f"{_MIN:.0%} or more",
-            known.size >= _MIN,
+            f"{headroom.size:.0%} (mean slowdown {headroom.static:.2f} static, "
+            f"{headroom.oracle:.2f} oracle, {headroom.placebo:.2f} at random)",
+            f"{_MIN_HEADROOM:.0%} or more",
+            headroom.size >= _MIN_HEADROOM,
         ),
         Figure(
-            f"share of the oracle, {_LATE} decisions late",
-            f"{known.share(known.late):.2f}",
-            f"{_BAR:g} or more",
-            known.share(known.late) >= _BAR,
+            f"share of the oracle, {_LATE_DECISIONS} decisions late",
+            f"{headroom.share(headroom.late):.2f}",
+            f"{_MIN_SHARE:g} or more",
+            headroom.share(headroom.late) >= _MIN_SHARE,
         ),
         Figure(
             f"training seeds of {len(shares)} that take half of it",
-            f"{took} (shares {', '.join(f'{share:.2f}' for share in shares)})",
-            f"{wanted} or more",
-            took >= wanted,
+            f"{seeds_above} (shares {', '.join(f'{share:.2f}' for share in shares)})",
+            f"{required} or more",
+            seeds_above >= required,
         ),
     )

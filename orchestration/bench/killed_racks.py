@@ -1,4 +1,4 @@
-"""Racks in real time whose processes are killed: what they are made of, and what they leave."""
+"""Racks in real time whose processes are killed: which processes they have, and what they leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.bench import machine
+from orchestration.bench import machine_state
 from orchestration.bench.rack import program
 from orchestration.core.errors import Interrupted, NotReadyError, TrialError
 from orchestration.virtual_rack.control import find_rack, is_up
@@ -30,7 +30,7 @@ uplink: {rate: 10Mbps, delay: 1us}
 mtu: 1500B
 buffer: 1MB
 """
-# As short as a campaign is that connects, provokes marks, reads them and puts everything back.
+# A campaign that is as short as possible, but connects, causes marks, reads them and restores all.
 CAMPAIGN = """
 campaign: killed
 testbed: {testbed}
@@ -44,26 +44,27 @@ duration: 200ms
 drain: 300ms
 sample_period: 20ms
 """
-# In place of two network cards that a cable connects.
+# Interfaces that stand for two network cards which are connected by a cable.
 CARDS = ("clkill0", "clkill1")
 PORTS = ("h1:eth0", "leaf1:eth0")
-# Whom to kill; without one of a kind, `any` of the rack's processes.
-VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agent", "any")
-# A campaign first loads its program, during which it is any command: killed are later moments.
-_FROM = {"run": 0.4}
-# A campaign waits for minutes for a device that is gone: it may be rebooting. So the rack of a
-# command that has not ended so long after it would have without a kill is taken down.
-_WAITS_S = 5.0
-# A command that has not ended by then hangs.
-_ENDS_S = 120.0
+# What is killed, by role; `any` is any of the rack's processes.
+VICTIMS = ("command", "supervisor", "reaper", "first process", "device", "agent", "any")
+# From which share of a command's duration on it is killed. A campaign's first part is the start of
+# the program, as with any command, so it is killed later.
+_EARLIEST = {"run": 0.4}
+# A campaign waits for minutes for a device that does not answer, as it may be rebooting. So if a
+# command has not ended this long after it would have ended without a kill, its rack is taken down.
+_TAKEN_DOWN_AFTER_S = 5.0
+# A command that has not ended after this time hangs.
+_HANGS_AFTER_S = 120.0
 _POLL_S = 0.02
 
 
 class KilledRacks:
-    """Racks of one kind, one after the other in the same folder, and what has been seen of them.
+    """Racks of one kind, one after the other in the same folder, and the processes that they had.
 
-    `options` are those of `rack up` that say what devices are. `signals` are those that have asked
-    this program to end: then all that waits raises Interrupted.
+    `options` are the options of `rack up` for this kind of devices. `signals` is a list that gets
+    the signals that end this program: once there is one, all methods that wait raise Interrupted.
     """
 
     def __init__(
@@ -74,123 +75,132 @@ class KilledRacks:
         self._file, self._campaign = folder / "four.yml", folder / "killed.yml"
         self._file.write_text(FOUR_DEVICES)
         self._campaign.write_text(CAMPAIGN.format(testbed=self._file))
-        self._place = RackFolder(racks_folder() / "four")
+        self._rack_folder = RackFolder(racks_folder() / "four")
         self._command: subprocess.Popen[bytes] | None = None
         self._runs = 0
         self._provisioned = False
-        self.forget()
+        self.start_next()
 
-    def forget(self) -> None:
-        """Look at the machine before the next rack, whose processes are not the last one's."""
-        self._before = machine.snapshot(CARDS)
+    def start_next(self) -> None:
+        """Read the machine's state before the next rack, and forget the last rack's processes."""
+        self._before = machine_state.snapshot(CARDS)
         self._seen: set[Process] = set()
         self._namespaces: set[str] = set()
 
     @property
     def is_up(self) -> bool:
-        """Whether the rack answers."""
-        return is_up(self._place)
+        """Whether the rack is up."""
+        return is_up(self._rack_folder)
 
     def pause(self, seconds: float) -> None:
-        """Let time pass. Raises Interrupted as soon as this program is asked to end."""
+        """Wait. Raises Interrupted as soon as this program gets a signal to end."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
-            self._go_on()
+            self._raise_if_interrupted()
             time.sleep(min(left_s, _POLL_S))
 
     def closloop(self, *arguments: str) -> None:
         """Run `closloop ARGUMENTS`. Raises TrialError if it fails or hangs."""
         words = f"closloop {' '.join(arguments)}"
-        if not self._await(self._start(*arguments)):
-            raise TrialError(f"{words} hangs", "", self._said())
+        if not self._wait_for(self._start(*arguments)):
+            raise TrialError(f"{words} hangs", "", self._log_tail())
         assert self._command is not None
         if code := self._command.returncode:
-            raise TrialError(f"{words} ended with exit code {code}", "", self._said())
+            raise TrialError(f"{words} ended with exit code {code}", "", self._log_tail())
 
-    def undisturbed_s(self, parts: Sequence[str]) -> dict[str, float]:
-        """Return how long each part takes that nobody disturbs, in an order that one rack takes."""
+    def durations_s(self, parts: Sequence[str]) -> dict[str, float]:
+        """Return how long each part of a rack's life takes when nothing is killed.
+
+        `parts` are of "up", "exec", "run" and "down". Raises TrialError if one fails.
+        """
         lasts_s = {}
         for during in sorted(parts, key=("up", "exec", "run", "down").index):
-            command = self._ready(during)
+            command = self._prepare(during)
             began = time.monotonic()
-            ended = self._await(self._start(*command))
+            ended = self._wait_for(self._start(*command))
             lasts_s[during] = time.monotonic() - began
-            self._look(0)
+            self._observe(0)
             if not ended or (during == "up" and not self.is_up):
-                raise TrialError(f"the rack does not take: closloop {' '.join(command)}", "", "")
+                raise TrialError(f"this fails on the rack: closloop {' '.join(command)}", "", "")
         return lasts_s
 
     def kill(self, during: str, lasts_s: float, dice: random.Random) -> dict[str, Any]:
-        """Kill one process at a random moment, and wait for the end of what it disturbs."""
-        command = self._start(*self._ready(during))
-        after_s = lasts_s * dice.uniform(_FROM.get(during, 0.0), 1.0)
+        """Kill one process at a random moment of a part, and wait until the part's command ends.
+
+        `lasts_s` is how long the part takes without a kill. Returns a row of the benchmark's data:
+        what was killed and when, whether the command waited until the rack was taken down
+        (`waits`), and whether it hung.
+        """
+        command = self._start(*self._prepare(during))
+        after_s = lasts_s * dice.uniform(_EARLIEST.get(during, 0.0), 1.0)
         self.pause(after_s)
-        roles = self._look(command.pid)
+        roles = self._observe(command.pid)
         role = dice.choice([name for name in VICTIMS if roles.get(name)])
         victim = dice.choice(sorted(roles[role]))
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
-        self._look(command.pid)
-        waits = not self._await(command, lasts_s - after_s + _WAITS_S)
+        self._observe(command.pid)
+        waits = not self._wait_for(command, lasts_s - after_s + _TAKEN_DOWN_AFTER_S)
         if waits:
             self.end()
-        hung = not self._await(command)
+        hung = not self._wait_for(command)
         if hung:
             os.killpg(command.pid, signal.SIGKILL)
             command.wait()
-        said = {"during": during, "victim": role, "after_s": round(after_s, 3)}
-        return {**said, "waits": waits, "hung": hung}
+        row = {"during": during, "victim": role, "after_s": round(after_s, 3)}
+        return {**row, "waits": waits, "hung": hung}
 
     def end(self) -> None:
-        """Take the rack down if it is there, or will be."""
-        deadline = time.monotonic() + machine.SETTLES_S
-        while self._place.is_held():
+        """Take the rack down if it is up or is being started, and wait until it has ended."""
+        deadline = time.monotonic() + machine_state.SETTLES_S
+        while self._rack_folder.is_locked():
             if self.is_up:
                 with suppress(NotReadyError):
-                    find_rack(self._place.path).down()
+                    find_rack(self._rack_folder.path).down()
             if time.monotonic() > deadline:
                 raise TrialError("the rack's supervisor does not end")
             time.sleep(_POLL_S)
 
     def abandon(self) -> None:
-        """End what runs, and the rack: whatever has happened before."""
+        """End the running command and the rack, whatever has happened before."""
         if self._command is not None and self._command.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._command.pid, signal.SIGKILL)
             self._command.wait()
         self.end()
 
-    def left(self) -> list[str]:
-        """Return what differs once the machine has settled: see `machine.differences`."""
-        return machine.lasting(self._differences)
+    def differences(self) -> list[str]:
+        """Return what differs from before once the machine has settled, a line each."""
+        return machine_state.lasting_differences(self._differences)
 
     def _differences(self) -> list[str]:
-        """Return what differs now.
+        """Return what differs now, a line each.
 
-        Without a process in it, only a mount keeps a namespace; its number is then another one's.
+        A namespace without processes counts only if a mount keeps it alive, because the kernel uses
+        the numbers of ended namespaces again.
         """
-        self._go_on()
+        self._raise_if_interrupted()
         found = [f"+ processes: {process}" for process in self._seen if process.lives]
-        kept = self._namespaces & machine.mounted_namespaces()
+        kept = self._namespaces & machine_state.mounted_namespaces()
         found += [f"+ namespaces: {name}" for name in kept]
-        with suppress(FileNotFoundError):  # it may go meanwhile
-            names = ", ".join(sorted(path.name for path in self._place.path.iterdir()))
-            found.append(f"+ folders: {self._place.path} with {names or 'nothing'}")
+        with suppress(FileNotFoundError):  # the folder may be removed meanwhile
+            names = ", ".join(sorted(path.name for path in self._rack_folder.path.iterdir()))
+            found.append(f"+ folders: {self._rack_folder.path} with {names or 'nothing'}")
         try:
-            found += machine.differences(self._before, machine.snapshot(CARDS))
-        except (RuntimeError, ValueError, OSError) as error:  # an interface is away
+            found += machine_state.differences(self._before, machine_state.snapshot(CARDS))
+        except (RuntimeError, ValueError, OSError) as error:  # an interface is missing
             found.append(f"- interfaces: {error}")
         return found
 
-    def _go_on(self) -> None:
+    def _raise_if_interrupted(self) -> None:
         if self._signals:
             raise Interrupted("interrupted: the rack is taken down", "run it again")
 
-    def _said(self) -> str:
+    def _log_tail(self) -> str:
         return Path(self._log.name).read_text(errors="replace")[-1500:]
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `closloop ARGUMENTS`, with its output in the log, out of a terminal's reach."""
+        """Start `closloop ARGUMENTS` in a session of its own, with its output in the log."""
         self._command = subprocess.Popen(
             program(*arguments),
             stdin=subprocess.DEVNULL,
@@ -200,8 +210,8 @@ class KilledRacks:
         )
         return self._command
 
-    def _await(self, command: subprocess.Popen[bytes], max_s: float = _ENDS_S) -> bool:
-        """Wait until a command has ended; return False if it has not so long."""
+    def _wait_for(self, command: subprocess.Popen[bytes], max_s: float = _HANGS_AFTER_S) -> bool:
+        """Wait until a command has ended; return False if it has not after `max_s` seconds."""
         deadline = time.monotonic() + max_s
         while command.poll() is None:
             if time.monotonic() > deadline:
@@ -209,8 +219,8 @@ class KilledRacks:
             self.pause(_POLL_S)
         return True
 
-    def _ready(self, during: str) -> tuple[str, ...]:
-        """Make ready what a part takes; return its command."""
+    def _prepare(self, during: str) -> tuple[str, ...]:
+        """Prepare the rack for a part of its life; return the arguments of the part's command."""
         up = ["rack", "up", str(self._file), "--clock", "real", "--scale", "1", *self._options]
         for port, card in zip(PORTS, CARDS, strict=True):
             up += ["--interface", f"{port}={card}"]
@@ -224,11 +234,11 @@ class KilledRacks:
             return "rack", "down"
         if during == "exec":
             return "rack", "exec", "--", "ssh", "h1", "sleep", "0.5"
-        inventory = str(self._place.inventory)
+        inventory = str(self._rack_folder.inventory)
         if not self._provisioned:
             try:
                 self.closloop("provision", inventory)
-            except TrialError:  # a kill has harmed it more than one sees from here
+            except TrialError:  # an earlier kill has harmed the rack: start another one
                 self.end()
                 self.closloop(*up)
                 self.closloop("provision", inventory)
@@ -237,26 +247,31 @@ class KilledRacks:
         out = str(self._folder / "runs" / str(self._runs))
         return "run", str(self._campaign), "--inventory", inventory, "--no-report", "--out", out
 
-    def _look(self, command: int) -> Mapping[str, set[int]]:
-        """Return the rack's processes by what they are, and remember them."""
+    def _observe(self, command: int) -> Mapping[str, set[int]]:
+        """Return the ids of the rack's processes by role, and remember the processes."""
         roles: dict[str, set[int]] = {"command": {command} - {0}, "any": set()}
-        for name in ("supervisor", "guardian"):
-            roles[name] = machine.running(f"virtual_rack.{name}", str(self._place.path))
-        whole = {
+        for name in ("supervisor", "reaper"):
+            roles[name] = machine_state.find_processes(
+                f"virtual_rack.{name}", str(self._rack_folder.path)
+            )
+        processes = {
             process
-            for pid in (*roles["command"], *roles["supervisor"], *roles["guardian"])
-            for process in machine.family(pid)
+            for pid in (*roles["command"], *roles["supervisor"], *roles["reaper"])
+            for process in machine_state.process_tree(pid)
             if process.lives
         }
-        self._seen |= whole
-        self._namespaces |= machine.namespaces(whole)
-        roles["any"] = {process.pid for process in whole}
+        self._seen |= processes
+        self._namespaces |= machine_state.namespaces(processes)
+        roles["any"] = {process.pid for process in processes}
         for supervisor in roles["supervisor"]:
-            # unshare, and in its namespaces the first process, and the devices' in those of theirs
-            for unshare in machine.children(supervisor) - roles["guardian"]:
-                roles["first process"] = machine.children(unshare)
+            # the supervisor's child is unshare, whose child is the first process of the rack, whose
+            # children are the devices' processes
+            for unshare in machine_state.children(supervisor) - roles["reaper"]:
+                roles["first process"] = machine_state.children(unshare)
                 roles["device"] = {
-                    child for first in roles["first process"] for child in machine.children(first)
+                    child
+                    for first in roles["first process"]
+                    for child in machine_state.children(first)
                 }
-        roles["agent"] = roles["any"] & machine.running("closloop-agent")
+        roles["agent"] = roles["any"] & machine_state.find_processes("closloop-agent")
         return roles

@@ -1,4 +1,4 @@
-"""Measures commands on large synthetic runs, and what watching a trial costs."""
+"""Measures commands on large synthetic runs, and how much time observing a trial takes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from traffic.schedule import make_schedule
 
 _LOADS, _REPEATS, _TUNERS = (0.3, 0.5, 0.6, 0.7, 0.9), 10, ("secn1", "secn2", "amt", "acc")
 _LASTS_NS = 125 * MILLISECOND
-_WANTED_S = 10.0
+_MAX_QUERY_S = 10.0
 _QUERIES = {
     "the sum of a column": "select sum(marked_packets) from ports",
     "p99 of each trial's ports, 8,000 groups": (
@@ -54,7 +54,7 @@ _QUERIES = {
         "where valid group by all"
     ),
 }
-# Runs the command as a user does, and prints the time and memory it took.
+# Runs a command as a user does, and prints the time and memory that it took.
 _MEASURED = """
 import resource, sys, time
 from orchestration.cli.main import app
@@ -68,23 +68,23 @@ print(time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 
 
 def large_runs() -> Outcome:
-    """`report`, `compare` and `sql` of 200 trials of the fluid model, ten million samples.
+    """`report`, `compare` and `sql` on 200 trials of the fluid model with ten million samples.
 
-    The comparison is of the run with itself.
+    The run is compared with itself.
     """
-    with bench_folder() as place:
-        run = place / "large"
+    with bench_folder() as folder:
+        run = folder / "large"
         trials, flows, samples = _write_campaign(run)
         figures = _command(("report", str(run)), run / "report.html", 30, 3)
-        page = place / "compare.html"
+        page = folder / "compare.html"
         figures += _command(("compare", str(run), str(run), "--out", str(page)), page, 40, 3)
-        for what, query in _QUERIES.items():
+        for name, query in _QUERIES.items():
             begin_s = time.monotonic()
             Runs(run).sql(query).fetchall()
-            figures.append(at_most(what, time.monotonic() - begin_s, _WANTED_S, 1, " s"))
+            figures.append(at_most(name, time.monotonic() - begin_s, _MAX_QUERY_S, 1, " s"))
         whole = Runs(run).table("ports")
         begin_s = time.monotonic()
-        write_result(whole, place / "rows.parquet", "parquet")
+        write_result(whole, folder / "rows.parquet", "parquet")
         took_s = time.monotonic() - begin_s
         figures.append(Figure("all rows into one Parquet file", f"{took_s:.1f} s"))
     return Outcome(
@@ -110,9 +110,9 @@ def _command(arguments: tuple[str, ...], page: Path, max_s: float, max_gb: float
 
 
 def _write_campaign(folder: Path) -> tuple[int, int, int]:
-    """Write the campaign into `folder`; return its numbers of trials, flows and port samples.
+    """Write a campaign into `folder`; return its numbers of trials, flows and port samples.
 
-    Each trial of the fluid model stands under every load.
+    To save time, each trial that is run is written once for every load.
     """
     testbed = load_testbed("graphcc")
     trials = flows = samples = 0
@@ -131,8 +131,10 @@ def _write_campaign(folder: Path) -> tuple[int, int, int]:
                 record = FluidBackend().run(TrialRun(trial, testbed, schedule, work))
             verdict = stamp(trial, testbed, schedule, record)
             for load in _LOADS:
-                one = replace(trial, cell={TUNER: tuner, "load": load})
-                write_trial(folder / one.id, one, testbed, schedule, record, verdict, {})
+                trial_at_load = replace(trial, cell={TUNER: tuner, "load": load})
+                write_trial(
+                    folder / trial_at_load.id, trial_at_load, testbed, schedule, record, verdict, {}
+                )
                 trials += 1
                 flows += len(schedule)
                 samples += record.ports.qlen_bytes.size
@@ -154,7 +156,7 @@ _TRIAL = bench_trial(
 
 
 def observing() -> Outcome:
-    """What snapshots for viewers cost a trial, and the InfluxDB sink while its server is down."""
+    """Time that a trial spends on snapshots for viewers, and on InfluxDB with no server."""
     testbed = load_testbed(_TRIAL.testbed)
     with bench_folder() as folder, _timed_snapshots() as snapshots_s:
         begin_s = time.process_time()
@@ -188,7 +190,7 @@ def observing() -> Outcome:
 
 @contextmanager
 def _timed_snapshots() -> Iterator[list[float]]:
-    """Yield a list that gets the CPU seconds of each snapshot that is written meanwhile."""
+    """Yield a list, to which the CPU seconds of each snapshot that is written are added."""
     taken_s: list[float] = []
     write = LiveObserver._write
 
@@ -202,21 +204,21 @@ def _timed_snapshots() -> Iterator[list[float]]:
 
 
 def _trials(folder: Path) -> tuple[list[float], list[float], float]:
-    """Return wall times of a trial without and with the sink, while its server is down.
+    """Return wall times of a trial without the sink, and with it while its server is down.
 
-    The third value is the share of a core that the sender takes meanwhile, without its start.
+    The third value is the share of a core that the sender uses meanwhile, without its start.
     """
     testbed = load_testbed(_TRIAL.testbed)
     schedule = make_schedule(_TRIAL, testbed)
     campaign = folder / "sink"
     campaign.mkdir()
     times: tuple[list[float], list[float]] = ([], [])
-    with _nobody() as server:
+    with _server_down() as server:
         home = Settings(server, _SPOOL_BYTES).home(campaign)
         sender = SenderProcess(campaign)
         try:
             for number in range(_ROUNDS + 1):
-                for sink, found in enumerate(times):
+                for sink, times_s in enumerate(times):
                     work = folder / f"{number}-{sink}"
                     work.mkdir()
                     if sink:
@@ -225,7 +227,7 @@ def _trials(folder: Path) -> tuple[list[float], list[float], float]:
                     begin_s = time.perf_counter()
                     FluidBackend().run(TrialRun(_TRIAL, testbed, schedule, work))
                     if number:  # the first round loads modules and fills caches
-                        found.append(time.perf_counter() - begin_s)
+                        times_s.append(time.perf_counter() - begin_s)
                 if not number:
                     time.sleep(_SETTLE_S)
                     begun = (time.perf_counter(), _cpu_s(sender.pid))
@@ -242,7 +244,7 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def _nobody() -> Iterator[Server]:
+def _server_down() -> Iterator[Server]:
     """Point the environment at a port where nothing listens, and yield that server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

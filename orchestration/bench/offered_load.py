@@ -1,4 +1,9 @@
-"""How much of a load that is asked for is offered, can arrive, and is delivered, in a window."""
+"""How much load is offered, deliverable and really delivered in short windows, by intended load.
+
+The intended load is what a campaign asks for. The offered load is what the schedule really sends;
+in a short window it varies by seed, because the window has few flows. Drawing flow sizes in strata
+reduces that. The deliverable load is what can arrive at line rate within the window.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +40,10 @@ _SEEDS, _FLUID_SEEDS = 400, 5
 
 @dataclass(frozen=True)
 class _Case:
-    """A load in a window of `lasts_ms` after `warm_up_ms`.
+    """An intended load in a window of `lasts_ms`, which begins after `warm_up_ms`.
 
-    `min_gain` is how much less the deviation of what is offered is to be with strata; 0 for a
-    workload of which the window has so few flows that no draw helps.
+    `min_gain` is the factor by which strata must reduce the standard deviation of the offered load.
+    It is 0 for a workload of which the window has so few flows that strata do not help.
     """
 
     workload: str
@@ -49,12 +54,12 @@ class _Case:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Return the case's name in reports."""
         after = f" after {self.warm_up_ms} ms" if self.warm_up_ms else ""
         return f"{self.workload} at {self.load:.0%}, {self.lasts_ms} ms{after}"
 
     def trial(self, draw: Draw, seed: int) -> TrialSpec:
-        """Return a trial of the fluid backend that ends with the window."""
+        """Return a trial of the fluid backend that ends when the window ends."""
         duration_ns = (self.warm_up_ms + self.lasts_ms) * MILLISECOND
         traffic = (PoissonSpec(self.workload, self.load, 0, duration_ns, draw=draw),)
         return bench_trial(
@@ -76,27 +81,27 @@ _CASES = (
 
 
 def offered_load() -> Outcome:
-    """Load offered, able to arrive and delivered in short windows, with strata and without."""
+    """Load offered, deliverable and delivered in short windows, with strata and without."""
     testbed = load_testbed(_TESTBED)
     figures: list[Figure] = []
     data: dict[str, Any] = {}
     for case in _CASES:
-        found = {draw: _measure(case, draw, testbed) for draw in (INDEPENDENT, STRATA)}
-        figures += [_figure(case, draw, one) for draw, one in found.items()]
+        by_draw = {draw: _measure(case, draw, testbed) for draw in (INDEPENDENT, STRATA)}
+        figures += [_figure(case, draw, shares) for draw, shares in by_draw.items()]
         if case.min_gain:
-            gain = float(found[INDEPENDENT]["offered"].std() / found[STRATA]["offered"].std())
+            gain = float(by_draw[INDEPENDENT]["offered"].std() / by_draw[STRATA]["offered"].std())
             what = f"{case.name}: deviation of what is offered, strata by independent"
             figures.append(at_most(what, 1 / gain, 1 / case.min_gain, 3))
         data[case.name] = {
-            draw: {name: values.tolist() for name, values in one.items()}
-            for draw, one in found.items()
+            draw: {name: values.tolist() for name, values in shares.items()}
+            for draw, shares in by_draw.items()
         }
     return Outcome(
         f"Load in short windows: {_TESTBED}, shares of the hosts' line rates",
         tuple(figures),
         notes=(
-            f"Offered: mean ± deviation (median) over {_SEEDS} seeds. Of it, what can arrive at "
-            "line rate within the window, and what the fluid model delivers under SECN1 "
+            f"Offered: mean ± deviation (median) over {_SEEDS} seeds. Of it, how much can "
+            "arrive at line rate within the window, and how much the fluid model delivers under SECN1 "
             f"({_FLUID_SEEDS} seeds).",
         ),
         data=data,
@@ -104,7 +109,10 @@ def offered_load() -> Outcome:
 
 
 def _measure(case: _Case, draw: Draw, testbed: Testbed) -> Mapping[str, Floats]:
-    """Return shares of line rate by seed: offered and able to arrive, delivered of some seeds."""
+    """Return the load offered, deliverable and delivered, by seed, as shares of line rate.
+
+    The load that is delivered is measured for some of the seeds only.
+    """
     rows = []
     for seed in range(_SEEDS):
         trial = case.trial(draw, seed)
@@ -115,7 +123,7 @@ def _measure(case: _Case, draw: Draw, testbed: Testbed) -> Mapping[str, Floats]:
         )
         delivered = _delivered(trial, testbed, schedule) if seed < _FLUID_SEEDS else np.nan
         capacity = capacity_bytes(testbed, trial.measured_ns)
-        rows.append((*(one / capacity for one in amounts), delivered))
+        rows.append((*(amount / capacity for amount in amounts), delivered))
     offered, arrives, delivered_load = np.array(rows).T
     return {
         "offered": offered,
@@ -130,19 +138,19 @@ def _delivered(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> float:
     return float(load_facts(trial, testbed, schedule, record)[LOAD_FACT]["delivered_load"])
 
 
-def _figure(case: _Case, draw: Draw, found: Mapping[str, Floats]) -> Figure:
-    offered = found["offered"]
-    arrives = float(found["arrives"].sum() / offered.sum())
-    delivered = float(found["delivered"].sum() / offered[:_FLUID_SEEDS].sum())
+def _figure(case: _Case, draw: Draw, shares: Mapping[str, Floats]) -> Figure:
+    offered = shares["offered"]
+    arrives = float(shares["arrives"].sum() / offered.sum())
+    delivered = float(shares["delivered"].sum() / offered[:_FLUID_SEEDS].sum())
     text = (
         f"{offered.mean():.1%} ±{offered.std():.1%} ({np.median(offered):.1%}); "
         f"{arrives:.0%} of it; {delivered:.0%} of it"
     )
-    off = abs(float(offered.mean()) / case.load - 1)
+    deviation = abs(float(offered.mean()) / case.load - 1)
     error = float(offered.std()) / case.load / _SEEDS**0.5
     return Figure(
-        f"{case.name}, {draw}: offered; can arrive; delivered",
+        f"{case.name}, {draw}: offered; deliverable; delivered",
         text,
         f"offered {case.load:.0%} in the mean, within 4 standard errors",
-        bool(off < 4 * error + 0.001),
+        bool(deviation < 4 * error + 0.001),
     )

@@ -35,7 +35,10 @@ SECN1 = TunerSpec("secn1")
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: what was measured, its target, and whether it holds (None: no target)."""
+    """One figure: what was measured, the result, its target, and whether it meets the target.
+
+    `wanted` is empty and `holds` is None if there is no target.
+    """
 
     what: str
     measured: str
@@ -44,7 +47,7 @@ class Figure:
 
 
 def at_most(what: str, value: float, limit: float, digits: int, unit: str = "") -> Figure:
-    """Return a figure shown with `digits` decimals, which holds up to `limit`."""
+    """Return a figure that meets its target if `value` is at most `limit`."""
     return Figure(what, f"{value:.{digits}f}{unit}", f"{limit:g}{unit}", bool(value <= limit))
 
 
@@ -55,7 +58,7 @@ def zero(what: str, count: int) -> Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A benchmark's figures, notes, raw data, and on a page a picture, as Mermaid draws it."""
+    """A benchmark's figures, notes and raw data, and a chart for the page as Mermaid source."""
 
     title: str
     figures: tuple[Figure, ...]
@@ -80,7 +83,7 @@ _NAME = re.compile(r"^`closloop bench run ([\w-]+)`", re.MULTILINE)
 
 
 def as_text(outcome: Outcome) -> str:
-    """Return one outcome as text for the terminal."""
+    """Return an outcome as text for the terminal."""
     lines = [outcome.title]
     for figure in outcome.figures:
         wanted = f"  (wanted: {figure.wanted})" if figure.wanted else ""
@@ -89,9 +92,12 @@ def as_text(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(outcomes: Outcomes, former: str = "") -> str:
-    """Return a Markdown page of all outcomes, and of those of the page `former` not among them."""
-    sections = {_NAME.findall(text)[0]: text for text in former.split("\n## ")[1:]}
+def as_markdown(outcomes: Outcomes, former_page: str = "") -> str:
+    """Return a Markdown page of all outcomes.
+
+    Sections of the page `former_page` on other benchmarks are kept.
+    """
+    sections = {_NAME.findall(text)[0]: text for text in former_page.split("\n## ")[1:]}
     return "\n## ".join([_HEAD, *(sections | dict(map(_section, outcomes))).values()])
 
 
@@ -99,7 +105,10 @@ def _section(named: tuple[str, Outcome]) -> tuple[str, str]:
     name, outcome = named
     lines = [outcome.title, "", f"`closloop bench run {name}`, {datetime.now(UTC):%Y-%m-%d}, "]
     lines[-1] += f"{os.cpu_count()} cores, Linux {platform.release()}"
-    rows = [[one.what, one.measured, one.wanted, _verdict(one)] for one in outcome.figures]
+    rows = [
+        [figure.what, figure.measured, figure.wanted, _verdict(figure)]
+        for figure in outcome.figures
+    ]
     lines += ["", rows_table(("", "measured", "wanted", ""), rows).rstrip()]
     picture = ["", "```mermaid", outcome.picture, "```"] if outcome.picture else []
     return name, "\n".join([*lines, *picture, *(f"\n{note}" for note in outcome.notes), ""])
@@ -134,8 +143,8 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def spinning(count: int) -> Iterator[None]:
-    """Have programs of normal priority compute all the time."""
+def busy_cpus(count: int) -> Iterator[None]:
+    """Keep CPUs busy while the context lasts, by `count` programs of normal priority."""
     argv = [sys.executable, "-IS", "-c", "while True: pass"]
     programs = [subprocess.Popen(argv) for _ in range(count)]
     try:
@@ -158,23 +167,29 @@ def bench_trial(
     testbed: str = "graphcc",
     backend: str = "fluid",
     tuner: TunerSpec = SECN1,
-    **more: Any,
+    **further_fields: Any,
 ) -> TrialSpec:
-    """Return a trial; `more` are further fields of TrialSpec."""
-    given = {"campaign": "bench", "seed": 1, "repeat": 1, "drain_ns": 1_000 * MILLISECOND, **more}
+    """Return a trial with the benchmarks' defaults; `further_fields` are fields of TrialSpec."""
+    fields = {
+        "campaign": "bench",
+        "seed": 1,
+        "repeat": 1,
+        "drain_ns": 1_000 * MILLISECOND,
+        **further_fields,
+    }
     return TrialSpec(
         testbed=testbed,
         backend=backend,
         tuner=tuner,
         traffic=traffic,
         duration_ns=duration_ns,
-        **given,
+        **fields,
     )
 
 
 @dataclass(frozen=True)
 class Run:
-    """One trial and its record."""
+    """A trial that was run, with its record and the wall time that it took."""
 
     trial: TrialSpec
     testbed: Testbed
@@ -192,14 +207,14 @@ def run_trial(
     sample_period_ns: int = 100_000,
     flow_table: bool = False,
     backend: Literal["emulated", "simulated"] = "emulated",
-    **more: Any,
+    **further_fields: Any,
 ) -> Run:
-    """Run one trial. With `flow_table`, the emulated backend's flow table runs unread.
+    """Run one trial. With `flow_table`, the emulated fabric keeps flow tables, which nobody reads.
 
-    `more` are further fields of TrialSpec. Raises what the backend raises.
+    `further_fields` are further fields of TrialSpec. Raises what the backend raises.
     """
     testbed = load_testbed(testbed_name)
-    own = {"fabric": CLOSLOOP, "action_period_ns": sample_period_ns, **more}
+    spec_fields = {"fabric": CLOSLOOP, "action_period_ns": sample_period_ns, **further_fields}
     trial = bench_trial(
         traffic,
         duration_ns,
@@ -207,7 +222,7 @@ def run_trial(
         backend=backend,
         tuner=tuner,
         sample_period_ns=sample_period_ns,
-        **own,
+        **spec_fields,
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Benchmarks over SSH on virtual racks: their cost and their results."""
+"""Benchmarks over SSH on virtual racks: how long things take, and whether results are right."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ mtu: 1500B
 buffer: 16MB
 """
 SIX_SWITCHES = EIGHT_DEVICES.replace("name: eight", "name: six").replace("leaves: 2", "leaves: 4")
-# On a machine of middling speed with its two cores to itself.
+# On a machine of average speed that runs nothing else, with two cores.
 _PROVISION_TARGET_S = 40.0
 _UP_TARGETS_S = {"containers": 10.0, "plain namespaces": 3.0}
 
 
 @contextmanager
-def a_rack(
+def temporary_rack(
     folder: Path,
     testbed: str,
     sonic: Sequence[str] = (),
@@ -49,21 +49,22 @@ def a_rack(
     real_time: bool = False,
     on_host: bool = False,
 ) -> Iterator[RackHandle]:
-    """Yield a rack that is not provisioned yet; `testbed` is a name or the text of a file.
+    """Yield a new rack, still unprovisioned, and take it down at the end.
 
-    `on_host` makes it of this machine's own kernel in real time, at the scale that fits.
+    `testbed` is the name of a testbed or the text of a testbed file. With `on_host` the rack runs
+    in real time on this machine's own kernel, at the smallest scale that the machine can carry.
     """
     if "\n" in testbed:
         file = folder / "testbed.yml"
         file.write_text(testbed)
         testbed = str(file)
-    found = load_testbed(testbed)
-    place = folder / found.name
+    testbed_spec = load_testbed(testbed)
+    rack_folder = folder / testbed_spec.name
     if on_host:
-        scale = fitting(found, known_or_measured())
-        rack, _ = up(found, folder=place, clock="real", scale=scale)
+        scale = fitting(testbed_spec, known_or_measured())
+        rack, _ = up(testbed_spec, folder=rack_folder, clock="real", scale=scale)
     else:
-        rack, _ = up(found, sonic=sonic, folder=place, real_time=real_time)
+        rack, _ = up(testbed_spec, sonic=sonic, folder=rack_folder, real_time=real_time)
     try:
         yield rack
     finally:
@@ -83,8 +84,8 @@ def closloop(rack: RackHandle, folder: Path, *arguments: str) -> tuple[int, str]
         return code, out.read().decode(errors="replace")
 
 
-def answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
-    """Run `closloop ARGUMENTS` in the rack; return its output. Raises TrialError."""
+def closloop_output(rack: RackHandle, folder: Path, *arguments: str) -> str:
+    """Run `closloop ARGUMENTS` in the rack; return its output. Raises TrialError if it fails."""
     code, text = closloop(rack, folder, *arguments)
     if code:
         raise TrialError(f"closloop {' '.join(arguments)} ended with exit code {code}", "", text)
@@ -92,26 +93,29 @@ def answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
 
 
 def provision_rack(rack: RackHandle, folder: Path, *options: str) -> dict[str, Any]:
-    """Provision a rack; return the result by device."""
-    text = answer(rack, folder, "provision", str(rack.inventory), "--json", *options)
+    """Provision a rack; return the results by device."""
+    text = closloop_output(rack, folder, "provision", str(rack.inventory), "--json", *options)
     devices: dict[str, Any] = json.loads(text)["devices"]
     return devices
 
 
-def dumps(rack: RackHandle) -> dict[str, Any]:
-    """Return the state of every device, read without SSH."""
+def device_dumps(rack: RackHandle) -> dict[str, Any]:
+    """Return the state of every device as JSON, read without SSH."""
     return {device.name: rack.dump(device.name) for device in rack.layout.testbed.devices}
 
 
-def differing(rack: RackHandle, before: dict[str, Any]) -> list[str]:
-    """Return the devices whose state is another than `before`."""
-    return [device for device, found in dumps(rack).items() if found != before[device]]
+def changed_devices(rack: RackHandle, before: dict[str, Any]) -> list[str]:
+    """Return the names of devices whose state differs from `before`."""
+    return [device for device, state in device_dumps(rack).items() if state != before[device]]
 
 
-def after_undo(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the state after an undo: where removing a row does nothing or harm, defaults stay."""
+def after_undo(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the states of devices that are right after an undo.
+
+    Rows of CONFIG_DB whose removal has no effect, or does harm, keep their defaults.
+    """
     result = {}
-    for device, text in found.items():
+    for device, text in state.items():
         state = json.loads(text)
         if rows := state.get("CONFIG_DB"):
             rows |= {key: undone(key, rows.get(key)) for key in DEFAULTS}
@@ -124,14 +128,17 @@ def provisioning() -> Outcome:
     seconds, changed = [], []
     testbed = load_testbed("graphcc")
     count = len(testbed.devices)
-    with bench_folder() as folder, a_rack(folder, testbed.name, testbed.switches[-1:]) as rack:
-        found = dumps(rack)
+    with (
+        bench_folder() as folder,
+        temporary_rack(folder, testbed.name, testbed.switches[-1:]) as rack,
+    ):
+        before = device_dumps(rack)
         for options in ((), (), ("--undo",)):
             begin = time.monotonic()
             devices = provision_rack(rack, folder, *options)
             seconds.append(time.monotonic() - begin)
             changed.append(sum(bool(device["changed"]) for device in devices.values()))
-        left = differing(rack, after_undo(found))
+        left = changed_devices(rack, after_undo(before))
     what = f"first time, {changed[0]} of {count} devices changed: wall time"
     return Outcome(
         f"Provisioning: a virtual rack of {count} devices over SSH, one SONiC-like",
@@ -148,8 +155,8 @@ def provisioning() -> Outcome:
 def real_time_up() -> Outcome:
     """Wall time until thirty devices are up in real time: as containers, and as plain namespaces.
 
-    Takes root. It counts from the call until logging in works on all devices and all know their
-    neighbours; the image of the containers is built before.
+    Needs root. The time is that from the call until logging in works on all devices and all know
+    their neighbours. The image of the containers is built before.
     """
     testbed = load_testbed("graphcc")
     count = len(testbed.devices)
@@ -182,19 +189,19 @@ sample_period: 10ms
 
 
 def ssh_loop() -> Outcome:
-    """Six switches over SSH in real time, read and changed every 10 ms: how long both take."""
-    with bench_folder() as folder, a_rack(folder, SIX_SWITCHES, real_time=True) as rack:
+    """Time to read and to change six switches over SSH in real time, every 10 ms."""
+    with bench_folder() as folder, temporary_rack(folder, SIX_SWITCHES, real_time=True) as rack:
         provision_rack(rack, folder)
         (folder / "loop.yml").write_text(_LOOP)
         run = ("run", "loop.yml", "-i", str(rack.inventory), "--no-report", "--out", "runs")
         code, text = closloop(rack, folder, *run)
-        found = [read_trial(path.parent) for path in (folder / "runs").glob("*/*/trial.json")]
-        if code > 1 or len(found) != 1:  # a busy machine may make it invalid
+        trials = [read_trial(path.parent) for path in (folder / "runs").glob("*/*/trial.json")]
+        if code > 1 or len(trials) != 1:  # a busy machine may make it invalid
             raise TrialError(f"closloop run ended with exit code {code}", "", text)
-        (trial,) = found
+        (trial,) = trials
         queues, switches = len(trial.testbed.queues), len(trial.testbed.switches)
     reads, sets = (trial.facts[f"{name}_latency_us"] for name in ("read", "set"))
-    behind = [one for one in trial.stamp.reasons if one.code == "sampler-behind"]
+    behind = [reason for reason in trial.stamp.reasons if reason.code == "sampler-behind"]
     return Outcome(
         f"The loop over SSH: {switches} switches, {queues} queues, real time",
         (
@@ -202,7 +209,7 @@ def ssh_loop() -> Outcome:
                 "periods of 10 ms missed",
                 behind[0].text if behind else "none",
                 "few enough for a valid trial",
-                all(one.severity == "warning" for one in behind),
+                all(reason.severity == "warning" for reason in behind),
             ),
             Figure("all switches read: median", f"{reads['p50'] / 1e3:.1f} ms"),
             Figure("all switches read: 99th percentile", f"{reads['p99'] / 1e3:.1f} ms"),
@@ -218,33 +225,35 @@ def ssh_loop() -> Outcome:
 
 
 def same_answer(campaign: Path = THRESHOLDS, testbed: str = "graphcc") -> Outcome:
-    """examples/thresholds.yml emulated directly and over SSH on a virtual rack: the same answer?"""
+    """examples/thresholds.yml on a virtual rack over SSH, and emulated: do the results agree?"""
     sonic = load_testbed(testbed).switches[-1:]
-    with bench_folder() as folder, a_rack(folder, testbed, sonic) as rack:
+    with bench_folder() as folder, temporary_rack(folder, testbed, sonic) as rack:
         return compare_backends(rack, folder, campaign)
 
 
 def compare_backends(rack: RackHandle, folder: Path, campaign: Path) -> Outcome:
-    """Run a campaign on a rack, provisioned here, and emulated; compare the results."""
+    """Provision a rack, run a campaign on it and emulated, and compare the results."""
     provision_rack(rack, folder)
     run = ("run", str(campaign), "--json")
     inventory = str(rack.inventory)
-    answer(rack, folder, *run, "--on", "hardware", "-i", inventory, "--out", "rack")
+    closloop_output(rack, folder, *run, "--on", "hardware", "-i", inventory, "--out", "rack")
     here = program(*run, "--on", "emulated", "--out", "emulated")
     done = subprocess.run(here, cwd=folder, capture_output=True, check=False)
     if done.returncode:
         raise TrialError("the emulated run failed", "", done.stderr.decode(errors="replace"))
-    return _judge(folder / "rack", folder / "emulated")
+    return _compare_runs(folder / "rack", folder / "emulated")
 
 
-def _judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
+def _compare_runs(rack_runs: Path, emulated_runs: Path) -> Outcome:
     """Compare two run folders of one campaign: differences between tuners, and read-backs."""
     from orchestration.analysis.summary import summarise
 
-    homes = [next(p for p in runs.iterdir() if p.is_dir()) for runs in (rack_runs, emulated_runs)]
+    run_folders = [
+        next(p for p in runs.iterdir() if p.is_dir()) for runs in (rack_runs, emulated_runs)
+    ]
     on_rack, emulated = (
         {item.metric: item.difference for item in summarise(home).conditions[0].comparisons}
-        for home in homes
+        for home in run_folders
     )
     figures, data = [], {}
     for metric, a in on_rack.items():
@@ -259,15 +268,15 @@ def _judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
             )
         )
         data[metric] = [[d.mean, d.low, d.high] for d in (a, b)]
-    trials = [json.loads(path.read_text()) for path in homes[0].glob("*/trial.json")]
+    trials = [json.loads(path.read_text()) for path in run_folders[0].glob("*/trial.json")]
     back = {
         name: sum(trial["facts"]["read_back"].get(name, 0) for trial in trials)
         for name in ("equal", "requested", "wrong")
     }
     valid = sum(trial["stamp"]["valid"] for trial in trials)
-    said = f"{valid} of {len(trials)}"
+    valid_of_all = f"{valid} of {len(trials)}"
     figures += [
-        Figure("valid trials on the rack", said, "all", valid == len(trials)),
+        Figure("valid trials on the rack", valid_of_all, "all", valid == len(trials)),
         zero(
             f"thresholds read back: {back['equal']} as asked; {back['requested']} requested of the "
             "SONiC-like switch's ASIC; otherwise",

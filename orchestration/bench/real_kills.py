@@ -1,4 +1,4 @@
-"""SIGKILLs of a rack in real time, while it is built, runs and is removed: what do they leave?"""
+"""Kills processes of racks in real time by SIGKILL, and finds out what is left on the machine."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from orchestration.bench import machine
+from orchestration.bench import machine_state
 from orchestration.bench.killed_racks import CARDS, KilledRacks
 from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, environment, zero
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.machine import noted_signals
 from orchestration.virtual_rack import interfaces
-from orchestration.virtual_rack.cleanup import leftovers, remove_dead
+from orchestration.virtual_rack.cleanup import cleanup_items, remove_orphaned
 from orchestration.virtual_rack.containers import require_runtime
 from orchestration.virtual_rack.image import require_image
 
 KILLS = 50
 _MAX_S = 360.0
-# What devices are, with the options of `rack up` for that.
+# The kinds of devices -> the options of `rack up` for that kind.
 KINDS = {"containers": (), "plain": ("--plain",)}
-# During what: also while a program runs on a host, and while a campaign does.
+# The parts of a rack's life in which a process is killed -> the part in words.
 PARTS = {
     "up": "it was built",
     "down": "it was removed",
     "exec": "a program ran on a host",
     "run": "a campaign ran",
 }
-# Racks' lives, in turn: during what they get kills, for as long as they survive them.
+# The lives of racks, in rotation: during which parts a process is killed, as long as the rack is
+# up.
 _LIVES = (
     ("up", "exec", "down"),
     ("run", "run", "run", "down"),
     ("up",),
     ("exec", "exec", "run", "down"),
 )
-# A rack that has not survived a kill has gone down by then.
-_DIES_S = 0.5
-# The kernel tries an address for a second or two before it uses it, longer if it is busy.
-_TRIED_S = 10.0
+# How long a rack that does not survive a kill takes to go down.
+_DOWN_WITHIN_S = 0.5
+# The kernel checks an IPv6 address for a second or two before it uses it, longer if it is busy.
+_ADDRESSES_WITHIN_S = 10.0
 
 Row = dict[str, Any]
 
 
 def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
-    """SIGKILLs while a rack in real time is built, runs and is removed: what is left?"""
+    """Processes of racks in real time killed by SIGKILL: what is left on the machine?"""
     began = time.monotonic()
     kinds, notes = _kinds_here()
     with bench_folder() as folder:
-        rows = disturb(folder, kills, seed, kinds=kinds, tell=_tell)
+        rows = disturb(folder, kills, seed, kinds=kinds, report=_report)
     wall_s = time.monotonic() - began
     return Outcome(
         f"{kills} SIGKILLs while racks in real time were built, ran and were removed",
@@ -87,12 +88,12 @@ def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> Iterator[Figure]:
     yield Figure("commands that waited for what was killed until the rack was down", str(waited))
     yield zero("commands that hung", sum(row["hung"] for row in rows))
     differences = [line for row in compared for line in row["differs"]]
-    for subject, found in machine.by_subject(differences).items():
+    for subject, found in machine_state.count_by_subject(differences).items():
         yield zero(f"differences in {subject}", found)
 
 
 def _kinds_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the kinds of devices that this machine takes, and notes about that."""
+    """Return the kinds of devices that this machine can run, and notes on missing ones."""
     try:
         require_runtime()
         require_image()
@@ -101,7 +102,7 @@ def _kinds_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(KINDS), ()
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -112,79 +113,87 @@ def disturb(
     *,
     lives: Sequence[Sequence[str]] = _LIVES,
     kinds: Sequence[str] = ("plain",),
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Kill processes of racks at moments drawn from a seed; return what each kill left.
+    """Kill processes of racks at random moments; return a row on each kill.
 
-    `lives` says during what, of `PARTS`, racks get a kill each, in turn; with one that it does not
-    survive a rack's life ends. `kinds` are of `KINDS`, and get a like number of kills. `tell` is
-    called with a line on each kill. SIGINT and SIGTERM end it in order, too.
+    Args:
+        folder: where the racks' files and logs are written.
+        kills: the number of kills.
+        seed: that of the random moments and processes.
+        lives: the parts, of `PARTS`, in which a process of a rack is killed, one list per rack, in
+            rotation. If a rack does not survive a kill, its life ends with it.
+        kinds: the kinds of devices, of `KINDS`. Each gets about the same number of kills.
+        report: called with a line on each kill.
+
+    The last row on a rack has `differs`, the differences of the machine after it. SIGINT and
+    SIGTERM end the benchmark in order.
 
     Raises:
-        Interrupted: it was told to end; the rack and what stood for cards are gone.
-        TrialError: a rack leaves something without a kill, or does not come up.
+        Interrupted: a signal ended the benchmark; the rack and its interfaces are removed.
+        TrialError: a rack does not come up, or leaves something although nothing was killed.
     """
     dice = random.Random(seed)
     rows: list[Row] = []
     with (
         noted_signals(lambda: None) as signals,
-        environment({"XDG_STATE_HOME": str(folder / "state")}),  # of this user's racks
+        environment({"XDG_STATE_HOME": str(folder / "state")}),  # not this user's own racks
         _cards(),
         (folder / "log").open("ab") as log,
         ExitStack() as after,
     ):
         parts = [*dict.fromkeys(itertools.chain(*lives))]
-        turn, racks, lasts_s = {}, {}, {}
+        lives_of, racks, lasts_s = {}, {}, {}
         for kind in kinds:
-            turn[kind] = itertools.cycle(lives)
+            lives_of[kind] = itertools.cycle(lives)
             racks[kind] = KilledRacks(folder, log, KINDS[kind], signals)
             after.callback(_abandon, racks[kind])
-            lasts_s[kind] = racks[kind].undisturbed_s(parts)
+            lasts_s[kind] = racks[kind].durations_s(parts)
             racks[kind].end()
-            if wrong := racks[kind].left():
-                raise TrialError("a rack left something without a kill", "", "\n".join(wrong))
+            if problems := racks[kind].differences():
+                raise TrialError("a rack left something without a kill", "", "\n".join(problems))
             shown = ", ".join(f"{part} {took:.1f} s" for part, took in lasts_s[kind].items())
-            tell(f"{kind}, undisturbed: {shown}")
+            report(f"{kind}, undisturbed: {shown}")
         while len(rows) < kills:
-            had = Counter(row["kind"] for row in rows)
-            kind = min(kinds, key=lambda name: had[name])
-            racks[kind].forget()
-            for row in _one_life(racks[kind], next(turn[kind]), lasts_s[kind], dice):
+            kills_of = Counter(row["kind"] for row in rows)
+            kind = min(kinds, key=lambda name: kills_of[name])
+            racks[kind].start_next()
+            for row in _one_life(racks[kind], next(lives_of[kind]), lasts_s[kind], dice):
                 rows.append({"kind": kind, **row})
-                tell(f"{len(rows)} of {kills}: {_shown(rows[-1])}")
+                report(f"{len(rows)} of {kills}: {_kill_text(rows[-1])}")
                 if len(rows) == kills:
                     break
             rows[-1] |= _end(racks[kind])
-            tell(f"  {_said(rows[-1])}")
+            report(f"  {_outcome_text(rows[-1])}")
     return rows
 
 
 def _one_life(
     racks: KilledRacks, life: Sequence[str], lasts_s: Mapping[str, float], dice: random.Random
 ) -> Iterator[Row]:
-    """Kill processes of one rack as long as it lives."""
-    whole = True
+    """Kill processes of one rack, one in each part of `life`, as long as the rack is up."""
+    complete = True
     for during in life:
-        # without a device, or a process of it, a campaign would end before it has begun
-        if whole or during == "down":
+        # a campaign would not start on a rack that lacks a device, or a process of one
+        if complete or during == "down":
             row = racks.kill(during, lasts_s[during], dice)
-            whole &= row["victim"] not in ("device", "any")
+            complete &= row["victim"] not in ("device", "any")
             yield row
-            racks.pause(_DIES_S)
+            racks.pause(_DOWN_WITHIN_S)
             if not racks.is_up:
                 return
 
 
 def _end(racks: KilledRacks) -> Row:
-    """End a rack if it has survived, do as its owner then does, and compare the machine."""
+    """End a rack if it is up, run `closloop clean` if it has work, and compare the machine."""
     racks.end()
-    cleaned = any(not row.alive for row in leftovers())
+    cleaned = any(not row.in_use_by for row in cleanup_items())
     if cleaned:
         racks.closloop("clean")
-    return {"cleaned": cleaned, "differs": racks.left()}
+    return {"cleaned": cleaned, "differs": racks.differences()}
 
 
-def _shown(row: Row) -> str:
+def _kill_text(row: Row) -> str:
     waits = ", and the command waited for the rack's end" if row["waits"] else ""
     hung = ", and hung" if row["hung"] else ""
     return (
@@ -193,21 +202,21 @@ def _shown(row: Row) -> str:
     )
 
 
-def _said(row: Row) -> str:
+def _outcome_text(row: Row) -> str:
     cleaned = "closloop clean had work; " if row["cleaned"] else ""
     return f"{cleaned}{'; '.join(row['differs']) or 'nothing is left'}"
 
 
 def _abandon(racks: KilledRacks) -> None:
-    """End a rack, and remove what it has left: whatever has happened before."""
+    """End a rack and remove what it has left, whatever has happened before."""
     racks.abandon()
-    remove_dead()
+    remove_orphaned()
 
 
 @contextmanager
 def _cards() -> Iterator[None]:
-    """Make the interfaces that stand for network cards, with a state of their own."""
-    command = interfaces.command
+    """Create the interfaces that stand for network cards, with settings other than defaults."""
+    command = interfaces.run_command
     command(["ip", "link", "add", CARDS[0], "type", "veth", "peer", "name", CARDS[1]])
     try:
         words = ("mtu", "1400", "txqueuelen", "77", "alias", "a card", "up")
@@ -222,14 +231,14 @@ def _cards() -> Iterator[None]:
 
 
 def _await_addresses() -> None:
-    """Wait until the kernel has tried the cards' addresses, after which there are routes to them.
+    """Wait until the kernel has checked the cards' IPv6 addresses and made routes to them.
 
-    On a machine without IPv6 there are none, which takes the whole time.
+    On a machine without IPv6 there are no such routes, and the whole time passes.
     """
-    deadline = time.monotonic() + _TRIED_S
+    deadline = time.monotonic() + _ADDRESSES_WITHIN_S
     while time.monotonic() < deadline:
-        said = interfaces.command(["ip", "-j", "-6", "route", "show", "table", "local"])
-        found = json.loads(said or "[]")
+        output = interfaces.run_command(["ip", "-j", "-6", "route", "show", "table", "local"])
+        found = json.loads(output or "[]")
         if {*CARDS} <= {route.get("dev") for route in found if route.get("type") == "local"}:
             return
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A rack in real time on this machine's kernel: is it right, and does it know when it is not?"""
+"""Checks a rack in real time on this machine's kernel, and that invalid trials are recognised."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
-from orchestration.bench.outcome import Figure, Outcome, bench_folder, spinning
+from orchestration.bench.outcome import Figure, Outcome, bench_folder, busy_cpus
 from orchestration.bench.rack import (
     EIGHT_DEVICES,
-    a_rack,
     closloop,
     provision_rack,
+    temporary_rack,
 )
 from orchestration.core.errors import TrialError
 from orchestration.results.reader import TrialResult, read_trial
@@ -36,20 +36,20 @@ _MIX = """\
   - {kind: incast, fan_in: 3, size: 64KB, period: 1ms, start: 500us}"""
 _LONE_BYTES = 10_000_000
 _LONE = f"  - {{kind: flow, src: h1, dst: h3, size: {_LONE_BYTES}B}}"
-_IDLE, _AT_MOST = 20, 60
-_BUSY = 5
-# A machine counts as idle if no more of it went to programs that are not the rack's: what others do
-# can make a trial invalid, but none valid.
-_OTHERS = 0.25
-# Virtual time's tolerance, doubled: 94 % of line rate.
-_GOODPUT = 1 - 2 * (1 - 0.94)
+_MIN_IDLE, _MAX_TRIALS = 20, 60
+_BUSY_TRIALS = 5
+# A machine counts as idle if other programs than the rack's used at most this share of its CPU.
+# What other programs do can make a valid trial invalid, but not an invalid one valid.
+_MAX_OTHERS_SHARE = 0.25
+# The goodput in virtual time must be 94 % of line rate; here the tolerance is twice as large.
+_MIN_GOODPUT = 1 - 2 * (1 - 0.94)
 
 
 def real_time() -> Outcome:
-    """Trials on an idle machine and with all cores spinning, and a lone flow's rate. Root."""
+    """Trials on an idle machine and with all cores busy, and a lone flow's goodput. Needs root."""
     with (
         bench_folder() as folder,
-        a_rack(folder, EIGHT_DEVICES, on_host=True) as rack,
+        temporary_rack(folder, EIGHT_DEVICES, on_host=True) as rack,
     ):
         provision_rack(rack, folder)
         lone = _lone_flow(rack, folder)
@@ -67,35 +67,41 @@ def real_time() -> Outcome:
 
 
 def _validity(rack: RackHandle, folder: Path) -> tuple[list[Figure], dict[str, Any]]:
-    """Run trials until enough were on an idle machine, then some with all cores spinning."""
-    every: list[TrialResult] = []
-    while len(every) < _AT_MOST and sum(map(_was_idle, every)) < _IDLE:
-        every += _run(rack, folder, "idle", _MIX, seed=1 + len(every), repeats=5, duration="3ms")
-    with spinning(os.cpu_count() or 1):
-        busy = _run(rack, folder, "busy", _MIX, seed=1, repeats=_BUSY, duration="3ms", tuners=1)
-    idle = [trial for trial in every if _was_idle(trial)]
-    wrong = [trial for trial in idle if not trial.stamp.valid]
-    caught = [trial for trial in busy if not trial.stamp.valid]
-    named = [trial for trial in busy if any("--scale" in r.text for r in trial.stamp.reasons)]
+    """Run trials until the machine was idle for enough of them, then some with all cores busy."""
+    all_trials: list[TrialResult] = []
+    while len(all_trials) < _MAX_TRIALS and sum(map(_was_idle, all_trials)) < _MIN_IDLE:
+        all_trials += _run(
+            rack, folder, "idle", _MIX, seed=1 + len(all_trials), repeats=5, duration="3ms"
+        )
+    with busy_cpus(os.cpu_count() or 1):
+        busy = _run(
+            rack, folder, "busy", _MIX, seed=1, repeats=_BUSY_TRIALS, duration="3ms", tuners=1
+        )
+    idle = [trial for trial in all_trials if _was_idle(trial)]
+    invalid_idle = [trial for trial in idle if not trial.stamp.valid]
+    invalid_busy = [trial for trial in busy if not trial.stamp.valid]
+    naming_scale = [
+        trial for trial in busy if any("--scale" in r.text for r in trial.stamp.reasons)
+    ]
     figures = [
         Figure(
             "invalid trials on an idle machine (other programs below "
-            f"{_OTHERS:.0%} of its CPU; {len(every)} were run)",
-            f"{len(wrong)} of {len(idle)}",
-            f"at most 1 in 20, of {_IDLE}",
-            len(idle) >= _IDLE and len(wrong) * 20 <= len(idle),
+            f"{_MAX_OTHERS_SHARE:.0%} of its CPU; {len(all_trials)} were run)",
+            f"{len(invalid_idle)} of {len(idle)}",
+            f"at most 1 in 20, of {_MIN_IDLE}",
+            len(idle) >= _MIN_IDLE and len(invalid_idle) * 20 <= len(idle),
         ),
         Figure(
             "invalid trials with all cores spinning",
-            f"{len(caught)} of {len(busy)}",
+            f"{len(invalid_busy)} of {len(busy)}",
             "all",
-            len(caught) == len(busy) == _BUSY,
+            len(invalid_busy) == len(busy) == _BUSY_TRIALS,
         ),
         Figure(
             "of these, with the scale that would have fitted",
-            f"{len(named)} of {len(busy)}",
+            f"{len(naming_scale)} of {len(busy)}",
             "all",
-            len(named) == len(busy),
+            len(naming_scale) == len(busy),
         ),
     ]
     data = {
@@ -104,15 +110,15 @@ def _validity(rack: RackHandle, folder: Path) -> tuple[list[Figure], dict[str, A
                 "machine": trial.facts["machine"],
                 "reasons": [r.text for r in trial.stamp.reasons if r.severity == "invalid"],
             }
-            for trial in trials
+            for trial in all_trials
         ]
-        for name, trials in (("idle", every), ("busy", busy))
+        for name, all_trials in (("idle", all_trials), ("busy", busy))
     }
     return figures, data
 
 
 def _was_idle(trial: TrialResult) -> bool:
-    return bool(trial.facts["machine"]["others_share"] <= _OTHERS)
+    return bool(trial.facts["machine"]["others_share"] <= _MAX_OTHERS_SHARE)
 
 
 def _run(
@@ -138,25 +144,25 @@ def _run(
     )
     file = folder / f"{name}.yml"
     file.write_text(text)
-    code, said = closloop(
+    code, output = closloop(
         rack, folder, "run", str(file), "-i", str(rack.inventory), "--json", "--out", "runs"
     )
-    found = [read_trial(path.parent) for path in (folder / "runs" / name).glob("*/trial.json")]
-    if code not in (0, 1) or len(found) != tuners * repeats:
-        raise TrialError(f"campaign {name} ended with exit code {code}", "", said)
-    return found
+    results = [read_trial(path.parent) for path in (folder / "runs" / name).glob("*/trial.json")]
+    if code not in (0, 1) or len(results) != tuners * repeats:
+        raise TrialError(f"campaign {name} ended with exit code {code}", "", output)
+    return results
 
 
 def _lone_flow(rack: RackHandle, folder: Path) -> Figure:
     (trial,) = _run(rack, folder, "lone", _LONE, seed=1, repeats=1, duration="1ms", tuners=1)
     flows = trial.table("flows")
-    took_ns = int(flows["fct_ns"][0])
+    fct_ns = int(flows["fct_ns"][0])
     testbed = load_testbed(str(folder / "testbed.yml"))
     line_bps = testbed.host_rate_bps("h1")
-    share = _LONE_BYTES * 8e9 / took_ns / line_bps
+    share = _LONE_BYTES * 8e9 / fct_ns / line_bps
     return Figure(
         f"{_LONE_BYTES // 10**6} MB alone, goodput",
         f"{share * line_bps / 1e9:.2f} Gbit/s, {share:.2%} of line rate",
-        f"{_GOODPUT:.0%}",
-        share >= _GOODPUT,
+        f"{_MIN_GOODPUT:.0%}",
+        share >= _MIN_GOODPUT,
     )

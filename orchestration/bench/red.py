@@ -1,4 +1,4 @@
-"""Checks the emulated fabric: delay, rate, conservation of bytes, RED, and changed thresholds."""
+"""Checks the emulated fabric: delay, rate, conservation of bytes, RED, changes of thresholds."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def run_probe(
     listener: Callable[[dict[str, Any]], None] = lambda message: None,
     traffic: tuple[PatternSpec, ...] = (),
     duration_ns: int = MILLISECOND,
-    **more: Any,
+    **further_fields: Any,
 ) -> dict[str, Any]:
-    """Build a testbed's fabric and run a probe in it instead of a trial; return its results.
+    """Build a testbed's fabric in a guest and run a probe in it in place of a trial.
 
-    `listener` receives the guest's messages. `more` are further fields of the trial's spec.
+    `listener` receives the guest's messages. `further_fields` are further fields of the trial's
+    spec.
     """
     from orchestration.backends.emulated.fabric import plan_fabric
     from orchestration.backends.emulated.job import Job, write_job
@@ -51,8 +52,8 @@ def run_probe(
     from orchestration.kernel.cache import require_kernel
 
     testbed = load_testbed(testbed_name)
-    given = {"testbed": testbed_name, "backend": "emulated", "drain_ns": 0, **more}
-    trial = bench_trial(traffic, duration_ns, **given)
+    fields = {"testbed": testbed_name, "backend": "emulated", "drain_ns": 0, **further_fields}
+    trial = bench_trial(traffic, duration_ns, **fields)
     empty = np.zeros(0, dtype=np.int64)
     schedule = Schedule(empty, empty, empty, empty, empty, ())
     if traffic:
@@ -101,8 +102,8 @@ def lone_flow() -> Outcome:
     ):
         flow = SingleFlowSpec(src, dst, size_bytes, 0)
         run = run_trial(name, (flow,), SECN1, duration_ns=MILLISECOND, sample_period_ns=MILLISECOND)
-        took_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
-        goodput_bps = size_bytes * 8 * 10**9 / took_ns
+        fct_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
+        goodput_bps = size_bytes * 8 * 10**9 / fct_ns
         line_bps = run.testbed.host_rate_bps(src)
         ideal_ns = PathTable(run.testbed).ideal_fct_ns(src, dst, size_bytes)
         share = goodput_bps / line_bps
@@ -113,20 +114,20 @@ def lone_flow() -> Outcome:
                 "94 %",
                 share >= 0.94,
             ),
-            Figure(f"{name}: the same flow's slowdown", f"{took_ns / ideal_ns:.4f}"),
+            Figure(f"{name}: the same flow's slowdown", f"{fct_ns / ideal_ns:.4f}"),
         ]
     return Outcome("A lone flow, Ethernet framing and slow start included", tuple(figures))
 
 
 def last_hop_bytes(run: Run) -> tuple[int, int]:
-    """Return the payload that ports to hosts sent, and that of the flows with retransmits."""
+    """Return the payload that ports to hosts sent, and that of flows plus retransmissions."""
     queues = run.testbed.queues
     to_hosts = [i for i, q in enumerate(queues) if run.testbed.peer_device(q).kind == "host"]
     ports = run.record.ports
     header = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
     payload = ports.tx_bytes[-1, to_hosts] - header * ports.tx_packets[-1, to_hosts]
-    again = int(run.record.hosts.retransmits[-1].sum()) * run.testbed.mss_bytes
-    return int(payload.sum()), int(run.schedule.size_bytes.sum()) + again
+    retransmitted_bytes = int(run.record.hosts.retransmits[-1].sum()) * run.testbed.mss_bytes
+    return int(payload.sum()), int(run.schedule.size_bytes.sum()) + retransmitted_bytes
 
 
 _CONFIDENCE = 0.99
@@ -136,7 +137,7 @@ _SETTINGS = ((5_000, 200_000, 0.01), (5_000, 200_000, 0.2), (100_000, 400_000, 0
 
 
 def marking_curve() -> Outcome:
-    """Measured marking probability against queue length, with the law's 99 % band."""
+    """Measured marking probability by queue length, and how much of it is in RED's 99 % band."""
     testbed = load_testbed("graphcc")
     port = next(p.label for p in testbed.queues if testbed.peer_device(p).name == "h3")
     figures: list[Figure] = []
@@ -171,7 +172,11 @@ def marking_curve() -> Outcome:
 
 
 def levels_frames(law: MarkingProbability) -> list[int]:
-    """Return queue lengths to hold, in frames, ascending: 200 or more on the ramp, some outside."""
+    """Return the queue lengths to hold, in frames, ascending: 200 on the ramp, some outside.
+
+    The ramp is the part of the curve between kmin and kmax. If it has fewer frames than that,
+    lengths are repeated.
+    """
     first = law.kmin_bytes // _FRAME_BYTES + 1
     last = (law.kmax_bytes - 1) // _FRAME_BYTES
     ramp = list(range(first, last + 1))
@@ -199,7 +204,7 @@ def _judge(name: str, law: MarkingProbability, readings: list[dict[str, int]]) -
             packets += seen
             expected += float(law.share(np.array([queue]))[0]) * seen
     share = inside / on_ramp
-    # if the law holds, the chance of fewer than this inside the band is 1 in 1000
+    # if the queue marks as it should, the chance that fewer are inside the band is 1 in 1000
     minimum = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
     return [
         Figure(
@@ -222,17 +227,17 @@ def _judge(name: str, law: MarkingProbability, readings: list[dict[str, int]]) -
 
 
 def threshold_change() -> Outcome:
-    """Thresholds changed in the middle of an incast that keeps the queue full."""
+    """Effect of a change of thresholds in the middle of an incast that keeps the queue full."""
     at_ns = 2 * MILLISECOND
     before = {"kmin_bytes": 400_000, "kmax_bytes": 400_000, "pmax": 1.0}
     then = {"then_kmin_bytes": 50_000, "then_kmax_bytes": 50_000, "then_pmax": 1.0}
     incast = IncastSpec(16, 2_000_000, 100 * MILLISECOND, 0, MILLISECOND, receiver="h1")
     tuner = TunerSpec("step", {"at_ns": at_ns, **before, **then})
     run = run_trial("graphcc", (incast,), tuner, duration_ns=MILLISECOND)
-    queue = [run.testbed.peer_device(one).name for one in run.testbed.queues].index("h1")
+    queue = [run.testbed.peer_device(port).name for port in run.testbed.queues].index("h1")
     ports, actions, hosts = run.record.ports, run.record.changes[ECN.name], run.record.hosts
-    mine = actions.targets == queue
-    applied_ns = int(actions.applied_ns[mine][1])
+    at_queue = actions.targets == queue
+    applied_ns = int(actions.applied_ns[at_queue][1])
     steady = (ports.t_ns > at_ns - MILLISECOND) & (ports.t_ns <= at_ns)
     after = (ports.t_ns > applied_ns) & (ports.t_ns <= applied_ns + 10 * MILLISECOND)
     settled = after & (ports.t_ns > applied_ns + 2 * MILLISECOND)

@@ -1,4 +1,4 @@
-"""The benchmarks by name."""
+"""The registry of benchmarks: name -> function that measures."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "rl-cc-steady": rlcc_steady.rlcc_steady,
     "policy-agreement": policy_agreement.policy_agreement,
     "training-seeds": training_seeds.training_seeds,
-    "fan-in-acc": fan_in.of_tuner("acc"),
-    "fan-in-graphcc": fan_in.of_tuner("graphcc"),
-    "fan-in-pet": fan_in.of_tuner("pet"),
+    "fan-in-acc": fan_in.fan_in_benchmark("acc"),
+    "fan-in-graphcc": fan_in.fan_in_benchmark("graphcc"),
+    "fan-in-pet": fan_in.fan_in_benchmark("pet"),
     "sequential": sequential.sequential,
     "program": speed.start_up,
     "large-runs": large_runs.large_runs,
@@ -56,11 +56,11 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
 
 
 def purpose(name: str) -> str:
-    """Return one line on what a benchmark measures."""
+    """Return what a benchmark measures, in a line: the first one of its function's docstring."""
     return (BENCHMARKS[name].__doc__ or "").splitlines()[0]
 
 
-def chosen(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
+def select(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
     """Return the named benchmarks, or all for `all`. Raises InputError for an unknown name."""
     unknown = [name for name in names if name != "all" and name not in BENCHMARKS]
     if unknown:

@@ -12,9 +12,9 @@ from orchestration.bench.outcome import (
     Figure,
     Outcome,
     Run,
+    busy_cpus,
     environment,
     run_trial,
-    spinning,
 )
 from orchestration.core.codec import flattened, record_tables
 from orchestration.core.trial import CLOSLOOP, TCP, FabricSpec, FaultSpec, HostSpec, TunerSpec
@@ -23,9 +23,9 @@ from traffic.patterns.poisson import PoissonSpec
 
 _AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
 _NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
-# Environments that make OpenBLAS, NumPy and the C library believe in another CPU model.
-# GLIBC_TUNABLES has no effect if the C library does not support it. A newer CPU than this machine's
-# cannot be stood in for.
+# Environment variables that make OpenBLAS, NumPy and the C library use the code for another CPU
+# model. GLIBC_TUNABLES has no effect if the C library does not support it. A CPU that is newer than
+# this machine's cannot be imitated.
 OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
     "2004, SSE3": {
         "OPENBLAS_CORETYPE": "Prescott",
@@ -37,27 +37,27 @@ OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
 
 
 def repeated_trial() -> Outcome:
-    """WebSearch, incast, a cut cable on graphcc: each tuner again, busy and on other CPUs."""
+    """The same trial again, on a busy machine and as on other CPUs, for each of four tuners."""
     figures = []
     data: dict[str, dict[str, int]] = {}
     for name in ("secn2", "acc", "graphcc", "pet"):
         first = faulty_trial(name)
-        with spinning(2):
-            again = {"beside a program a CPU": faulty_trial(name)}
+        with busy_cpus(2):
+            repeated = {"beside a program a CPU": faulty_trial(name)}
         for cpu, variables in OTHER_CPUS.items():
             with environment(variables):
-                again[f"on a CPU of {cpu}"] = faulty_trial(name)
-        for how, run in again.items():
+                repeated[f"on a CPU of {cpu}"] = faulty_trial(name)
+        for condition, run in repeated.items():
             differ, values = differing_values(first, run)
             figures.append(
                 Figure(
-                    f"{name}, {how}: numbers that differ, of {values:,} in the tables",
+                    f"{name}, {condition}: numbers that differ, of {values:,} in the tables",
                     f"{differ:,}",
                     "none",
                     differ == 0,
                 )
             )
-            data.setdefault(name, {})[how] = differ
+            data.setdefault(name, {})[condition] = differ
         marks = int(first.record.ports.values["marked_packets"][-1].sum())
         figures.append(Figure(f"{name}: packets marked by chance and by threshold", f"{marks:,}"))
     notes = [
@@ -86,10 +86,10 @@ def faulty_trial(
     )
 
 
-def differing_values(one: Run, other: Run) -> tuple[int, int]:
-    """Return how many values in the tables differ, and how many there are."""
+def differing_values(first: Run, other: Run) -> tuple[int, int]:
+    """Return how many values of the two trials' tables differ, and how many values there are."""
     differ = values = 0
-    left, right = (flattened(record_tables(run.record)) for run in (one, other))
+    left, right = (flattened(record_tables(run.record)) for run in (first, other))
     for name in sorted({*left, *right}):
         a, b = (side.get(name, np.zeros(0)) for side in (left, right))
         values += a.size

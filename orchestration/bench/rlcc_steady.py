@@ -1,4 +1,8 @@
-"""Do RL-CC's networks and trees rest where equation 2 says, whatever their training seed?"""
+"""Checks that RL-CC's networks and trees settle where equation 2 says, for every training seed.
+
+Equation 2 of the paper (Fuhrer et al., HPSR 2023): at rest with N flows, a round trip is
+target * sqrt(N) + beta times as long as on an idle path.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +22,32 @@ from tuners.learning.checkpoint import PRETRAINED, load
 from tuners.nic.networks import Architecture
 from tuners.nic.sources import network_source
 
-# Apart from those of training and of distilling.
+# Other seeds than those of training and of distillation.
 _SEEDS = (7, 8, 9)
-_WITHIN, _MIN_JAIN = 0.10, 0.95
+_MAX_DISTANCE, _MIN_JAIN = 0.10, 0.95
 
 
 def rlcc_steady() -> Outcome:
     """How far RL-CC's networks and trees are from equation 2, with 2 to 1,024 flows to one host."""
     figures, data = [], {}
     for name, source in _sources().items():
-        found = _judged(source)
-        data[name] = [[one.scenario.name, one.inflation, one.off, one.jain] for one in found]
-        off = " ".join(
-            f"{np.mean([one.off for one in found if one.scenario == scenario]):+.1%}"
+        states = _steady_states(source)
+        data[name] = [
+            [state.scenario.name, state.inflation, state.off, state.jain] for state in states
+        ]
+        distances = " ".join(
+            f"{np.mean([state.off for state in states if state.scenario == scenario]):+.1%}"
             for scenario in STEADY
         )
-        worst, jain = max(abs(one.off) for one in found), min(one.jain for one in found)
+        worst, jain = max(abs(state.off) for state in states), min(state.jain for state in states)
         figures += [
-            Figure(f"{name}: off equation 2, by flows", off),
-            Figure(f"{name}: at most", f"{worst:.1%}", f"{_WITHIN:.0%}", bool(worst <= _WITHIN)),
+            Figure(f"{name}: off equation 2, by flows", distances),
+            Figure(
+                f"{name}: at most",
+                f"{worst:.1%}",
+                f"{_MAX_DISTANCE:.0%}",
+                bool(worst <= _MAX_DISTANCE),
+            ),
             Figure(
                 f"{name}: Jain's index at least",
                 f"{jain:.3f}",
@@ -44,7 +55,7 @@ def rlcc_steady() -> Outcome:
                 bool(jain >= _MIN_JAIN),
             ),
         ]
-    flows = ", ".join(f"{one.flows:,}" for one in STEADY)
+    flows = ", ".join(f"{state.flows:,}" for state in STEADY)
     notes = (
         f"{flows} flows from rates near the fair share, in ns-3; {len(_SEEDS)} seeds of evaluation "
         "each, the second half of 4 to 40 ms. The distance by flows is a mean over these seeds, "
@@ -54,22 +65,26 @@ def rlcc_steady() -> Outcome:
 
 
 def _sources() -> dict[str, str]:
-    found = {}
+    sources = {}
     for path in sorted(Path(PRETRAINED).glob("rl-cc-*.safetensors")):
         checkpoint = load(path.stem)
         architecture = Architecture(**checkpoint.card["architecture"])
-        found[path.stem] = network_source(architecture, checkpoint.arrays, "network", "A bench's.")
-    if not found:
+        sources[path.stem] = network_source(
+            architecture, checkpoint.arrays, "network", "A bench's."
+        )
+    if not sources:
         raise NotReadyError("there is no network of RL-CC", "closloop train rl-cc")
-    found["rl-cc-trees"] = render_policy(read_model(Path(PRETRAINED, "rl-cc-trees.json")), "trees")
-    return found
+    sources["rl-cc-trees"] = render_policy(
+        read_model(Path(PRETRAINED, "rl-cc-trees.json")), "trees"
+    )
+    return sources
 
 
-def _judged(source: str) -> list[Steady]:
+def _steady_states(source: str) -> list[Steady]:
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
         model = library(source, Path(folder))
         return [
-            one
+            state
             for seed in _SEEDS
-            for one in steady_states(require_program(), model, testbed(), seed)
+            for state in steady_states(require_program(), model, testbed(), seed)
         ]

@@ -1,8 +1,10 @@
-"""Simulates campaigns with adaptive repeats in which two tuners do not differ, and some that do.
+"""Simulates campaigns with adaptive repeats, in which two tuners do not differ, or differ by a bit.
 
-A campaign is its paired values alone: seeds change both tuners' mean slowdowns together, and each a
-little by itself. What is measured is how often an interval misses the true difference: at the look
-at which the campaign stopped, at any of its looks, and with plain Student's intervals.
+A campaign with adaptive repeats has interim analyses (here also: looks), and stops as soon as its
+interval is narrow enough. A simulated campaign is nothing but pairs of values: a seed changes the
+mean slowdowns of both tuners together, and each a little by itself. What is measured is how often
+an interval misses the true difference: at the interim analysis at which the campaign stopped, at
+any of them, and with Student's plain intervals.
 """
 
 from __future__ import annotations
@@ -22,21 +24,23 @@ from orchestration.core.repeats import StoppingRule
 
 RULE = StoppingRule(0.03, ("slowdown_mean",), 5, 60)
 CAMPAIGNS = 20_000
-# Campaigns that the product's own code judges too, one by one.
+# How many campaigns are also analysed by closloop's own code, one by one.
 _CHECKED = 200
 _MAX_FALSE, _MIN_COVERED = 6.0, 94.0
 
-# (campaigns, rng) -> the first tuner's values and the other's, both (campaigns, most)
+# (campaigns, rng) -> the first tuner's values and the second's, both of shape (campaigns, repeats)
 Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """Shares of campaigns in percent, and repeats.
+    """Shares of campaigns in percent, and the mean number of repeats.
 
-    `stopped` is how many had an interval without the truth when they stopped, `any_look` at one of
-    all looks or more; `naive_any` and `naive_stopped` are the same with Student's 95 % intervals,
-    `fixed` with those after `maximum` repeats, and `fixed_min` after `minimum`.
+    `stopped` is the share of campaigns whose interval missed the true difference when they stopped,
+    and `any_look` the share in which that happened at one interim analysis or more. `naive_stopped`
+    and `naive_any` are the same with Student's 95 % intervals. `fixed` and `fixed_min` are the
+    share with Student's intervals of campaigns without interim analyses, of the maximum and minimum
+    number of repeats. `at_most` is the share of campaigns that reached the maximum.
     """
 
     stopped: float
@@ -50,53 +54,56 @@ class Simulated:
 
 
 def simulate(draw: Draw, truth: float, seed: int, campaigns: int = CAMPAIGNS) -> Simulated:
-    """Return what happens in simulated campaigns whose true mean difference is `truth`."""
+    """Return the shares for simulated campaigns whose true mean difference is `truth`."""
     first, second = draw(campaigns, np.random.default_rng(seed))
-    looks = AnalysisPlan(RULE.sizes)
+    plan = AnalysisPlan(RULE.sizes)
     shape = len(RULE.sizes), campaigns
-    missed, plain, narrow, plain_narrow = (np.zeros(shape, dtype=bool) for _ in range(4))
-    for place, size in enumerate(RULE.sizes):
-        apart, mean = (second - first)[:, :size], first[:, :size].mean(axis=1)
-        error = apart.std(axis=1, ddof=1) / np.sqrt(size)
-        level = looks.at(size).level
+    missed, student, narrow, student_narrow = (np.zeros(shape, dtype=bool) for _ in range(4))
+    for index, size in enumerate(RULE.sizes):
+        differences, mean = (second - first)[:, :size], first[:, :size].mean(axis=1)
+        error = differences.std(axis=1, ddof=1) / np.sqrt(size)
+        level = plan.at(size).level
         for miss, done, confidence in (
             (missed, narrow, 1 - level / 2),
-            (plain, plain_narrow, 1 - ALPHA / 2),
+            (student, student_narrow, 1 - ALPHA / 2),
         ):
             half = student_t.quantile(size - 1, confidence) * error
-            miss[place] = np.abs(apart.mean(axis=1) - truth) > half
-            done[place] = half <= RULE.until * np.abs(mean)
-    stop, plain_stop = (_first(done) for done in (narrow, plain_narrow))
-    _agrees(first, second, np.array(RULE.sizes)[stop])
+            miss[index] = np.abs(differences.mean(axis=1) - truth) > half
+            done[index] = half <= RULE.until * np.abs(mean)
+    stop, student_stop = (_stopping_analysis(done) for done in (narrow, student_narrow))
+    _check_agreement(first, second, np.array(RULE.sizes)[stop])
     return Simulated(
         stopped=_percent(np.take_along_axis(missed, stop[None], axis=0)),
         any_look=_percent(missed.any(axis=0)),
-        naive_stopped=_percent(np.take_along_axis(plain, plain_stop[None], axis=0)),
-        naive_any=_percent(plain.any(axis=0)),
-        fixed=_percent(plain[-1]),
-        fixed_min=_percent(plain[0]),
+        naive_stopped=_percent(np.take_along_axis(student, student_stop[None], axis=0)),
+        naive_any=_percent(student.any(axis=0)),
+        fixed=_percent(student[-1]),
+        fixed_min=_percent(student[0]),
         repeats=float(np.array(RULE.sizes)[stop].mean()),
         at_most=_percent(~narrow.any(axis=0)),
     )
 
 
-def _first(done: np.ndarray) -> np.ndarray:
-    """Return the look at which each campaign stops: the first narrow one, or the last."""
+def _stopping_analysis(done: np.ndarray) -> np.ndarray:
+    """Return the analysis at which each campaign stops: the first that is done, or the last.
+
+    `done` has shape (analyses, campaigns).
+    """
     return np.where(done.any(axis=0), done.argmax(axis=0), len(done) - 1)
 
 
-def _agrees(first: Floats, second: Floats, repeats: np.ndarray) -> None:
-    """Check that the runner's rule stops the first campaigns where the simulation does."""
-    looks, metric = AnalysisPlan(RULE.sizes), RULE.of[0]
+def _check_agreement(first: Floats, second: Floats, repeats: np.ndarray) -> None:
+    """Check that closloop's own rule stops the first campaigns where the simulation does."""
+    plan, metric = AnalysisPlan(RULE.sizes), RULE.of[0]
     for a, b, expected in zip(first[:_CHECKED], second, repeats, strict=False):
         values = {
             tuner: {number: {metric: float(value)} for number, value in enumerate(row, start=1)}
             for tuner, row in (("a", a), ("b", b))
         }
-        condition_statuses = (status_at(looks.at(size), RULE, {}, values) for size in RULE.sizes)
-        found = next(standing.repeats for standing in condition_statuses if standing.done)
-        if found != expected:
-            raise AssertionError(f"stopped after {found} repeats, simulated {expected}")
+        statuses = (status_at(plan.at(size), RULE, {}, values) for size in RULE.sizes)
+        result = next(status.repeats for status in statuses if status.done)
+        if result != expected:
+            raise AssertionError(f"stopped after {result} repeats, simulated {expected}")
 
 
 def _percent(hit: ArrayLike) -> float:
@@ -104,7 +111,7 @@ def _percent(hit: ArrayLike) -> float:
 
 
 def normal(spread: float) -> Draw:
-    """Normal values around 4, whose differences have the deviation `spread`, relative to it."""
+    """Draw normal values around 4. The deviation of their differences is `spread` times 4."""
 
     def draw(campaigns: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         shape = (campaigns, RULE.maximum)
@@ -116,9 +123,10 @@ def normal(spread: float) -> Draw:
 
 
 def lognormal(seeds: float, own: float, gain: float = 1.0) -> Draw:
-    """Lognormal values: deviations of the logarithm that both share, and that each has by itself.
+    """Draw lognormal values.
 
-    The second tuner's values are `gain` times as large.
+    `seeds` is the deviation of the logarithm that both tuners share, `own` the one that each has by
+    itself. The second tuner's values are `gain` times as large.
     """
 
     def draw(campaigns: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -131,7 +139,10 @@ def lognormal(seeds: float, own: float, gain: float = 1.0) -> Draw:
 
 
 def one_sided(seeds: float, own: float) -> Draw:
-    """One tuner is erratic, and the other is not: equal means, differences skewed to one side."""
+    """Draw values with equal means, of which only the second tuner's vary by themselves.
+
+    So the differences are skewed to one side.
+    """
 
     def draw(campaigns: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
         shape = (campaigns, RULE.maximum)
@@ -149,36 +160,37 @@ _NULL: dict[str, Draw] = {
     "lognormal with a heavy tail, by 42 %": lognormal(1.0, 0.30),
 }
 _SHIFTED = {"5 % less": 0.95, "20 % more": 1.2}
-# Deviations of the logarithm of the one tuner that is erratic; no t-test is right there.
+# Deviations of the logarithm of the tuner that varies by itself. No t-test is exact for such
+# values.
 _ERRATIC = (0.2, 0.5)
 
 
 def sequential() -> Outcome:
-    """False alarms of campaigns with adaptive repeats, beside looking naively; repeats saved."""
+    """False alarms of campaigns with adaptive repeats, compared with naive ones; repeats saved."""
     figures: list[Figure] = []
     data: dict[str, object] = {}
     for number, (name, draw) in enumerate(_NULL.items()):
-        found = simulate(draw, 0.0, number)
-        data[name] = asdict(found)
+        result = simulate(draw, 0.0, number)
+        data[name] = asdict(result)
         figures += [
-            at_most(f"{name}: false alarms when it stops", found.stopped, _MAX_FALSE, 1, " %"),
-            at_most(f"{name}: false alarms at any look", found.any_look, _MAX_FALSE, 1, " %"),
+            at_most(f"{name}: false alarms when it stops", result.stopped, _MAX_FALSE, 1, " %"),
+            at_most(f"{name}: false alarms at any look", result.any_look, _MAX_FALSE, 1, " %"),
             Figure(
                 f"{name}: the same with Student's intervals, when it stops, at any look, at "
                 f"{RULE.maximum}",
-                f"{found.naive_stopped:.1f} %, {found.naive_any:.1f} %, {found.fixed:.1f} %",
+                f"{result.naive_stopped:.1f} %, {result.naive_any:.1f} %, {result.fixed:.1f} %",
             ),
             Figure(
                 f"{name}: mean repeats, of at most {RULE.maximum}",
-                f"{found.repeats:.1f} ({found.at_most:.0f} % of campaigns reach the most)",
+                f"{result.repeats:.1f} ({result.at_most:.0f} % of campaigns reach the most)",
             ),
         ]
     for name, gain in _SHIFTED.items():
         draw, own = lognormal(0.3, 0.05, gain), 0.05
         truth = (gain - 1) * float(np.exp((0.3**2 + own**2) / 2))
-        found = simulate(draw, truth, len(data))
-        data[f"coverage, {name}"] = asdict(found)
-        covered = 100 - found.stopped
+        result = simulate(draw, truth, len(data))
+        data[f"coverage, {name}"] = asdict(result)
+        covered = 100 - result.stopped
         figures.append(
             Figure(
                 f"lognormal, by 7 %, the second tuner has {name}: intervals with the truth when it "
@@ -189,19 +201,19 @@ def sequential() -> Outcome:
             )
         )
     for own in _ERRATIC:
-        found = simulate(one_sided(0.3, own), 0.0, len(data))
-        data[f"one-sided, {own}"] = asdict(found)
+        result = simulate(one_sided(0.3, own), 0.0, len(data))
+        data[f"one-sided, {own}"] = asdict(result)
         figures.append(
             Figure(
                 f"one tuner erratic by {100 * own:.0f} %, the other not: false alarms when it "
                 f"stops, at any look; of a plain campaign of {RULE.minimum}, of {RULE.maximum}",
-                f"{found.stopped:.1f} %, {found.any_look:.1f} %; "
-                f"{found.fixed_min:.1f} %, {found.fixed:.1f} %",
+                f"{result.stopped:.1f} %, {result.any_look:.1f} %; "
+                f"{result.fixed_min:.1f} %, {result.fixed:.1f} %",
             )
         )
-    looks = ", ".join(map(str, RULE.sizes))
+    sizes = ", ".join(map(str, RULE.sizes))
     return Outcome(
-        f"Adaptive repeats: ±{100 * RULE.until:g} % of the mean, looks after {looks} repeats",
+        f"Adaptive repeats: ±{100 * RULE.until:g} % of the mean, looks after {sizes} repeats",
         tuple(figures),
         (
             f"{CAMPAIGNS:,} campaigns a row, so that a share of 5 % is known to ±0.3 %. A false "

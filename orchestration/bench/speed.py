@@ -1,4 +1,4 @@
-"""Measures speed: the program, and what a packet-hop costs by transport, fabric and size."""
+"""Measures speed: of the program, and of a packet-hop by transport, fabric and size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _THRESHOLDS = Path(__file__).resolve().parents[2] / "examples" / "thresholds.yml
 
 
 def start_up() -> Outcome:
-    """`closloop --help`, and the campaign examples/thresholds.yml on the fluid backend."""
+    """Wall time of `closloop --help`, and of examples/thresholds.yml on the fluid backend."""
     closloop = [str(Path(sys.executable).with_name("closloop"))]
     help_s = statistics.median(_seconds([*closloop, "--help"]) for _ in range(7))
     figures = [at_most("closloop --help, median of 7", help_s, 0.3, 2, " s")]
@@ -48,7 +48,7 @@ def start_up() -> Outcome:
         what = "examples/thresholds.yml on the fluid backend, report included, median of 3"
         figures.append(at_most(what, fluid_s, 2, 2, " s"))
     else:
-        notes = (f"no {_THRESHOLDS}: it is measured in a checkout only",)
+        notes = (f"there is no {_THRESHOLDS}: it is measured in a checkout only",)
     return Outcome("The program", tuple(figures), notes)
 
 
@@ -59,32 +59,32 @@ def _seconds(command: list[str]) -> float:
 
 
 @dataclass(frozen=True)
-class _Side:
-    """A kind of trial: WebSearch at 60 % on a testbed, under SECN1.
+class _Case:
+    """A kind of trial: WebSearch at 60 % load on a testbed, with SECN1.
 
-    `min_million` is the rate of packet-hops that is wanted. `beside` names a side, of whose cost
-    of a packet-hop this one's may be at most `max_cost` times.
+    `min_million` is the target, in millions of packet-hops per second. `baseline` names another
+    case, and `max_cost_ratio` is how many times as long as there a packet-hop may take here.
     """
 
     host: HostSpec = TCP
     fabric: FabricSpec = CLOSLOOP
     testbed: str = "graphcc"
-    lasts_ns: int = 20 * MILLISECOND
+    duration_ns: int = 20 * MILLISECOND
     period_ns: int = 100_000
     flow_table: bool = False
     load_balancing: LoadBalancingSpec = ECMP
     backend: Literal["emulated", "simulated"] = "emulated"
     min_million: float | None = None
-    beside: str = ""
-    max_cost: float | None = None
+    baseline: str = ""
+    max_cost_ratio: float | None = None
 
     def run(self) -> Run:
         """Run one trial."""
         return run_trial(
             self.testbed,
-            websearch(self.lasts_ns),
+            websearch(self.duration_ns),
             SECN1,
-            duration_ns=self.lasts_ns,
+            duration_ns=self.duration_ns,
             sample_period_ns=self.period_ns,
             host=self.host,
             fabric=self.fabric,
@@ -97,51 +97,56 @@ class _Side:
 _LINUX, _TCP, _ROCE = "DCTCP, Linux' fabric", "DCTCP", "DCQCN"
 _COARSE = "DCQCN, sampled every 5 ms"
 _RARE_NS = 5 * MILLISECOND
-_SIDES: Mapping[str, _Side] = {
-    _LINUX: _Side(fabric=LINUX),
-    f"{_LINUX}, flow table": _Side(fabric=LINUX, flow_table=True, beside=_LINUX, max_cost=1.10),
-    _TCP: _Side(min_million=1.6),
-    "DCTCP, flowlets of 200 us, random": _Side(
-        load_balancing=LoadBalancingSpec("flowlets"), beside=_TCP, max_cost=1.10
+_CASES: Mapping[str, _Case] = {
+    _LINUX: _Case(fabric=LINUX),
+    f"{_LINUX}, flow table": _Case(
+        fabric=LINUX, flow_table=True, baseline=_LINUX, max_cost_ratio=1.10
     ),
-    "DCTCP, flowlets of 20 us, CONGA": _Side(
-        load_balancing=LoadBalancingSpec("flowlets", 20_000, 20_000, "conga"), beside=_TCP
+    _TCP: _Case(min_million=1.6),
+    "DCTCP, flowlets of 200 us, random": _Case(
+        load_balancing=LoadBalancingSpec("flowlets"), baseline=_TCP, max_cost_ratio=1.10
     ),
-    "DCTCP, spraying, random": _Side(load_balancing=LoadBalancingSpec("spray"), beside=_TCP),
-    "DCTCP, spraying, DRILL": _Side(
-        load_balancing=LoadBalancingSpec("spray", route_by="drill"), beside=_TCP
+    "DCTCP, flowlets of 20 us, CONGA": _Case(
+        load_balancing=LoadBalancingSpec("flowlets", 20_000, 20_000, "conga"), baseline=_TCP
     ),
-    _ROCE: _Side(DCQCN, min_million=3.5),
-    "DCQCN, flow table": _Side(DCQCN, flow_table=True, beside=_ROCE, max_cost=1.05),
-    "RL-CC's tree": _Side(
-        HostSpec("rlcc", roce=RoceSpec(control="rlcc")), beside=_ROCE, max_cost=1.25
+    "DCTCP, spraying, random": _Case(load_balancing=LoadBalancingSpec("spray"), baseline=_TCP),
+    "DCTCP, spraying, DRILL": _Case(
+        load_balancing=LoadBalancingSpec("spray", route_by="drill"), baseline=_TCP
     ),
-    _COARSE: _Side(DCQCN, period_ns=_RARE_NS, min_million=5.0),
-    "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms": _Side(
+    _ROCE: _Case(DCQCN, min_million=3.5),
+    "DCQCN, flow table": _Case(DCQCN, flow_table=True, baseline=_ROCE, max_cost_ratio=1.05),
+    "RL-CC's tree": _Case(
+        HostSpec("rlcc", roce=RoceSpec(control="rlcc")), baseline=_ROCE, max_cost_ratio=1.25
+    ),
+    _COARSE: _Case(DCQCN, period_ns=_RARE_NS, min_million=5.0),
+    "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms": _Case(
         DCQCN,
         testbed="pet",
-        lasts_ns=2 * MILLISECOND,
+        duration_ns=2 * MILLISECOND,
         period_ns=_RARE_NS,
-        beside=_COARSE,
-        max_cost=1.67,
+        baseline=_COARSE,
+        max_cost_ratio=1.67,
     ),
-    "DCQCN, ns-3": _Side(DCQCN, backend="simulated", min_million=1.0),
+    "DCQCN, ns-3": _Case(DCQCN, backend="simulated", min_million=1.0),
 }
 
 
 def data_path_speed() -> Outcome:
-    """Packet-hops a second by transport, fabric, load balancing, flow tables and backend."""
-    runs: dict[str, list[Run]] = {name: [] for name in _SIDES}
+    """Packet-hops per second by transport, fabric, load balancing, flow tables and backend."""
+    runs: dict[str, list[Run]] = {name: [] for name in _CASES}
     for _ in range(3):
-        for name, side in _SIDES.items():
-            runs[name].append(side.run())
-    hops = {name: packet_hops(one[0].testbed, one[0].record.ports) for name, one in runs.items()}
+        for name, case in _CASES.items():
+            runs[name].append(case.run())
+    hops = {
+        name: packet_hops(repeats[0].testbed, repeats[0].record.ports)
+        for name, repeats in runs.items()
+    }
     stages = {name: _stage_s(found, "run") for name, found in runs.items()}
     rates = {name: hops[name] / stages[name] for name in runs}
     table = runs[f"{_LINUX}, flow table"][0].record.facts["flow_table"]
     figures: list[Figure] = []
-    for name, side in _SIDES.items():
-        wanted, wall_s = side.min_million, statistics.median(one.wall_s for one in runs[name])
+    for name, case in _CASES.items():
+        wanted, wall_s = case.min_million, statistics.median(run.wall_s for run in runs[name])
         figures.append(
             Figure(
                 name,
@@ -150,9 +155,9 @@ def data_path_speed() -> Outcome:
                 rates[name] >= wanted * 1e6 if wanted else None,
             )
         )
-        if side.beside:
-            what, cost = f"{name}: cost, of {side.beside}", rates[side.beside] / rates[name]
-            bound = side.max_cost
+        if case.baseline:
+            what, cost = f"{name}: cost, of {case.baseline}", rates[case.baseline] / rates[name]
+            bound = case.max_cost_ratio
             figures.append(at_most(what, cost, bound, 2) if bound else Figure(what, f"{cost:.2f}"))
     return Outcome(
         "Packet-hops a wall second: graphcc, WebSearch at 60 %, 20 ms of arrivals, one core",
@@ -175,10 +180,10 @@ def _stage_s(runs: list[Run], stage: str) -> float:
     return statistics.median(float(run.record.facts["stages_s"][stage]) for run in runs)
 
 
-# Of a fat tree's pods: how long flows arrive, for one to ten million hops each.
-_LASTS_NS = {4: 20 * MILLISECOND, 8: 4 * MILLISECOND, 12: 2 * MILLISECOND, 16: 2 * MILLISECOND}
-_TIMES = 3
-_FAST_GBPS = (400, 800)
+# A fat tree's pods -> how long flows arrive, so that there are one to ten million packet-hops each.
+_DURATION_NS = {4: 20 * MILLISECOND, 8: 4 * MILLISECOND, 12: 2 * MILLISECOND, 16: 2 * MILLISECOND}
+_REPEATS = 3
+_FAST_RATES_GBPS = (400, 800)
 _FILE = """
 kind: fat-tree
 name: fat-tree-{k}
@@ -196,27 +201,28 @@ def fabric_size() -> Outcome:
     figures: list[Figure] = []
     cost_ns: dict[int, float] = {}
     with bench_folder() as folder:
-        for k, lasts_ns in _LASTS_NS.items():
+        for k, duration_ns in _DURATION_NS.items():
             testbed = _fat_tree(folder, k, 25)
-            options: dict[str, Any] = {"duration_ns": lasts_ns, "drain_ns": 0, "host": DCQCN}
+            options: dict[str, Any] = {"duration_ns": duration_ns, "drain_ns": 0, "host": DCQCN}
             options["sample_period_ns"] = MILLISECOND // 2
             runs = [
-                run_trial(testbed, websearch(lasts_ns), SECN1, **options) for _ in range(_TIMES)
+                run_trial(testbed, websearch(duration_ns), SECN1, **options)
+                for _ in range(_REPEATS)
             ]
             hops = packet_hops(runs[0].testbed, runs[0].record.ports)
             cost_ns[k] = _stage_s(runs, "run") / hops * 1e9
             figures += _of_size(k, runs, hops, cost_ns[k])
         maximum = max(cost_ns.values()) / cost_ns[min(cost_ns)]
         figures.append(at_most("the dearest hop, of one at k = 4", maximum, 1.0, 2, " times"))
-        figures += [_lone_flow(folder, gbps) for gbps in _FAST_GBPS]
+        figures += [_lone_flow(folder, gbps) for gbps in _FAST_RATES_GBPS]
     names = ", ".join(f'"{k**3 // 4:,} hosts"' for k in cost_ns)
     return Outcome(
         "Large fabrics: fat trees at 25 Gbit/s, WebSearch at 60 % under DCQCN, one core",
         tuple(figures),
         notes=(
-            f"a packet-hop: {PACKET_HOP}; medians of {_TIMES}; ports are read each 500 us",
-            "with the hosts grow the packets and ports that take turns, until the caches hold few "
-            "of them: a hop waits for memory, not for the CPU",
+            f"a packet-hop: {PACKET_HOP}; medians of {_REPEATS}; ports are read each 500 us",
+            "more hosts mean more packets and ports, of which the caches then hold few: a hop then "
+            "waits for memory, not for the CPU",
         ),
         data={"cost_ns": cost_ns},
         picture="\n".join(
@@ -261,13 +267,13 @@ def _fat_tree(folder: Path, k: int, gbps: int) -> str:
 
 
 def _lone_flow(folder: Path, gbps: int) -> Figure:
-    """A flow across pods alone: its goodput, as a share of the line rate."""
+    """Return the goodput of a lone flow between two pods, as a share of the line rate."""
     size_bytes = 100_000_000
     flow = (SingleFlowSpec("h1", "h16", size_bytes, 0),)
     testbed = _fat_tree(folder, 4, gbps)
     run = run_trial(testbed, flow, SECN1, duration_ns=10 * MILLISECOND, host=DCQCN)
-    took_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
-    goodput_gbps = size_bytes * 8 / took_ns
+    fct_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
+    goodput_gbps = size_bytes * 8 / fct_ns
     return Figure(
         f"a lone flow of 100 MB at {gbps} Gbit/s, from its start to its last byte",
         f"{goodput_gbps:.0f} Gbit/s, {goodput_gbps / gbps:.1%} of line rate",

@@ -1,9 +1,10 @@
-"""Tests whether learning depends on a lucky seed: a small problem with a known answer.
+"""Tests whether learning depends on a lucky seed, by a small problem with a known solution.
 
 Two hosts send to a third all the time. The link is full whatever the thresholds are, so the best
 setting is the one with the shortest queue. A grid search over static settings finds it. Networks
-are trained by the protocol's rule, with a small budget that is the same for all tuners: what is
-held out are short messages beside long flows, which wait in the queue.
+are trained by the protocol's rule, with a small budget that is the same for all tuners. The
+held-out scenario, on which checkpoints are chosen, has short messages beside long flows; these wait
+in the queue.
 """
 
 from __future__ import annotations
@@ -68,21 +69,25 @@ factors:
 duration: 2ms
 drain: 2ms
 """
-_ON = "fluid"
+_BACKEND = "fluid"
 _BOTTLENECK = 0  # the queue to h1
 _SETTLED = slice(5, 40)
 _TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": acc_templates}
 TUNERS = tuple(_TEMPLATES)
 SEEDS = range(1, 11)
-BAR = 0.6  # of the way from random settings to the best static one
-DECISIONS = 18_000  # of queues: a hundred and twenty episodes
+# A network solves the problem if it gains this share of the difference between random settings and
+# the best static one.
+MIN_SHARE = 0.6
+DECISIONS = 18_000  # queue decisions of a training: 120 episodes
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of one seed: mean D(L) of the bottleneck, and its final thresholds.
+    """The result of one training seed.
 
-    `decisions` are what the training used until its rule ended it.
+    `score` is the mean D(L) of the bottleneck queue, which is high for short queues (see
+    `tuners.ecn.features.queue_score`). The thresholds are the bottleneck's last ones. `decisions`
+    is the number of decisions that the training used until its rule ended it.
     """
 
     seed: int
@@ -93,24 +98,24 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Reference results of a tuner's own settings: D(L) with random, best and worst static ones."""
+class ReferenceScores:
+    """Mean D(L) with a tuner's own settings: random ones, the best and the worst static one."""
 
     placebo: float
     best: float
     worst: float
 
     def share(self, trained: Trained) -> float:
-        """Return the network's progress: 0 is random settings, 1 is the best static one."""
+        """Return how good a network is: 0 is like random settings, 1 like the best static one."""
         return (trained.score - self.placebo) / (self.best - self.placebo)
 
     def solved(self, trained: Trained) -> bool:
         """Return whether a network solves the problem."""
-        return self.share(trained) >= BAR
+        return self.share(trained) >= MIN_SHARE
 
 
 class SmallProblem:
-    """The problem, with its files in a folder."""
+    """The small problem, with its files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "three.yml").write_text(_TESTBED)
@@ -118,96 +123,101 @@ class SmallProblem:
         (folder / "held-out.yml").write_text(_HELD_OUT)
         self._folder = folder
         self._scenario = str(folder / "small.yml")
-        self._backend = backend(_ON)
+        self._backend = backend(_BACKEND)
         self._testbed = load_testbed(str(folder / "three.yml"))
         assert self._testbed.peer_device(self._testbed.queues[_BOTTLENECK]).name == "h1"
 
-    def answer(self, tuner: str) -> Answer:
-        """Play random settings of a tuner, and static ones: all its pairs, with extreme pmax."""
-        grid = _TEMPLATES[tuner]()
-        picked = np.flatnonzero(np.isin(grid.pmax, (grid.pmax.min(), grid.pmax.max())))
+    def references(self, tuner: str) -> ReferenceScores:
+        """Return the scores with random settings of a tuner, and with its static ones.
+
+        The static ones are all pairs of thresholds, each with the lowest and the highest pmax.
+        """
+        templates = _TEMPLATES[tuner]()
+        picked = np.flatnonzero(
+            np.isin(templates.pmax, (templates.pmax.min(), templates.pmax.max()))
+        )
         static = []
-        for one in picked:
-            kmin, kmax = int(grid.kmin_bytes[one]), int(grid.kmax_bytes[one])
+        for index in picked:
+            kmin, kmax = int(templates.kmin_bytes[index]), int(templates.kmax_bytes[index])
             setting: dict[str, Scalar] = {
                 "kmin_bytes": kmin,
                 "kmax_bytes": kmax,
-                "pmax": float(grid.pmax[one]),
+                "pmax": float(templates.pmax[index]),
             }
             static.append(self._score(self._play(TunerSpec("static", setting))))
         placebo = self._play(load_protocol().placebo(tuner))
-        return Answer(self._score(placebo), max(static), min(static))
+        return ReferenceScores(self._score(placebo), max(static), min(static))
 
     def train(self, tuner: str, seed: int) -> Trained:
-        """Train with a seed, then play with the resulting network."""
+        """Train a tuner with a seed, then run the problem with its network."""
         rule = load_protocol().rule(tuner, str(self._folder / "held-out.yml"), DECISIONS)
         # ACC's idle rule would leave a queue below the lowest kmin as it is, for better or worse
-        own: dict[str, Scalar] = {"idle_rule": False} if tuner == "acc" else {}
+        params: dict[str, Scalar] = {"idle_rule": False} if tuner == "acc" else {}
         request = TrainRequest(
-            tuner, self._scenario, _ON, seed=seed, settings=own, params=own, rule=rule
+            tuner, self._scenario, _BACKEND, seed=seed, settings=params, params=params, rule=rule
         )
         folder = self._folder / f"{tuner}-{seed}"
         checkpoint = train(request, self._backend, folder, 1, lambda round_, total: None)
-        record = self._play(TunerSpec(tuner, {**own, "checkpoint": str(checkpoint)}))
+        record = self._play(TunerSpec(tuner, {**params, "checkpoint": str(checkpoint)}))
         changes = record.changes[ECN.name]
         last = np.flatnonzero(changes.targets == _BOTTLENECK)[-1]
         kmin, kmax = (int(changes.values[name][last]) for name in ("kmin_bytes", "kmax_bytes"))
         return Trained(seed, self._score(record), kmin, kmax, read_result(folder).decisions)
 
     def _play(self, tuner: TunerSpec) -> TrialRecord:
-        episode = Episodes(TrainRequest("acc", self._scenario, _ON))[0]
+        episode = Episodes(TrainRequest("acc", self._scenario, _BACKEND))[0]
         trial = dataclasses.replace(episode, seed=12345, tuner=tuner)
         schedule = make_schedule(trial, self._testbed)
         return self._backend.run(TrialRun(trial, self._testbed, schedule, self._folder))
 
     @staticmethod
     def _score(record: TrialRecord) -> float:
-        """Return how short the bottleneck's queue stays: mean D(L) after settling."""
+        """Return the mean D(L) of the bottleneck's queue after it has settled."""
         length = record.ports.values["qlen_bytes"][_SETTLED, _BOTTLENECK]
         return float(queue_score(length).mean())
 
 
-def known_answer(tuner: str) -> Answer:
-    """Return the reference results of a tuner's settings."""
+def reference_scores(tuner: str) -> ReferenceScores:
+    """Return the reference scores of a tuner's settings, computed in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        return SmallProblem(Path(folder)).answer(tuner)
+        return SmallProblem(Path(folder)).references(tuner)
 
 
 def train_from(tuner: str, seed: int) -> Trained:
-    """Train in a temporary folder; called in a process of its own."""
+    """Train in a temporary folder. This is called in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
         return SmallProblem(Path(folder)).train(tuner, seed)
 
 
 def train_all(tuner: str, seeds: Iterable[int]) -> list[Trained]:
-    """Train with several seeds, one process per CPU."""
+    """Train with several seeds, in one process per CPU."""
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         return list(pool.map(partial(train_from, tuner), seeds))
 
 
 def training_seeds() -> Outcome:
-    """How many of ten training seeds end above the placebo and solve a small problem."""
+    """How many of ten training seeds are better than the placebo, and solve a small problem."""
     from tuners.learning.learner import load_torch
 
     kernels = load_torch().backends.cpu.get_cpu_capability()
     protocol = load_protocol()
-    figures, data, answers = [], {}, []
+    figures, data, reference_texts = [], {}, []
     for tuner in TUNERS:
-        answer, rows = known_answer(tuner), train_all(tuner, SEEDS)
-        wanted = round(protocol.share_above * len(rows))
-        above = sum(row.score > answer.placebo for row in rows)
-        solved = sum(answer.solved(row) for row in rows)
-        shares = ", ".join(f"{answer.share(row):.2f}" for row in rows)
+        references, rows = reference_scores(tuner), train_all(tuner, SEEDS)
+        required = round(protocol.share_above * len(rows))
+        above = sum(row.score > references.placebo for row in rows)
+        solved = sum(references.solved(row) for row in rows)
+        shares = ", ".join(f"{references.share(row):.2f}" for row in rows)
         for what, count in (("end above the placebo", above), ("solve it", solved)):
             figures.append(
                 Figure(
                     f"{tuner}: seeds of {len(rows)} that {what}",
                     f"{count} (shares {shares})" if what == "solve it" else str(count),
-                    f"{wanted} or more",
-                    count >= wanted,
+                    f"{required} or more",
+                    count >= required,
                 )
             )
-        answers.append(f"{tuner} {answer.placebo:.2f} to {answer.best:.2f}")
+        reference_texts.append(f"{tuner} {references.placebo:.2f} to {references.best:.2f}")
         data[tuner] = [dataclasses.asdict(row) for row in rows]
     return Outcome(
         f"The small problem of the learned tuners from ten training seeds; torch's {kernels} code",
@@ -215,7 +225,7 @@ def training_seeds() -> Outcome:
         (
             f"protocol {protocol.version} with a budget of {DECISIONS:,} queue decisions for each",
             "share: of the way from random settings (mean D(L)) to the best static one, both of "
-            f"the tuner's own settings ({', '.join(answers)}); {BAR:g} solves it",
+            f"the tuner's own settings ({', '.join(reference_texts)}); {MIN_SHARE:g} solves it",
             "another machine: ATEN_CPU_CAPABILITY=default, avx2 or avx512 before the command",
         ),
         data,

@@ -30,17 +30,17 @@ def run_benchmarks(
     names: Annotated[list[str], "Benchmarks, or `all`."],
     json_file: Annotated[Path | None, "--json", "Write the figures and raw data here."] = None,
     markdown: Annotated[
-        Path | None, "Write the figures into this page, in place of their former ones."
+        Path | None, "Write the figures into this page, where they replace former ones."
     ] = None,
 ) -> None:
-    """Run benchmarks; exit with 1 if a figure misses its target."""
+    """Run benchmarks. Exit code: 1 if a figure misses its target, else 0."""
     from orchestration.bench.outcome import as_json, as_markdown, as_text
-    from orchestration.bench.registry import chosen
+    from orchestration.bench.registry import select
     from orchestration.core.outputs import check_outputs, write_output
 
     check_outputs([path for path in (json_file, markdown) if path], [], "choose another")
     outcomes = []
-    for name, measure in chosen(names).items():
+    for name, measure in select(names).items():
         typer.echo(f"{name} …", err=True)
         outcome = measure()
         outcomes.append((name, outcome))

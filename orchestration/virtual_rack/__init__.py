@@ -1,8 +1,8 @@
 """A rack to try a rack's half on: devices in a virtual-time guest or in containers, behind SSH.
 
 `control` starts and drives racks, `cleanup` removes what a killed one has left; bench uses
-`interfaces`, `interface_leases`, `groups` and `image` to compare a machine before and after.
-Must not import: orchestration.bench, orchestration.papers, orchestration.search.
+`interfaces`, `interface_leases`, `control_groups` and `image` to compare a machine before and
+after. Must not import: orchestration.bench, orchestration.papers, orchestration.search.
 """
 
 from orchestration.core.verb import RACKS, Verb
@@ -12,8 +12,8 @@ __all__ = [
     "cleanup",
     "containers",
     "control",
+    "control_groups",
     "folder",
-    "groups",
     "image",
     "interface_leases",
     "interfaces",
@@ -22,7 +22,7 @@ __all__ = [
 VERBS = (
     Verb(
         "clean",
-        "Remove what a killed rack left on this machine, and give lent interfaces back.",
+        "Remove what a killed rack left on this machine, and give leased interfaces back.",
         "orchestration.virtual_rack.verbs:clean",
         RACKS,
     ),

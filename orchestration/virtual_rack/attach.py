@@ -1,4 +1,4 @@
-"""Run a program in a rack as if it ran locally: with its terminal or streams, and signals."""
+"""Run a program in a rack as if it ran locally, with its terminal or streams, and signals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestration.virtual_rack.control import RackHandle, RackProcess, find_rack, inside
+from orchestration.virtual_rack.control import RackHandle, RackProcess, find_rack, in_rack
 from orchestration.virtual_rack.folder import RackFolder
 
 _CLOSLOOP = "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 1 << 14
-# Signals passed on; a program that ignores these will not end by more of them.
-_PASSED_ON = 2
+# How many signals are passed on. A program that ignores that many would ignore more of them, too.
+_MAX_FORWARDED = 2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -32,27 +32,27 @@ def run_attached(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a program in the rack with this process's input, output and signals; return its code.
+    """Run a program in the rack with this process's input, output and signals.
 
-    The program gets a terminal if standard input and output are a terminal.
+    The program gets a terminal if standard input and output are a terminal. Returns its exit code.
     """
     try:
         os.fstat(_STDIN)
-    except OSError:  # closed: keep the descriptor from being reused
+    except OSError:  # it is closed: a file that is opened later must not get this number
         os.open(os.devnull, os.O_RDONLY)
     on_terminal = os.isatty(_STDIN) and os.isatty(_STDOUT)
-    process = rack.start(argv, cwd, env, terminal=_window() if on_terminal else None)
+    process = rack.start(argv, cwd, env, terminal=_window_size() if on_terminal else None)
     with _signals(process, on_terminal), _raw(on_terminal):
-        return _pump(process)
+        return _relay(process)
 
 
 def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
     """Run `closloop ARGUMENTS` in the virtual rack of `inventory`; return its exit code.
 
-    Returns None if the inventory is not a virtual rack's, or if this program already runs in a
-    rack. Raises NotReadyError if the rack is not up.
+    Returns None if the inventory does not belong to a virtual rack, or if this program already runs
+    in a rack. Raises NotReadyError if the rack is not up.
     """
-    if inside():
+    if in_rack():
         return None
     folder = RackFolder(Path(inventory).expanduser().absolute().parent)
     if not folder.is_rack() or folder.inventory.name != Path(inventory).name:
@@ -60,22 +60,22 @@ def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
     return run_attached(find_rack(folder.path), [sys.executable, "-c", _CLOSLOOP, *arguments])
 
 
-def _pump(process: RackProcess) -> int:
+def _relay(process: RackProcess) -> int:
     with selectors.DefaultSelector() as selector:
-        selector.register(process.line, selectors.EVENT_READ)
-        watched = _watch_input(selector, process)
+        selector.register(process.connection, selectors.EVENT_READ)
+        input_watched = _watch_input(selector, process)
         while True:
             for key, _ in selector.select():
-                if key.fileobj is process.line:
-                    if not process.take():
+                if key.fileobj is process.connection:
+                    if not process.forward_output():
                         return process.wait()
-                elif not _forward(process, key.fd) and watched:
+                elif not _forward(process, key.fd) and input_watched:
                     selector.unregister(key.fd)
-                    watched = False
+                    input_watched = False
 
 
 def _watch_input(selector: selectors.BaseSelector, process: RackProcess) -> bool:
-    """Watch standard input. A file cannot be watched, so it is sent at once."""
+    """Watch standard input, and return True. A file cannot be watched: it is sent at once."""
     try:
         selector.register(_STDIN, selectors.EVENT_READ)
         return True
@@ -86,7 +86,7 @@ def _watch_input(selector: selectors.BaseSelector, process: RackProcess) -> bool
 
 
 def _forward(process: RackProcess, fd: int) -> bool:
-    """Send a piece of input; return False at its end."""
+    """Send a piece of standard input to the program; return False at the end of the input."""
     try:
         piece = os.read(fd, _READ_BYTES)
     except OSError:
@@ -95,24 +95,24 @@ def _forward(process: RackProcess, fd: int) -> bool:
     return bool(piece)
 
 
-def _window() -> tuple[int, int]:
+def _window_size() -> tuple[int, int]:
     size = os.get_terminal_size(_STDOUT)
     return size.lines, size.columns
 
 
 @contextmanager
 def _signals(process: RackProcess, on_terminal: bool) -> Iterator[None]:
-    """Pass signals on while the program runs; the third one ends this process instead."""
-    passed: list[int] = []
+    """Pass signals on to the program while it runs; the third one ends this process instead."""
+    forwarded: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
-        passed.append(number)
-        if len(passed) > _PASSED_ON:
+        forwarded.append(number)
+        if len(forwarded) > _MAX_FORWARDED:
             raise SystemExit(128 + number)
         process.kill(number)
 
     def resize(*_: Any) -> None:
-        process.send({"terminal": list(_window())})
+        process.send({"terminal": list(_window_size())})
 
     handlers: dict[int, Any] = dict.fromkeys(_FORWARDED, forward)
     if on_terminal:
@@ -127,7 +127,7 @@ def _signals(process: RackProcess, on_terminal: bool) -> Iterator[None]:
 
 @contextmanager
 def _raw(on_terminal: bool) -> Iterator[None]:
-    """Pass keys such as Ctrl-C to the terminal in the rack."""
+    """Set this terminal to raw mode, so that keys such as Ctrl-C reach the rack's terminal."""
     if not on_terminal:
         yield
         return

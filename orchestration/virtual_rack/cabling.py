@@ -1,8 +1,11 @@
-"""Commands that set up a rack's cables and ports. Pure, except for `set_up_switch`.
+"""Commands that set up a rack's cables and ports. All functions but `set_up_switch` are pure.
 
-A SONiC-like switch also gets what its ASIC does by default. It routes by shortest path. Each port
-has its line rate and a queue per traffic class, the same queues as on an emulated or provisioned
-switch. Their RED never marks until a WRED profile is set.
+A cable is a pair of Linux veth interfaces. Its propagation delay is added where packets arrive: an
+ingress filter redirects them to an `ifb` interface with a netem queue, here called a delay line.
+
+A SONiC-like switch also gets what a switch's ASIC does by default. It routes by shortest path. Each
+port has its line rate and a queue per traffic class, the same queues as on an emulated or
+provisioned switch. Their RED marks nothing until a WRED profile is set.
 """
 
 from __future__ import annotations
@@ -19,37 +22,41 @@ from orchestration.backends.emulated.system import run_batch
 from orchestration.core.topology import Port
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 
-# The controller's end of a management port, named by the device's number.
+# The name of the controller's end of a management cable; {} is the device's number.
 _CONTROLLER_END = "rack{}"
-# The far end of a cable whose port there is an interface of the machine, by the link's number.
-_CUT_END = "cut{}"
+# The name of the unused end of a cable, where an interface of the machine takes the port's place;
+# {} is the link's number.
+_STUB_END = "cut{}"
 
 
-def mac(port: Port) -> str:
+def mac_address(port: Port) -> str:
     """Return a locally administered MAC address, unique in the rack."""
     return "02:00:" + ":".join(f"{octet:02x}" for octet in port.index.to_bytes(4, "big"))
 
 
 def links(layout: Layout, pids: Mapping[str, int]) -> Iterator[str]:
-    """Yield the `ip -batch` lines that lay all cables; `pids` are the devices' first processes."""
+    """Yield the `ip -batch` lines that create all cables.
+
+    `pids` are the process ids of the devices' first processes, by device.
+    """
     testbed = layout.testbed
 
     def end(port: Port) -> str:
         return (
-            f"name {layout.interface(port)} address {mac(port)} mtu {testbed.mtu_bytes} "
+            f"name {layout.interface(port)} address {mac_address(port)} mtu {testbed.mtu_bytes} "
             f"netns {pids[port.device]}"
         )
 
     for number, link in enumerate(testbed.links):
-        here = [
+        ends_in_rack = [
             port
             for port in map(testbed.ports.__getitem__, (link.a, link.b))
             if not layout.is_leased(port)
         ]
-        if len(here) == 1:  # its cable goes nowhere, and has no carrier
-            yield f"link add name {_CUT_END.format(number)} type veth peer {end(here[0])}"
-        elif here:
-            yield f"link add {end(here[0])} type veth peer {end(here[1])}"
+        if len(ends_in_rack) == 1:  # the other end is connected to nothing: no carrier
+            yield f"link add name {_STUB_END.format(number)} type veth peer {end(ends_in_rack[0])}"
+        elif ends_in_rack:
+            yield f"link add {end(ends_in_rack[0])} type veth peer {end(ends_in_rack[1])}"
     for number, (device, address) in enumerate(layout.address.items()):
         near, far = _CONTROLLER_END.format(number), layout.management_interface(device)
         yield f"link add name {near} type veth peer name {far} netns {pids[device]}"
@@ -57,16 +64,19 @@ def links(layout: Layout, pids: Mapping[str, int]) -> Iterator[str]:
         yield f"route add {address}/32 dev {near} src {CONTROLLER_ADDRESS}"
 
 
-def management(layout: Layout, device: str) -> Iterator[str]:
-    """Yield the lines that connect or reconnect a device's management port."""
+def management_port(layout: Layout, device: str) -> Iterator[str]:
+    """Yield the `ip -batch` lines that connect or reconnect a device's management port."""
     interface, address = layout.management_interface(device), layout.address[device]
     yield f"address replace {address}/32 dev {interface}"
     yield f"link set {interface} up"
     yield f"route replace {CONTROLLER_ADDRESS}/32 dev {interface} src {address}"
 
 
-def delays(layout: Layout, device: str) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Return a device's delay lines: interface -> delay in ns, and the ports that it delays."""
+def delay_lines(layout: Layout, device: str) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Return a device's delay lines: name -> (delay in ns, ports whose packets it delays).
+
+    Ports with the same delay share one.
+    """
     ports: dict[int, list[str]] = {}
     for port in layout.testbed.ports_of[device]:
         if delay_ns := layout.delay_on_arrival_ns(port):
@@ -75,9 +85,9 @@ def delays(layout: Layout, device: str) -> dict[str, tuple[int, tuple[str, ...]]
 
 
 def ports_up(layout: Layout, device: str) -> Iterator[str]:
-    """Yield the `ip -batch` lines that bring a device's ports up, and its delay lines."""
+    """Yield the `ip -batch` lines that create a device's delay lines and bring its ports up."""
     yield "link set lo up"
-    for line in delays(layout, device):
+    for line in delay_lines(layout, device):
         yield f"link add {line} type ifb"
         yield f"link set {line} up"
     for port in layout.testbed.ports_of[device]:
@@ -85,9 +95,9 @@ def ports_up(layout: Layout, device: str) -> Iterator[str]:
         yield f"link set {layout.interface(port)} {mtu}up"
 
 
-def arrivals(layout: Layout, device: str) -> Iterator[str]:
+def delay_redirects(layout: Layout, device: str) -> Iterator[str]:
     """Yield the `tc -batch` lines that redirect arriving packets through the delay lines."""
-    for line, (_, ports) in delays(layout, device).items():
+    for line, (_, ports) in delay_lines(layout, device).items():
         for port in ports:
             yield f"qdisc add dev {port} clsact"
             yield (
@@ -103,7 +113,7 @@ def rdma(layout: Layout, device: str) -> Iterator[list[str]]:
 
 
 def routes(layout: Layout, device: str) -> Iterator[str]:
-    """Yield the `ip -batch` lines for the switch's address and routes."""
+    """Yield the `ip -batch` lines for a switch's address and routes, ECMP included."""
     testbed = layout.testbed
     addresses = rack_addresses(testbed)
     yield f"address replace {addresses.routers[device]}/32 dev lo"
@@ -129,7 +139,7 @@ def queues(layout: Layout, port: Port, ifindex: int) -> Iterator[bytes]:
 
 
 def set_up_switch(layout: Layout, device: str) -> None:
-    """Write sysctls, create queues and add routes. Call it in the switch's namespaces."""
+    """Write sysctls, create queues and add routes. It must be called in the switch's namespaces."""
     from orchestration.backends.emulated.namespaces import route_socket, send_requests
 
     for path, value in switch_sysctls(1, list(layout.address).index(device)).items():

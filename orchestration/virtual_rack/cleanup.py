@@ -1,7 +1,8 @@
-"""What a SIGKILL has left on this machine of what this project made there, and removing it.
+"""Cleanup: finds and removes what racks that were killed by SIGKILL have left on this machine.
 
-A kind of leftovers is a function that finds them, in `KINDS`. It goes by records that were made
-before the thing was, or by marks on the thing; never by a pattern of names that others may have.
+Each function in `FINDERS` finds one kind of thing. It goes by a record that was written before the
+thing was created, or by a mark on the thing itself: a name that other programs might use as well is
+no proof that closloop created it.
 """
 
 from __future__ import annotations
@@ -14,93 +15,106 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestration.core.errors import ClosloopError, NotReadyError
-from orchestration.virtual_rack import groups, image, interface_leases
+from orchestration.virtual_rack import control_groups, image, interface_leases
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
 
 
 @dataclass(frozen=True)
-class Leftover:
-    """A thing that is left, or that somebody alive uses: then `alive` says who, and it stays.
+class CleanupItem:
+    """Something that closloop created on this machine.
 
-    `remove` removes it and returns what else there is to say, if anything; `done` is the word for
-    that. It raises OSError, RuntimeError or ClosloopError.
+    `in_use_by` says which rack or process still uses it, in words: then it must not be removed. It
+    is empty for what a killed rack has left. `remove` removes it and returns a remark, if there is
+    one; it raises OSError, RuntimeError or ClosloopError. `outcome` is the word for a removal that
+    worked.
     """
 
     kind: str
     name: str
-    what: str
-    alive: str = ""
-    done: str = "removed"
+    description: str
+    in_use_by: str = ""
+    outcome: str = "removed"
     remove: Callable[[], str | None] = field(default=lambda: "", compare=False, repr=False)
 
 
-def interfaces() -> Iterator[Leftover]:
-    """Find interfaces that are lent."""
-    for loan in interface_leases.loans():
-        what = f"lent to {loan.device} of the rack {loan.rack} as {loan.port}"
-        alive = "the rack has it: closloop rack down gives it back" if loan.alive else ""
+def find_interfaces() -> Iterator[CleanupItem]:
+    """Find interfaces of this machine that are leased to racks."""
+    for lease in interface_leases.leases():
+        description = f"leased to the rack {lease.rack}, as port {lease.port} of {lease.device}"
+        in_use_by = "the rack uses it: closloop rack down gives it back" if lease.rack_alive else ""
 
-        def remove(loan: interface_leases.InterfaceLease = loan) -> str:
+        def remove(lease: interface_leases.InterfaceLease = lease) -> str:
             if os.geteuid():
-                raise NotReadyError("giving it back takes root", f"sudo {interface_leases.CLEAN}")
-            return interface_leases.return_interface(loan)
+                raise NotReadyError(
+                    "only root can give it back", f"sudo {interface_leases.CLEAN_COMMAND}"
+                )
+            return interface_leases.return_interface(lease)
 
-        yield Leftover("interface", loan.interface, what, alive, "given back", remove)
+        yield CleanupItem(
+            "interface", lease.interface, description, in_use_by, "given back", remove
+        )
 
 
-def racks() -> Iterator[Leftover]:
-    """Find the folders of racks of this user, which `rack down` removes.
+def find_racks() -> Iterator[CleanupItem]:
+    """Find the folders of this user's racks. For a rack that is up, `rack down` removes its folder.
 
-    An empty one is that of a rack which was killed before its first file was written.
+    An empty folder belongs to a rack that was killed before it wrote its first file.
     """
     for path in sorted(racks_folder().glob("*/")):
-        place = RackFolder(path)
-        if not place.is_rack() and any(path.iterdir()):
+        rack_folder = RackFolder(path)
+        if not rack_folder.is_rack() and any(path.iterdir()):
             continue
-        alive = "it is up, or is being started: closloop rack down ends it"
+        in_use_by = "the rack is up, or is being started: closloop rack down ends it"
 
-        def remove(place: RackFolder = place) -> None:
-            with place.held():
-                place.remove()
+        def remove(rack_folder: RackFolder = rack_folder) -> None:
+            with rack_folder.locked():
+                rack_folder.remove()
 
-        what = f"keys, inventory and log in {path}"
-        yield Leftover("rack", place.name, what, alive * place.is_held(), remove=remove)
+        description = f"keys, inventory and log in {path}"
+        yield CleanupItem(
+            "rack",
+            rack_folder.name,
+            description,
+            in_use_by * rack_folder.is_locked(),
+            remove=remove,
+        )
 
 
-def control_groups() -> Iterator[Leftover]:
-    """Find the control groups of racks of containers whose supervisor is gone."""
-    for group in groups.leftovers():
-        remove = partial(groups.remove_tree, group)
-        yield Leftover("control group", str(group), "a killed rack's", remove=remove)
+def find_control_groups() -> Iterator[CleanupItem]:
+    """Find the control groups of racks of containers whose supervisor has ended."""
+    for group in control_groups.orphaned_groups():
+        remove = partial(control_groups.remove_tree, group)
+        yield CleanupItem("control group", str(group), "of a killed rack", remove=remove)
 
 
-def half_images() -> Iterator[Leftover]:
-    """Find images of devices whose building was killed."""
-    for folder in image.leftovers():
-        yield Leftover("image", str(folder), "half built", remove=partial(shutil.rmtree, folder))
+def find_unfinished_images() -> Iterator[CleanupItem]:
+    """Find images of devices whose build was killed."""
+    for folder in image.abandoned_builds():
+        yield CleanupItem("image", str(folder), "unfinished", remove=partial(shutil.rmtree, folder))
 
 
 # In the order in which they are removed.
-KINDS: tuple[Callable[[], Iterator[Leftover]], ...] = (
-    interfaces,
-    control_groups,
-    half_images,
-    racks,
+FINDERS: tuple[Callable[[], Iterator[CleanupItem]], ...] = (
+    find_interfaces,
+    find_control_groups,
+    find_unfinished_images,
+    find_racks,
 )
 
 
-def leftovers() -> list[Leftover]:
-    """Return what is left of all kinds, and what is not since somebody alive uses it."""
-    return [row for kind in KINDS for row in kind()]
+def cleanup_items() -> list[CleanupItem]:
+    """Return what all finders find, things that are in use included."""
+    return [row for kind in FINDERS for row in kind()]
 
 
-def remove_dead(*kinds: Callable[[], Iterator[Leftover]]) -> list[str]:
-    """Remove what is left of some kinds, all by default; return the names of what was removed.
+def remove_orphaned(*kinds: Callable[[], Iterator[CleanupItem]]) -> list[str]:
+    """Remove what is not in use; return the names of what was removed.
 
-    What cannot be removed stays, such as a control group that somebody has put a process into.
+    `kinds` are the finders to ask, by default all of `FINDERS`. What cannot be removed stays, such
+    as a control group that another program has moved a process into.
     """
     removed = []
-    for row in [row for kind in kinds or KINDS for row in kind() if not row.alive]:
+    for row in [row for kind in kinds or FINDERS for row in kind() if not row.in_use_by]:
         with suppress(ClosloopError, OSError, RuntimeError):
             row.remove()
             removed.append(row.name)

@@ -1,7 +1,7 @@
-"""A device's console, without SSH: dump its whole state, or inject an event.
+"""A device's console, without SSH: it returns the device's whole state, or injects an event.
 
-Dumps contain no counters and no times, so that two of them can be compared. Events are for tests
-of faults.
+A dump contains no counters and no times, so that two dumps can be compared. Events are faults and
+repairs, for tests and benchmarks.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ _COMMANDS = {
     "neighbours": ("ip", "-j", "neigh", "show", "nud", "permanent"),
     "rdma": ("rdma", "-j", "link"),
 }
-# Files that change without anybody configuring something.
-_PASSING = ("var/log/", "var/lib/redis/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
-_PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
-# Congestion controls that the kernel has, in each of its namespaces (net/ipv4/sysctl_net_ipv4.c).
-# On the machine's own kernel other programs add theirs meanwhile.
-_MACHINES = ("net/ipv4/tcp_available_congestion_control", "net/ipv4/tcp_allowed_congestion_control")
+# Files that change although nobody changes the configuration.
+_TRANSIENT = ("var/log/", "var/lib/redis/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
+_TRANSIENT_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
+# Each network namespace lists the congestion controls of the whole kernel here
+# (net/ipv4/sysctl_net_ipv4.c). On the machine's own kernel, other programs may add some meanwhile.
+_MACHINE_WIDE_SYSCTLS = (
+    "net/ipv4/tcp_available_congestion_control",
+    "net/ipv4/tcp_allowed_congestion_control",
+)
 _FILLER = Path("/tmp/.filler")
-# Identifies an agent by its command line.
+# An agent has this word on its command line.
 _AGENT = b"closloop-agent"
 
 
@@ -47,17 +50,19 @@ def dump(layout: Layout, device: str, differences: int) -> str:
     """Return the device's state as JSON, one fact per line.
 
     It contains queueing disciplines, links, addresses, routes, rules, permanent neighbours, RDMA
-    links, every setting of its own under /proc/sys/net, every file that differs from the
+    links, every setting of the device's own under /proc/sys/net, every file that differs from the
     machine's, and a SONiC switch's CONFIG_DB. `differences` is a descriptor of the folder of those
-    files (`roots.enter_device_root`).
+    files (`isolation.enter_device_root`).
     """
-    asked = dict(_COMMANDS)
-    if layout.clock == "real":  # the machine's kernel need not know RDMA
-        del asked["rdma"]
-    state: dict[str, Any] = {name: _listed(argv) for name, argv in asked.items()}
+    commands = dict(_COMMANDS)
+    if layout.clock == "real":  # the machine's kernel may not support RDMA
+        del commands["rdma"]
+    state: dict[str, Any] = {name: _json_items(argv) for name, argv in commands.items()}
     state["sysctls"] = dict(sysctls(Path("/proc/sys/net")))
     if layout.clock == "real":
-        state["sysctls"] = {k: v for k, v in state["sysctls"].items() if k not in _MACHINES}
+        state["sysctls"] = {
+            k: v for k, v in state["sysctls"].items() if k not in _MACHINE_WIDE_SYSCTLS
+        }
     state["files"] = dict(_files(differences))
     if device in layout.sonic:
         redis = Redis(SOCKET)
@@ -66,30 +71,30 @@ def dump(layout: Layout, device: str, differences: int) -> str:
     return json.dumps(state, indent=0, sort_keys=True)
 
 
-def _listed(argv: tuple[str, ...]) -> list[str]:
+def _json_items(argv: tuple[str, ...]) -> list[str]:
     return sorted(json.dumps(item, sort_keys=True) for item in json.loads(run(argv) or "[]"))
 
 
 def _files(differences: int) -> Iterator[tuple[str, str]]:
-    """Yield each file of the device's own layer with kind, mode, owner and hash of its contents."""
+    """Yield path, and then kind, mode, owner and hash, of each file in the device's own layer."""
     root = f"/proc/self/fd/{differences}"
     for folder, folders, names in os.walk(root):
         for name in (*names, *folders):
             path = Path(folder, name)
             shown = str(path.relative_to(root))
-            passing = shown.startswith(_PASSING) or any(p in shown for p in _PASSING_PARTS)
-            about = path.lstat()
-            if passing or stat.S_ISDIR(about.st_mode):
+            transient = shown.startswith(_TRANSIENT) or any(p in shown for p in _TRANSIENT_PARTS)
+            status = path.lstat()
+            if transient or stat.S_ISDIR(status.st_mode):
                 continue
-            what = f"{about.st_mode:o} {about.st_uid}:{about.st_gid}"
-            if stat.S_ISREG(about.st_mode):
-                what += f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
-            elif stat.S_ISLNK(about.st_mode):
-                what += f" -> {os.readlink(path)}"
-            yield shown, what
+            description = f"{status.st_mode:o} {status.st_uid}:{status.st_gid}"
+            if stat.S_ISREG(status.st_mode):
+                description += f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+            elif stat.S_ISLNK(status.st_mode):
+                description += f" -> {os.readlink(path)}"
+            yield shown, description
 
 
-class Target(Protocol):
+class EventTarget(Protocol):
     """The device that an event happens to: `device.Device`."""
 
     layout: Layout
@@ -103,33 +108,36 @@ class Target(Protocol):
         """Reboot the device."""
 
 
-def inject(device: Target, request: dict[str, Any]) -> Any:
-    """Inject the event `request["what"]`. Raises ValueError for an unknown event."""
-    what = str(request["what"])
-    if what not in KINDS:
-        raise ValueError(f"no injection {what!r}: there are {', '.join(KINDS)}")
-    return KINDS[what](device, str(request["port"]))
+def inject(device: EventTarget, request: dict[str, Any]) -> Any:
+    """Inject the event `request["what"]` into a device, at the interface `request["port"]` if any.
+
+    Returns what the event's function returns. Raises ValueError for an unknown event.
+    """
+    event = str(request["what"])
+    if event not in EVENTS:
+        raise ValueError(f"there is no event {event!r}; events are {', '.join(EVENTS)}")
+    return EVENTS[event](device, str(request["port"]))
 
 
 def _set_link(interface: str, state: str) -> None:
     run(["ip", "link", "set", interface, state])
 
 
-def _disk_full(_: Target, __: str) -> None:
+def _disk_full(_: EventTarget, __: str) -> None:
     with _FILLER.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(1 << 16)):
             pass
 
 
-def _redis_restart(device: Target, _: str) -> None:
-    """Restart Redis as an upgrade would: all connections are lost, the data stay."""
+def _redis_restart(device: EventTarget, _: str) -> None:
+    """Restart Redis as an upgrade would: all connections are lost, the data are kept."""
     run(["redis-cli", "-s", SOCKET, "save"])
     device.programs["redis"].kill()
     device.programs["redis"].wait()
     device.start_redis()
 
 
-def _kill_agent(_: Target, __: str) -> int:
+def _kill_agent(_: EventTarget, __: str) -> int:
     """Kill all agents; return how many there were."""
     killed = 0
     for folder in Path("/proc").glob("[0-9]*"):
@@ -141,9 +149,11 @@ def _kill_agent(_: Target, __: str) -> int:
     return killed
 
 
-KINDS: dict[str, Callable[[Target, str], Any]] = {
+EVENTS: dict[str, Callable[[EventTarget, str], Any]] = {
     "vanish": lambda device, _: _set_link(device.layout.management_interface(device.name), "down"),
-    "return": lambda device, _: run_batch("ip", cabling.management(device.layout, device.name)),
+    "return": lambda device, _: run_batch(
+        "ip", cabling.management_port(device.layout, device.name)
+    ),
     "port down": lambda _, port: _set_link(port, "down"),
     "port up": lambda _, port: _set_link(port, "up"),
     "disk full": _disk_full,

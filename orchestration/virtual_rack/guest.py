@@ -1,11 +1,12 @@
 """The rack's first process: it starts the devices, then serves requests from outside.
 
-The controller runs in this process's own namespaces. It sees the machine's file tree, so that
-results land where they would without a rack, but it has a home folder of its own.
+The controller, which is whatever program runs in the rack, has this process's own namespaces. It
+sees the machine's file tree, so that results are written where they would be without a rack, but it
+has a home folder of its own.
 
 Virtual time passes only while a request is served. Between requests this process *spins*: a system
 call that succeeds takes no virtual time, so no timer of a device can fire until the supervisor
-stops the guest. In real time it waits, and what is the machine's is left alone.
+stops the guest. In real time it waits instead, and changes no settings of the machine.
 """
 
 from __future__ import annotations
@@ -38,58 +39,60 @@ from orchestration.backends.emulated.system import (
 from orchestration.core.errors import ClosloopError
 from orchestration.core.problems import told
 from orchestration.virtual_rack import cabling, containers
-from orchestration.virtual_rack.commands import (
-    PIECE_BYTES,
-    Command,
-    Incoming,
-    Lines,
-    Message,
-    encode,
-    exit_code,
-)
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.interface_leases import forget_namespaces
-from orchestration.virtual_rack.isolation import Keys
+from orchestration.virtual_rack.isolation import DeviceIdentity
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.messages import (
+    PIECE_BYTES,
+    GuestInbox,
+    Message,
+    MessageDecoder,
+    encode,
+)
+from orchestration.virtual_rack.programs import GuestProgram, exit_code
 
-LINE = "/dev/tty1"
+TERMINAL = "/dev/tty1"
 HOME = Path("/run/home")
-_REAL = os.environ.get(RACK_CLOCK) == "real"
+_REAL_TIME = os.environ.get(RACK_CLOCK) == "real"
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
-# Until the devices know their neighbours: virtual time, which costs nothing; at most, in real time.
+# Time for the devices to learn their neighbours by LLDP. Virtual time costs nothing, so all of it
+# passes; in real time it is the maximum.
 _LLDP_S = 31.0
 _LOGIN_S = 60.0
 
 
 class Guest:
-    """The devices, the running commands, and the connection to the supervisor."""
+    """The devices, the programs that run for callers, and the connection to the supervisor."""
 
     def __init__(self, folder: RackFolder, layout: Layout) -> None:
         self._folder, self._layout = folder, layout
-        self._real = layout.clock == "real"
-        self._line, self._out = _line_of_pipes() if self._real else _line_of_a_terminal()
-        self._inbox = Incoming(folder.inbox)
+        self._real_time = layout.clock == "real"
+        self._input, self._output = (
+            _pipe_descriptors() if self._real_time else _terminal_descriptors()
+        )
+        self._inbox = GuestInbox(folder.inbox)
         self._selector = selectors.DefaultSelector()
-        # each device's line, and the first process of its namespaces
+        # each device's connection, and the first process of its namespaces
         self._devices: dict[str, socket.socket] = {}
         self._pids: dict[str, int] = {}
-        self._commands: dict[int, Command] = {}
-        # pending requests, and the end times of those that wait
+        self._programs: dict[int, GuestProgram] = {}
+        # running requests, and when those that let time pass end (CLOCK_MONOTONIC, seconds)
         self._busy: set[int] = set()
         self._waits: dict[int, float] = {}
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message to the supervisor."""
         data = encode(message)
         while data:
-            data = data[os.write(self._out, data) :]
+            data = data[os.write(self._output, data) :]
 
     def boot(self) -> None:
         """Start all devices and connect them."""
         run_batch("ip", ["link set lo up", f"address add {CONTROLLER_ADDRESS}/32 dev lo"])
-        if not self._real:
+        if not self._real_time:
             allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
             allowed.write_text(_CONGESTION_CONTROLS)
             Path("/proc/sys/vm/overcommit_memory").write_text("1")  # as Redis recommends
@@ -97,58 +100,65 @@ class Guest:
             run(["rdma", "system", "set", "netns", "exclusive"])
         authorized = self._folder.public_key.read_text()
         password = self._folder.password.read_text().strip()
-        forked = {}
+        forked_devices = {}
         for device in self._layout.address:
             host_key = self._folder.host_key(device).read_text()
-            keys = Keys(authorized, host_key, password, self._folder.machine_id(device))
-            forked[device] = fork_device(self._layout, device, keys)
-            self._devices[device] = forked[device].line
+            keys = DeviceIdentity(authorized, host_key, password, self._folder.machine_id(device))
+            forked_devices[device] = fork_device(self._layout, device, keys)
+            self._devices[device] = forked_devices[device].connection
         self._await_all("built", "file trees")
-        self._pids = {name: found.first_process() for name, found in forked.items()}
-        if self._layout.lent:
-            self._borrow(self._pids)
+        self._pids = {name: forked.first_process() for name, forked in forked_devices.items()}
+        if self._layout.leased:
+            self._take_leases(self._pids)
         run_batch("ip", cabling.links(self._layout, self._pids))
         for line in self._devices.values():
             line.sendall(encode({}))
         self._await_all("up", "devices")
         for device in self._layout.roce:
             for name in self._layout.rdma_devices(device):
-                give_rdma_device(name, self._pids[device])
+                move_rdma_device(name, self._pids[device])
         self._await_logins()
-        self.say({"stage": "neighbours"})
-        if not self._real:
+        self.send({"stage": "neighbours"})
+        if not self._real_time:
             time.sleep(_LLDP_S)
             return
-        # one that began to listen late has missed what others said, so all say it again
+        # a device that began to listen late has missed announcements, so all announce again
         end = time.monotonic() + _LLDP_S
-        known = False
-        while not known and time.monotonic() < end:
+        neighbours_known = False
+        while not neighbours_known and time.monotonic() < end:
             for line in self._devices.values():
                 line.sendall(encode({"op": "announce", "id": 0}))
-            known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
+            neighbours_known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
 
-    def _borrow(self, pids: dict[str, int]) -> None:
-        """Have interfaces of the machine moved into devices' namespaces, from where they are."""
-        self.say({"stage": "interfaces"})
-        self.say({"borrow": {device: f"proc/{pid}/ns/net" for device, pid in pids.items()}})
-        told: list[Message] = []
-        while not told:
-            told += self._inbox.take(os.read(self._line, PIECE_BYTES))
-        self.say({"took": True})
+    def _take_leases(self, pids: dict[str, int]) -> None:
+        """Let the supervisor move leased interfaces of the machine into devices' namespaces.
 
-    def _await_all(self, word: str, stage: str) -> list[Message]:
-        """Return every device's answer. Raises RuntimeError for one without `word`."""
+        `pids` are the first processes of the devices' namespaces, as they are numbered in the
+        guest.
+        """
+        self.send({"stage": "interfaces"})
+        self.send({"lease": {device: f"proc/{pid}/ns/net" for device, pid in pids.items()}})
+        replies: list[Message] = []
+        while not replies:
+            replies += self._inbox.take(os.read(self._input, PIECE_BYTES))
+        self.send({"received": True})
+
+    def _await_all(self, key: str, stage: str) -> list[Message]:
+        """Wait for one answer of every device, and return them.
+
+        `stage` is what progress is reported as. Raises RuntimeError if an answer lacks `key`.
+        """
         answers = []
         for number, (device, line) in enumerate(self._devices.items(), start=1):
-            self.say({"stage": stage, "done": number, "of": len(self._devices)})
-            lines = Lines()
+            self.send({"stage": stage, "done": number, "of": len(self._devices)})
+            decoder = MessageDecoder()
             messages: list[Message] = []
             while not messages:
                 piece = line.recv(PIECE_BYTES)
                 if not piece:
                     raise RuntimeError(f"{device}: its first process has ended")
-                messages = lines.feed(piece)
-            if word not in messages[0]:
+                messages = decoder.feed(piece)
+            if key not in messages[0]:
                 raise RuntimeError(f"{device}: {messages[0].get('failed', messages[0])}")
             answers.append(messages[0])
         return answers
@@ -157,7 +167,7 @@ class Guest:
         """Wait until logging in works on every device."""
         end = time.monotonic() + _LOGIN_S
         for number, (device, address) in enumerate(self._layout.address.items(), start=1):
-            self.say({"stage": "logins", "done": number, "of": len(self._devices)})
+            self.send({"stage": "logins", "done": number, "of": len(self._devices)})
             while True:
                 try:
                     with socket.create_connection((address, _SSH_PORT), 1) as connection:
@@ -174,25 +184,25 @@ class Guest:
         os.set_blocking(wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self._watch(self._line, self._hear)
+        self._watch(self._input, self._receive)
         self._watch(woken, lambda: os.read(woken, PIECE_BYTES))
         for device, line in self._devices.items():
-            self._watch(line, partial(self._hear_device, device, Lines()))
-        self.say({"ready": True})
+            self._watch(line, partial(self._receive_from_device, device, MessageDecoder()))
+        self.send({"ready": True})
         while True:
-            for key, _ in self._selector.select(self._patience_s()):
+            for key, _ in self._selector.select(self._select_timeout_s()):
                 # an earlier handler of this round may have closed it
                 if key.fd in self._selector.get_map():
                     key.data()
             self._reap()
             for number in [n for n, end in self._waits.items() if end <= time.monotonic()]:
                 del self._waits[number]
-                self._end(number, ok=time.monotonic_ns())
-            if not self._busy and not self._real:
+                self._send_end(number, ok=time.monotonic_ns())
+            if not self._busy and not self._real_time:
                 os.sched_yield()
 
-    def _patience_s(self) -> float | None:
-        if not self._busy and not self._real:
+    def _select_timeout_s(self) -> float | None:
+        if not self._busy and not self._real_time:
             return 0.0
         if self._waits:
             return max(0.0, min(self._waits.values()) - time.monotonic())
@@ -201,29 +211,29 @@ class Guest:
     def _watch(self, fd: int | socket.socket, ready: Callable[[], Any]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
-    def _hear(self) -> None:
-        for message in self._inbox.take(os.read(self._line, PIECE_BYTES)):
-            self.say({"took": True})
+    def _receive(self) -> None:
+        for message in self._inbox.take(os.read(self._input, PIECE_BYTES)):
+            self.send({"received": True})
             number = int(message["id"])
             try:
                 if "do" in message:
                     self._busy.add(number)
                     self._begin(number, message)
-                elif number in self._commands:
-                    self._control(self._commands[number], message)
+                elif number in self._programs:
+                    self._control(self._programs[number], message)
             except Exception as error:
-                self._end(number, error=f"{type(error).__name__}: {error}")
+                self._send_end(number, error=f"{type(error).__name__}: {error}")
 
     def _begin(self, number: int, message: Message) -> None:
         match message["do"]:
             case "run":
-                if not self._real:
-                    _look_anew()
-                command = Command(number, message, self.say)
-                self._commands[number] = command
-                for fd in command.outputs:
-                    self._watch(fd, partial(self._read, command, fd))
-                self.say({"id": number, "pid": command.pid})
+                if not self._real_time:
+                    _drop_file_cache()
+                program = GuestProgram(number, message, self.send)
+                self._programs[number] = program
+                for fd in program.outputs:
+                    self._watch(fd, partial(self._read, program, fd))
+                self.send({"id": number, "pid": program.pid})
             case "pass":
                 self._waits[number] = time.monotonic() + float(message["seconds"])
             case "device":
@@ -232,35 +242,35 @@ class Guest:
                     raise ValueError(f"no device {message['device']!r}")
                 line.sendall(encode({**message["request"], "id": number}))
             case other:
-                raise ValueError(f"cannot do {other!r}")
+                raise ValueError(f"there is no request {other!r}")
 
-    def _end(self, number: int, **what: Any) -> None:
+    def _send_end(self, number: int, **answer: Any) -> None:
         self._busy.discard(number)
-        self.say({"id": number, "end": True, **what})
+        self.send({"id": number, "end": True, **answer})
 
-    def _read(self, command: Command, fd: int) -> None:
-        if not command.read(fd):
+    def _read(self, program: GuestProgram, fd: int) -> None:
+        if not program.read(fd):
             # before closing: epoll would keep reporting a descriptor that has a duplicate
-            self._forget(fd)
-            command.drop(fd)
+            self._unwatch(fd)
+            program.drop(fd)
 
-    def _control(self, command: Command, message: Message) -> None:
-        """Pass a message on to a command; watch its input until the program has taken it."""
-        self._forget(command.input)
-        command.control(message)
-        self._watch_input(command)
+    def _control(self, program: GuestProgram, message: Message) -> None:
+        """Pass a caller's message on to its program; watch its input until all of it is written."""
+        self._unwatch(program.input)
+        program.control(message)
+        self._watch_input(program)
 
-    def _watch_input(self, command: Command) -> None:
-        if command.blocked:
-            flush = partial(self._flush, command)
-            self._selector.register(command.input, selectors.EVENT_WRITE, flush)
+    def _watch_input(self, program: GuestProgram) -> None:
+        if program.blocked:
+            flush = partial(self._flush, program)
+            self._selector.register(program.input, selectors.EVENT_WRITE, flush)
 
-    def _flush(self, command: Command) -> None:
-        self._forget(command.input)
-        command.flush()
-        self._watch_input(command)
+    def _flush(self, program: GuestProgram) -> None:
+        self._unwatch(program.input)
+        program.flush()
+        self._watch_input(program)
 
-    def _forget(self, fd: int) -> None:
+    def _unwatch(self, fd: int) -> None:
         if fd >= 0 and fd in self._selector.get_map():
             self._selector.unregister(fd)
 
@@ -270,39 +280,39 @@ class Guest:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
-                for number, command in tuple(self._commands.items()):
-                    if command.pid == pid:
-                        self._finish(number, command, status)
+                for number, program in tuple(self._programs.items()):
+                    if program.pid == pid:
+                        self._finish(number, program, status)
 
-    def _finish(self, number: int, command: Command, status: int) -> None:
-        del self._commands[number]
-        for fd in (*command.outputs, command.input):
-            self._forget(fd)
-        command.close()
-        self._end(number, code=exit_code(status))
+    def _finish(self, number: int, program: GuestProgram, status: int) -> None:
+        del self._programs[number]
+        for fd in (*program.outputs, program.input):
+            self._unwatch(fd)
+        program.close()
+        self._send_end(number, code=exit_code(status))
 
-    def _hear_device(self, device: str, lines: Lines) -> None:
+    def _receive_from_device(self, device: str, decoder: MessageDecoder) -> None:
         piece = self._devices[device].recv(PIECE_BYTES)
         if not piece:
             self._selector.unregister(self._devices[device])
-            if self._layout.image:  # its container may live on
+            if self._layout.image:  # its container may still run
                 with suppress(ProcessLookupError):
                     os.kill(self._pids[device], signal.SIGKILL)
-            self.say({"died": device})
+            self.send({"died": device})
             return
-        for message in lines.feed(piece):
+        for message in decoder.feed(piece):
             number = int(message.pop("id"))
-            self._end(number, **message)
+            self._send_end(number, **message)
 
 
-def _line_of_a_terminal() -> tuple[int, int]:
-    line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
+def _terminal_descriptors() -> tuple[int, int]:
+    line = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY)
     tty.setraw(line)
     return line, line
 
 
-def _line_of_pipes() -> tuple[int, int]:
-    """Keep standard input and output for the supervisor; what programs print goes to the log."""
+def _pipe_descriptors() -> tuple[int, int]:
+    """Keep standard input and output for the supervisor; the output of programs goes to the log."""
     pair = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -310,23 +320,23 @@ def _line_of_pipes() -> tuple[int, int]:
     return pair
 
 
-def give_rdma_device(name: str, pid: int) -> None:
-    """Move an RDMA device to its NIC's network namespace, that of process `pid`."""
-    place = Path("/run/netns", name)
-    place.parent.mkdir(exist_ok=True)
-    place.touch()
-    bind(f"/proc/{pid}/ns/net", str(place))
+def move_rdma_device(name: str, pid: int) -> None:
+    """Move an RDMA device to the network namespace of process `pid`, in which its NIC is."""
+    mount_point = Path("/run/netns", name)
+    mount_point.parent.mkdir(exist_ok=True)
+    mount_point.touch()
+    bind(f"/proc/{pid}/ns/net", str(mount_point))
     run(["rdma", "dev", "set", name, "netns", name])
-    unmount(str(place))
-    place.unlink()
+    unmount(str(mount_point))
+    mount_point.unlink()
 
 
 def prepare(folder: RackFolder, layout: Layout) -> None:
-    """Mount what the controller needs: kernel file systems, a home, and the users for ssh."""
-    if _REAL:
+    """Mount what the controller needs: kernel file systems, a home folder, and a passwd for ssh."""
+    if _REAL_TIME:
         forget_namespaces()
     if layout.image:
-        containers.mount_with_groups()
+        containers.mount_with_control_groups()
     else:
         mount_kernel_files()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
@@ -340,39 +350,39 @@ def prepare(folder: RackFolder, layout: Layout) -> None:
     (HOME / ".ssh" / "config").write_text(folder.ssh_config.read_text())
     # OpenSSH ignores $HOME and takes the home folder from this file
     users = Path("/run/passwd")
-    known = Path("/etc/passwd").read_text(errors="replace").splitlines()
-    others = [line for line in known if line.split(":")[2:3] != ["0"]]
-    users.write_text("\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *others]) + "\n")
+    machine_users = Path("/etc/passwd").read_text(errors="replace").splitlines()
+    other_users = [line for line in machine_users if line.split(":")[2:3] != ["0"]]
+    users.write_text("\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *other_users]) + "\n")
     bind(str(users), "/etc/passwd")
     socket.sethostname("controller")
 
 
-def _look_anew() -> None:
-    """Drop cached data of the host's files, which may have changed in the meantime."""
+def _drop_file_cache() -> None:
+    """Drop cached contents of the machine's files, which may have changed in the meantime."""
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("3")
 
 
 def main() -> None:
-    """Run as process 1."""
+    """Run as the first process of the guest."""
     folder = RackFolder(Path(os.environ["CLOSLOOP_RACK_FOLDER"]))
     guest = None
     try:
         layout = Layout.from_json(json.loads(folder.layout.read_text()))
         prepare(folder, layout)
         guest = Guest(folder, layout)
-        guest.say({"stage": "boot"})
+        guest.send({"stage": "boot"})
         guest.boot()
         guest.serve()
     except ClosloopError as error:
         if guest is not None:
-            guest.say(told(error.problems, "failed"))
+            guest.send(told(error.problems, "failed"))
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
         if guest is not None:
-            guest.say({"failed": f"{type(error).__name__}: {error}"})
-    if not _REAL:
+            guest.send({"failed": f"{type(error).__name__}: {error}"})
+    if not _REAL_TIME:
         power_off()
 
 

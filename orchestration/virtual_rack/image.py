@@ -1,8 +1,8 @@
-"""The image of devices that are containers: built once of Debian's packages, then kept.
+"""The image of devices that are containers: built once from Debian's packages, then kept.
 
 ~/.cache/closloop/images/           or under $XDG_CACHE_HOME
-  <hash>/tree/ image.json build.log     the hash is of the definition, `device-image.sh`
-  .building-<pid>-<start>/ lock         while it is being built
+  <hash>/tree/ image.json build.log     the hash is that of the definition, `device-image.sh`
+  .building-<pid>-<start>/ lock         while an image is being built
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from urllib.parse import urlsplit
 
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import cache_folder
+from orchestration.virtual_rack.control_groups import has_ended, own_mark
 from orchestration.virtual_rack.folder import which
-from orchestration.virtual_rack.groups import has_ended, own_mark
 
 DEFINITION = Path(__file__).with_name("device-image.sh")
 BUILDER = "mmdebstrap"
 _PACKAGES = f"{BUILDER} debian-archive-keyring"
 _FORMAT = 1
 _BUILDING = ".building-"
-# `mmdebstrap` says one line a step.
+# `mmdebstrap` prints one line per step, which begins with "I: ".
 _STEPS = 9
-_SAID_LINES = 3
-# The kernel ends and unmounts what a killed build has left.
-_OWN = (
+_MAX_ERROR_LINES = 3
+# A build runs in namespaces of its own. If it is killed, the kernel ends its processes and mounts.
+_ISOLATION_ARGV = (
     *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork"),
     *("--kill-child=KILL", "--propagation", "private"),
 )
 
 
 def images_folder() -> Path:
-    """Return the folder of images, which may not exist yet."""
+    """Return the folder that images are kept in. It may not exist yet."""
     return cache_folder("images")
 
 
 def image_tree() -> Path:
-    """Return where the files of this version's image are once it is built."""
+    """Return the folder in which this version's image has its files once it is built."""
     text = DEFINITION.read_bytes() + platform.machine().encode()
     return images_folder() / hashlib.sha256(text).hexdigest()[:12] / "tree"
 
 
 def is_built(tree: Path) -> bool:
-    """Return True if there is a whole image; an unfinished one has no manifest."""
+    """Return whether the image of this file tree is complete: only then it has a manifest."""
     try:
         return bool(json.loads((tree.parent / "image.json").read_text())["format"] == _FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
@@ -60,35 +60,38 @@ def is_built(tree: Path) -> bool:
 
 
 def require_builder() -> None:
-    """Check that an image is there or can be built. Raises NotReadyError."""
+    """Check that there is an image, or the program that builds one. Raises NotReadyError."""
     if not is_built(image_tree()) and not which(BUILDER):
         raise NotReadyError(
             f"there is no image of a device yet, and no {BUILDER} to build it",
-            f"apt-get install {_PACKAGES}; or have plain namespaces: --plain",
+            f"apt-get install {_PACKAGES}; or use plain namespaces: --plain",
         )
 
 
 def require_image(
     *, mirror: str = "", progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> Path:
-    """Return the files of the image, built now if they are not there.
+    """Return the folder with the image's file tree; build the image first if there is none.
 
-    `mirror` is the address of a mirror of Debian.
+    `mirror` is the address of a Debian mirror. `progress` is called with "image", the number of
+    steps that are done, and their total.
 
     Raises:
-        InputError: `mirror` is no address.
+        InputError: `mirror` is not an address.
         NotReadyError: the image cannot be built here.
     """
     if mirror and not urlsplit(mirror).scheme:
         raise InputError.single(
-            "--mirror", f"{mirror!r} is no address", "like http://deb.debian.org/debian"
+            "--mirror",
+            f"{mirror!r} is not an address",
+            "write it like http://deb.debian.org/debian",
         )
     tree = image_tree()
     if is_built(tree):
         return tree
     require_builder()
     if os.geteuid():
-        raise NotReadyError("an image is built by root", "run it with sudo")
+        raise NotReadyError("only root can build an image", "run the command with sudo")
     images_folder().mkdir(parents=True, exist_ok=True)
     with _held():
         if not is_built(tree):
@@ -97,13 +100,19 @@ def require_image(
 
 
 def _build(tree: Path, mirror: str, progress: Callable[[str, int, int], None]) -> None:
-    for path in leftovers():
+    for path in abandoned_builds():
         shutil.rmtree(path, ignore_errors=True)
-    place = images_folder() / f"{_BUILDING}{own_mark()}"
-    place.mkdir()
+    build_folder = images_folder() / f"{_BUILDING}{own_mark()}"
+    build_folder.mkdir()
     begin = time.monotonic()
-    argv = [*_OWN, "/bin/sh", str(DEFINITION), str(place / tree.name), *filter(None, [mirror])]
-    said: list[str] = []
+    argv = [
+        *_ISOLATION_ARGV,
+        "/bin/sh",
+        str(DEFINITION),
+        str(build_folder / tree.name),
+        *filter(None, [mirror]),
+    ]
+    output: list[str] = []
     try:
         with subprocess.Popen(
             argv,
@@ -116,34 +125,34 @@ def _build(tree: Path, mirror: str, progress: Callable[[str, int, int], None]) -
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                said.append(line.strip())
-                steps = sum(text.startswith("I: ") for text in said)
+                output.append(line.strip())
+                steps = sum(text.startswith("I: ") for text in output)
                 progress("image", min(steps, _STEPS), _STEPS)
         if process.returncode:
-            wrong = [text for text in said if text.startswith(("E: ", "W: "))] or said
+            errors = [text for text in output if text.startswith(("E: ", "W: "))] or output
             raise NotReadyError(
-                f"the image of a device cannot be built: {'; '.join(wrong[-_SAID_LINES:])}",
-                "it takes a mirror of Debian: closloop rack image --mirror URL; "
-                "or have plain namespaces: --plain",
+                f"the image of a device cannot be built: {'; '.join(errors[-_MAX_ERROR_LINES:])}",
+                "name a Debian mirror that this machine reaches: closloop rack image --mirror URL; "
+                "or use plain namespaces: --plain",
             )
-        (place / "build.log").write_text("\n".join(said) + "\n")
+        (build_folder / "build.log").write_text("\n".join(output) + "\n")
         manifest = {"format": _FORMAT, "build_s": round(time.monotonic() - begin, 1)}
-        (place / "image.json").write_text(json.dumps(manifest) + "\n")
+        (build_folder / "image.json").write_text(json.dumps(manifest) + "\n")
         shutil.rmtree(tree.parent, ignore_errors=True)
-        place.rename(tree.parent)
+        build_folder.rename(tree.parent)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(build_folder, ignore_errors=True)
 
 
 @contextmanager
 def _held() -> Iterator[None]:
-    """Hold the lock, so that two builds of one image are one after the other."""
+    """Hold the lock of the folder of images, so that an image is not built twice at a time."""
     with (images_folder() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def leftovers() -> list[Path]:
+def abandoned_builds() -> list[Path]:
     """Return the folders of builds that were killed."""
     found = sorted(images_folder().glob(f"{_BUILDING}*"))
     return [path for path in found if has_ended(path.name.removeprefix(_BUILDING))]

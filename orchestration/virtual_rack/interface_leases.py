@@ -1,15 +1,15 @@
-"""The ledger of interfaces that are lent to racks, by which they are given back after anything.
+"""Leases of this machine's interfaces to racks, recorded so that each can be given back.
 
-/run/closloop/lent/INTERFACE/record.json     its former state, and whom it was lent to
+/run/closloop/lent/INTERFACE/record.json     its former state, and the rack that has it
 /run/closloop/lent/INTERFACE/net             the device's network namespace, mounted here
 
-When a namespace ends, Linux moves a network card of it to the initial one, down and perhaps under
-another name, and destroys an interface that is virtual (`default_device_exit_net` in
-net/core/dev.c). So a namespace with a lent interface is kept by a mount until it was given back,
-and an interface is found by a mark in its alias, wherever it is.
+When a network namespace ends, Linux moves its network cards to the initial namespace, down and
+perhaps under another name, and destroys its virtual interfaces (`default_device_exit_net` in
+net/core/dev.c). So a namespace with a leased interface is kept alive by a mount until the interface
+was given back, and an interface is found by its alias, wherever it is.
 
-A boot makes interfaces anew, and the machine's own configuration sets them up: a record of an
-earlier boot has nothing to put back.
+A reboot creates all interfaces anew, and the machine's own configuration sets them up. So a record
+of an earlier boot has nothing to restore.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import whole_folder
 from orchestration.core.topology import Testbed
 from orchestration.virtual_rack import interfaces
-from orchestration.virtual_rack.interfaces import Machine, State
+from orchestration.virtual_rack.interfaces import InterfaceState, MachineNetwork
 from orchestration.virtual_rack.layout import Layout
 
-LENT = Path("/run/closloop/lent")
-CLEAN = "closloop clean"
+LEASES_FOLDER = Path("/run/closloop/lent")
+CLEAN_COMMAND = "closloop clean"
 
 
 @dataclass(frozen=True)
 class InterfaceLease:
-    """An interface that is lent, or is to be: to a port of a device of a rack.
+    """The lease of an interface of this machine to a rack, where it takes the place of a port.
 
-    `owner` is the rack's supervisor, by process id and start time.
+    `rack` is the rack's folder. `owner` is its supervisor, by process id and start time. `boot` is
+    the boot id of the machine, and `state` is what the interface is restored to.
     """
 
     interface: str
@@ -50,42 +51,46 @@ class InterfaceLease:
     rack: str
     owner: tuple[int, str]
     boot: str
-    state: State
+    state: InterfaceState
 
     @property
-    def place(self) -> Path:
-        """The record's folder."""
-        return LENT / self.interface
+    def folder(self) -> Path:
+        """Return the folder of the record."""
+        return LEASES_FOLDER / self.interface
 
     @property
     def namespace(self) -> Path:
-        """The mount that keeps the device's network namespace."""
-        return self.place / "net"
+        """Return the mount point that keeps the device's network namespace alive."""
+        return self.folder / "net"
 
     @property
-    def mark(self) -> str:
-        """The alias that the interface has while it is lent."""
+    def alias(self) -> str:
+        """Return the alias that the interface has while it is leased."""
         return f"closloop: {self.interface} of {self.boot}"
 
     @property
-    def alive(self) -> bool:
-        """Whether the rack is still up or booting."""
+    def rack_alive(self) -> bool:
+        """Whether the rack is up or booting."""
         return self.boot == this_boot() and Process(*self.owner).lives
 
 
-def loans(rack: Path | None = None) -> list[InterfaceLease]:
-    """Return what is lent, to all racks or to the one of a folder. An unreadable record is none."""
+def leases(rack: Path | None = None) -> list[InterfaceLease]:
+    """Return all leases, or those of the rack with this folder, without unreadable ones."""
     found = []
-    for file in sorted(LENT.glob("[!.]*/record.json")):
+    for file in sorted(LEASES_FOLDER.glob("[!.]*/record.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             data = json.loads(file.read_text())
-            state = State.from_json(data["state"])
+            state = InterfaceState.from_json(data["state"])
             found.append(InterfaceLease(**{**data, "owner": tuple(data["owner"]), "state": state}))
-    return [loan for loan in found if rack is None or loan.rack == str(rack)]
+    return [lease for lease in found if rack is None or lease.rack == str(rack)]
 
 
-def choose(testbed: Testbed, words: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return pairs of port and interface from words like `leaf1:eth0=enp3s0`. Raises InputError."""
+def parse_port_interfaces(testbed: Testbed, words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a port's label and an interface, from words like `leaf1:eth0=enp3s0`.
+
+    Raises InputError for a word of another form, an unknown port, or a port or interface that is
+    given twice.
+    """
     from inventory.strictyaml import suggest
 
     chosen: dict[str, str] = {}
@@ -94,11 +99,13 @@ def choose(testbed: Testbed, words: Sequence[str]) -> tuple[tuple[str, str], ...
         port, equals, interface = word.partition("=")
         if not (equals and interface):
             raise InputError.single(
-                "--interface", f"{word!r} is no PORT=INTERFACE", "write it like leaf1:eth0=enp3s0"
+                "--interface",
+                f"{word!r} is not PORT=INTERFACE",
+                "write it like leaf1:eth0=enp3s0",
             )
         if port not in ports:
             device = port.partition(":")[0]
-            near = sorted(known for known in ports if known.startswith(f"{device}:"))
+            near = sorted(label for label in ports if label.startswith(f"{device}:"))
             remedy = f"{suggest(port, sorted(ports))}ports are {', '.join(near or sorted(ports))}"
             raise InputError.single("--interface", f"{testbed.name} has no port {port!r}", remedy)
         if port in chosen or interface in chosen.values():
@@ -109,96 +116,102 @@ def choose(testbed: Testbed, words: Sequence[str]) -> tuple[tuple[str, str], ...
 
 
 def require_free(layout: Layout) -> None:
-    """Check that a rack may have the interfaces that it is to have. Raises NotReadyError."""
-    if not layout.lent:
+    """Check that the interfaces that a rack shall lease are free. Raises NotReadyError."""
+    if not layout.leased:
         return
-    known = {loan.interface: loan for loan in loans()}
-    machine = Machine.here()
-    for _, interface in layout.lent:
-        if loan := known.get(interface):
-            remedy = "closloop rack down" if loan.alive else f"it is dead: {CLEAN}"
-            raise NotReadyError(f"{interface} has been given to the rack {loan.rack}", remedy)
+    leased = {lease.interface: lease for lease in leases()}
+    machine = MachineNetwork.here()
+    for _, interface in layout.leased:
+        if lease := leased.get(interface):
+            remedy = (
+                "take that rack down: closloop rack down"
+                if lease.rack_alive
+                else f"that rack has ended: {CLEAN_COMMAND} gives the interface back"
+            )
+            raise NotReadyError(f"{interface} is leased to the rack {lease.rack}", remedy)
         interfaces.require_free(interface, layout.testbed.mtu_bytes, machine)
 
 
 def take_lease(
     interface: str, device: str, port: str, rack: Path, owner: Process, to: Path
 ) -> None:
-    """Move an interface into the network namespace `to`, as a port of a device.
+    """Move an interface into the network namespace `to`, where it becomes a port of a device.
 
-    Its record is on the disk before it is touched. Raises RuntimeError or OSError.
+    `rack` is the rack's folder, `owner` its supervisor. The record is on disk before the interface
+    is touched. Raises RuntimeError or OSError.
     """
-    with _held():
-        state = interfaces.state(interface)
-        loan = InterfaceLease(
+    with _locked_ledger():
+        state = interfaces.read_state(interface)
+        lease = InterfaceLease(
             interface, device, port, str(rack), (owner.pid, owner.started), this_boot(), state
         )
-        with whole_folder(loan.place, sync=True) as folder:
-            (folder / "record.json").write_text(json.dumps(asdict(loan)))
+        with whole_folder(lease.folder, sync=True) as folder:
+            (folder / "record.json").write_text(json.dumps(asdict(lease)))
             (folder / "net").touch()
-        bind(str(to), str(loan.namespace))
-        interfaces.mark(interface, loan.mark)
-        interfaces.move(interface, loan.namespace, port)
+        bind(str(to), str(lease.namespace))
+        interfaces.set_alias(interface, lease.alias)
+        interfaces.move(interface, lease.namespace, port)
 
 
-def return_interface(loan: InterfaceLease) -> str:
-    """Move an interface back and give it its former state; forget the loan. Says what was done.
+def return_interface(lease: InterfaceLease) -> str:
+    """Move an interface back, restore its former state and end the lease; return a remark on it.
 
-    It may be called again on what an earlier call has left. Raises RuntimeError or OSError.
+    It can be called again after a call that was interrupted. Raises RuntimeError or OSError.
     """
-    with _held():
-        if not loan.place.exists():
+    with _locked_ledger():
+        if not lease.folder.exists():
             return "it had been given back"
-        said = "the machine has booted since" if loan.boot != this_boot() else _fetch(loan)
-        while os.path.ismount(loan.namespace):
-            unmount(str(loan.namespace))
-        # in one step: a record is whole or not there
-        loan.place.rename(LENT / f".{loan.interface}")
-        return said
+        result = "the machine has booted since" if lease.boot != this_boot() else _bring_back(lease)
+        while os.path.ismount(lease.namespace):
+            unmount(str(lease.namespace))
+        # by a rename, so that a record is complete or absent
+        lease.folder.rename(LEASES_FOLDER / f".{lease.interface}")
+        return result
 
 
-def _fetch(loan: InterfaceLease) -> str:
-    pinned = loan.namespace if os.path.ismount(loan.namespace) else None
-    if pinned and (away := interfaces.marked(loan.mark, pinned)):
+def _bring_back(lease: InterfaceLease) -> str:
+    pinned = lease.namespace if os.path.ismount(lease.namespace) else None
+    if pinned and (leased_name := interfaces.find_by_alias(lease.alias, pinned)):
         own = Path("/proc", str(os.getpid()), "ns/net")
-        interfaces.move(away, own, loan.state.name, pinned)
-    name = interfaces.marked(loan.mark)
+        interfaces.move(leased_name, own, lease.state.name, pinned)
+    name = interfaces.find_by_alias(lease.alias)
     if not name:
-        # an earlier call may have come as far as this, or no call to where it is marked
-        same = {link["ifname"]: link["ifindex"] for link in interfaces.links()}
-        if same.get(loan.state.name) != loan.state.index:
-            return "it is gone from this machine"
-        name = loan.state.name
-    interfaces.restore(name, loan.state)
-    return f"it was {loan.port} of {loan.device}"
+        # either an earlier call restored the alias already, or the lease was interrupted before
+        # the alias was set
+        indices = {link["ifname"]: link["ifindex"] for link in interfaces.links()}
+        if indices.get(lease.state.name) != lease.state.index:
+            return "it is no longer on this machine"
+        name = lease.state.name
+    interfaces.restore(name, lease.state)
+    return f"it was {lease.port} of {lease.device}"
 
 
 @contextmanager
-def _held() -> Iterator[None]:
-    """Lock the ledger, and drop what a writer that was killed has left of a record."""
-    ledger = _locked()
+def _locked_ledger() -> Iterator[None]:
+    """Lock the folder of records, and remove incomplete records that a killed writer has left."""
+    ledger = _lock_ledger()
     try:
-        _drop_partials()
+        _remove_partial_records()
         yield
     finally:
-        _drop_partials()
-        with suppress(OSError):  # not if others are lent
-            LENT.rmdir()
-            LENT.parent.rmdir()
+        _remove_partial_records()
+        with suppress(OSError):  # the folder is not empty if there are other leases
+            LEASES_FOLDER.rmdir()
+            LEASES_FOLDER.parent.rmdir()
         os.close(ledger)
 
 
-def _drop_partials() -> None:
-    for partial in LENT.glob(".*"):
+def _remove_partial_records() -> None:
+    for partial in LEASES_FOLDER.glob(".*"):
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _locked() -> int:
-    """Return a locked descriptor of the ledger's folder, which an earlier holder may remove."""
+def _lock_ledger() -> int:
+    """Return a locked descriptor of the folder of records, which others may remove meanwhile."""
     while True:
-        LENT.mkdir(parents=True, exist_ok=True)
+        LEASES_FOLDER.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            ledger = os.open(LENT, os.O_RDONLY | os.O_DIRECTORY)
+            ledger = os.open(LEASES_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(ledger, fcntl.LOCK_EX)
             if os.fstat(ledger).st_nlink:
                 return ledger
@@ -206,7 +219,7 @@ def _locked() -> int:
 
 
 def forget_namespaces() -> None:
-    """Unmount others' namespaces in this process's mount namespace, so that it keeps none alive."""
-    for namespace in LENT.glob("*/net"):
+    """Unmount the leases' namespaces for this process, so that it does not keep them alive."""
+    for namespace in LEASES_FOLDER.glob("*/net"):
         if os.path.ismount(namespace):
             unmount(str(namespace))

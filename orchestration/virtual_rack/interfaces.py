@@ -1,8 +1,9 @@
-"""Interfaces of this machine: which of them may be lent to a rack, their state, and restoring it.
+"""Interfaces of this machine: which of them a rack may lease, their state, and restoring it.
 
-What Linux does (net/core/dev.c): an interface that changes its network namespace goes down and
-loses addresses, routes, queueing disciplines and the settings of its own under /proc/sys/net; name,
-alias, MTU, hardware address and offloads it keeps, and whoever is there may change them.
+When an interface is moved to another network namespace (net/core/dev.c), Linux sets it down, and it
+loses its addresses, routes, queueing disciplines and its settings under /proc/sys/net. It keeps
+name, alias, MTU, hardware address and offloads, and programs in the other namespace may change
+those.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ from orchestration.virtual_rack.reboot import sysctls
 Table = Sequence[Mapping[str, Any]]
 
 _CLASS = Path("/sys/class/net")
-# Virtual interfaces that may change their namespace; "" is a network card.
-_KINDS = ("", "veth", "dummy", "vlan", "macvlan")
-# Flags as `ip link show` has them: the word that sets one, and what to say where it is there.
+# Kinds of interfaces that can be moved to another namespace; "" is a network card.
+_MOVABLE_KINDS = ("", "veth", "dummy", "vlan", "macvlan")
+# Flags as `ip link show` prints them -> the word of `ip link set`, and its value if the flag is
+# set.
 _FLAGS = {
     "MULTICAST": ("multicast", "on"),
     "PROMISC": ("promisc", "on"),
     "ALLMULTI": ("allmulticast", "on"),
     "NOARP": ("arp", "off"),
 }
-_OTHER = {"on": "off", "off": "on"}
+_OPPOSITE = {"on": "off", "off": "on"}
 _SETTINGS = ("net/ipv4/conf", "net/ipv4/neigh", "net/ipv6/conf", "net/ipv6/neigh")
 
 
 @dataclass(frozen=True)
-class State:
-    """What an interface is put back to. `settings` are those of its own under /proc/sys."""
+class InterfaceState:
+    """The state that an interface is restored to.
+
+    `queue_packets` is its txqueuelen, `features` are its offloads (see `ethtool.features`), and
+    `addresses` are the words of `ip address`. `settings` are its own files below /proc/sys.
+    """
 
     name: str
     index: int
@@ -54,14 +60,17 @@ class State:
     settings: Mapping[str, str]
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> State:
-        """Rebuild a state from `dataclasses.asdict` through JSON."""
+    def from_json(cls, data: Mapping[str, Any]) -> InterfaceState:
+        """Rebuild a state from the output of `dataclasses.asdict`, read back from JSON."""
         lists = ("flags", "features", "addresses")
         return cls(**{**data, **{name: tuple(data[name]) for name in lists}})
 
 
-def command(argv: Sequence[str], namespace: Path | None = None) -> str:
-    """Run `ip` or `tc`, here or in a network namespace. Raises RuntimeError with what it said."""
+def run_command(argv: Sequence[str], namespace: Path | None = None) -> str:
+    """Run `ip` or `tc`, here or in a network namespace, and return its output.
+
+    Raises RuntimeError with the program's error message.
+    """
     inside = ["nsenter", f"--net={namespace}", "--"] if namespace else []
     path = f"{os.environ.get('PATH', '')}:{SBIN}"
     done = subprocess.run(
@@ -77,18 +86,22 @@ def command(argv: Sequence[str], namespace: Path | None = None) -> str:
 
 
 def links(namespace: Path | None = None) -> Table:
-    """Return all interfaces of a namespace, as `ip` shows them."""
+    """Return all interfaces of a network namespace, as `ip -json` shows them."""
     return _listed("ip", "-d", "link", "show", namespace=namespace)
 
 
 def _listed(program: str, *words: str, namespace: Path | None = None) -> Table:
-    found: Table = json.loads(command([program, "-j", *words], namespace) or "[]")
-    return [item for item in found if item]  # a filter leaves empty objects
+    found: Table = json.loads(run_command([program, "-j", *words], namespace) or "[]")
+    return [item for item in found if item]  # `ip` prints empty objects for what it filters out
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What tells whether an interface is free. `sessions`: interface -> an SSH client's address."""
+class MachineNetwork:
+    """All that decides whether an interface is free.
+
+    `sessions` maps an interface to the address of the SSH client whose session it carries.
+    `wireless` are the names of wireless interfaces.
+    """
 
     links: Table
     addresses: Table
@@ -98,8 +111,8 @@ class Machine:
     wireless: frozenset[str]
 
     @classmethod
-    def here(cls) -> Machine:
-        """Look at this machine."""
+    def here(cls) -> MachineNetwork:
+        """Read the state of this machine."""
         routes = [
             route
             for family in ("-4", "-6")
@@ -120,7 +133,7 @@ class Machine:
 
 
 def ssh_clients() -> set[str]:
-    """Return the clients whose SSH sessions this process descends from, sudo in between or not."""
+    """Return the addresses of SSH clients in whose sessions this process runs, also below sudo."""
     found, pid = set(), os.getpid()
     while pid > 1:
         with suppress(OSError):
@@ -134,33 +147,33 @@ def ssh_clients() -> set[str]:
     return found
 
 
-def require_free(name: str, mtu_bytes: int, machine: Machine) -> None:
-    """Check that an interface may be lent for a port with this MTU. Raises NotReadyError."""
-    found = {link["ifname"]: link for link in machine.links}
-    if name not in found:
+def require_free(name: str, mtu_bytes: int, machine: MachineNetwork) -> None:
+    """Check that a rack may lease an interface for a port with this MTU. Raises NotReadyError."""
+    links_by_name = {link["ifname"]: link for link in machine.links}
+    if name not in links_by_name:
         raise NotReadyError(f"this machine has no interface {name}", "ip -brief link lists them")
-    away = f"it would take this machine off the network: lend another one than {name}"
+    remedy = f"use another interface: without {name} this machine would lose its network"
     if any(route["dst"] == "default" for route in _routes_via(name, machine.routes)):
         raise NotReadyError(
-            f"{name} is this machine's own uplink: its default route goes there", away
+            f"{name} is this machine's own uplink: its default route goes there", remedy
         )
     if client := machine.sessions.get(name):
-        raise NotReadyError(f"{name} carries your SSH session, from {client}", away)
-    link = found[name]
+        raise NotReadyError(f"{name} carries your SSH session, from {client}", remedy)
+    link = links_by_name[name]
     kind = _kind(link)
-    if link.get("link_type") != "ether" or kind not in _KINDS or name in machine.wireless:
+    if link.get("link_type") != "ether" or kind not in _MOVABLE_KINDS or name in machine.wireless:
         what = "wireless" if name in machine.wireless else kind or str(link.get("link_type"))
         raise NotReadyError(
-            f"{name} cannot be lent: it is {what}",
-            f"lend a network card, or a {', '.join(_KINDS[1:-1])} or {_KINDS[-1]}",
+            f"a rack cannot use {name}: it is {what}",
+            f"use a network card, or a {', '.join(_MOVABLE_KINDS[1:-1])} or {_MOVABLE_KINDS[-1]}",
         )
-    for what, remedy in _uses(name, found, machine):
+    for what, remedy in _uses(name, links_by_name, machine):
         raise NotReadyError(f"{name} is in use: {what}", remedy)
     maximum = link.get("max_mtu") or mtu_bytes
     if mtu_bytes > maximum:
         raise NotReadyError(
-            f"{name} takes an MTU of at most {maximum}, and the testbed's is {mtu_bytes}",
-            "lend another interface, or lower the testbed's mtu",
+            f"{name} supports an MTU of at most {maximum}, and the testbed's MTU is {mtu_bytes}",
+            "use another interface, or lower the testbed's mtu",
         )
 
 
@@ -175,10 +188,10 @@ def _routes_via(name: str, routes: Table) -> Iterator[Mapping[str, Any]]:
 
 
 def _uses(
-    name: str, found: Mapping[str, Mapping[str, Any]], machine: Machine
+    name: str, links_by_name: Mapping[str, Mapping[str, Any]], machine: MachineNetwork
 ) -> Iterator[tuple[str, str]]:
-    """Yield what an interface is used for, each with what ends that."""
-    link = found[name]
+    """Yield what an interface is used for, each with the command that ends that use."""
+    link = links_by_name[name]
     if master := link.get("master"):
         yield f"it belongs to {master}", f"ip link set {name} nomaster"
     for other in machine.links:
@@ -190,9 +203,10 @@ def _uses(
             text = f"{address['local']}/{address['prefixlen']}"
             yield f"it has the address {text}", f"ip address del {text} dev {name}"
     for route in _routes_via(name, machine.routes):
-        # the kernel's own ones come and go with link-local addresses
+        # the kernel's own routes come and go with link-local addresses
         if route.get("protocol") != "kernel":
-            yield f"the route to {route['dst']} is by it", f"ip route del {route['dst']} dev {name}"
+            use = f"the route to {route['dst']} goes through it"
+            yield use, f"ip route del {route['dst']} dev {name}"
     for qdisc in machine.qdiscs:
         if qdisc.get("dev") == name and qdisc["handle"] != "0:":
             where = qdisc["kind"] if qdisc["kind"] in ("clsact", "ingress") else "root"
@@ -215,8 +229,11 @@ def _address_words(address: Mapping[str, Any]) -> str:
     return " ".join([f"{address['local']}/{address['prefixlen']}", *flags])
 
 
-def state(name: str) -> State:
-    """Return the state of an interface of this process's namespace. Raises RuntimeError."""
+def read_state(name: str) -> InterfaceState:
+    """Return the state of an interface in this process's network namespace.
+
+    Raises RuntimeError if there is no such interface.
+    """
     link = next((link for link in links() if link["ifname"] == name), None)
     if link is None:
         raise RuntimeError(f"there is no interface {name}")
@@ -224,7 +241,7 @@ def state(name: str) -> State:
     settings = {
         key: value for part in _SETTINGS for key, value in sysctls(Path("/proc/sys", part, name))
     }
-    return State(
+    return InterfaceState(
         name,
         link["ifindex"],
         link["address"],
@@ -239,47 +256,50 @@ def state(name: str) -> State:
     )
 
 
-def restore(now: str, was: State) -> None:
-    """Give an interface of this process's namespace, called `now`, its former state.
+def restore(current_name: str, former: InterfaceState) -> None:
+    """Restore the former state of the interface `current_name` in this process's network namespace.
 
-    It may be called again on what an earlier call has left. Its alias is the last that is changed.
-    Raises RuntimeError or OSError.
+    It can be called again after a call that was interrupted: the alias, by which the interface is
+    found, is changed last. Raises RuntimeError or OSError.
     """
-    command(["ip", "link", "set", "dev", now, "down"])
-    if now != was.name:
-        command(["ip", "link", "set", "dev", now, "name", was.name])
-    words = ["mtu", str(was.mtu), "txqueuelen", str(was.queue_packets), "group", was.group]
+    run_command(["ip", "link", "set", "dev", current_name, "down"])
+    if current_name != former.name:
+        run_command(["ip", "link", "set", "dev", current_name, "name", former.name])
+    words = ["mtu", str(former.mtu), "txqueuelen", str(former.queue_packets), "group", former.group]
     for flag, (word, value) in _FLAGS.items():
-        words += [word, value if flag in was.flags else _OTHER[value]]
-    command(["ip", "link", "set", "dev", was.name, *words])
-    if state(was.name).mac != was.mac:
-        command(["ip", "link", "set", "dev", was.name, "address", was.mac])
-    ethtool.set_features(was.name, was.features)
-    # twice, because some change others
+        words += [word, value if flag in former.flags else _OPPOSITE[value]]
+    run_command(["ip", "link", "set", "dev", former.name, *words])
+    if read_state(former.name).mac != former.mac:
+        run_command(["ip", "link", "set", "dev", former.name, "address", former.mac])
+    ethtool.set_features(former.name, former.features)
+    # twice, because some settings change others
     for _ in range(2):
-        now_set = state(was.name).settings
-        for name, value in was.settings.items():
-            if now_set.get(name) != value:
-                with suppress(OSError):  # what only the kernel may write
+        settings_now = read_state(former.name).settings
+        for name, value in former.settings.items():
+            if settings_now.get(name) != value:
+                with suppress(OSError):  # some files only the kernel can write
                     Path("/proc/sys", name).write_text(value)
-    if "UP" in was.flags:
-        command(["ip", "link", "set", "dev", was.name, "up"])
-    for address in was.addresses:
-        command(["ip", "address", "replace", *address.split(), "dev", was.name])
-    command(["ip", "link", "set", "dev", was.name, "alias", was.alias])
+    if "UP" in former.flags:
+        run_command(["ip", "link", "set", "dev", former.name, "up"])
+    for address in former.addresses:
+        run_command(["ip", "address", "replace", *address.split(), "dev", former.name])
+    run_command(["ip", "link", "set", "dev", former.name, "alias", former.alias])
 
 
-def mark(name: str, text: str) -> None:
-    """Set the alias of an interface, which goes with it from namespace to namespace."""
-    command(["ip", "link", "set", "dev", name, "alias", text])
+def set_alias(name: str, text: str) -> None:
+    """Set the alias of an interface, which it keeps when it is moved to another namespace."""
+    run_command(["ip", "link", "set", "dev", name, "alias", text])
 
 
-def marked(text: str, namespace: Path | None = None) -> str:
-    """Return the name of the interface with this alias, "" if there is none."""
+def find_by_alias(text: str, namespace: Path | None = None) -> str:
+    """Return the name of the interface with this alias, or "" if there is none."""
     return next((link["ifname"] for link in links(namespace) if link.get("ifalias") == text), "")
 
 
-def move(name: str, to: Path, called: str, namespace: Path | None = None) -> None:
-    """Move an interface out of a namespace into another one, under another name."""
-    argv = ["ip", "link", "set", "dev", name, "name", called, "netns", str(to)]
-    command(argv, namespace)
+def move(name: str, to: Path, new_name: str, namespace: Path | None = None) -> None:
+    """Move an interface into the network namespace `to` and rename it.
+
+    `namespace` is where it is now, by default this process's network namespace.
+    """
+    argv = ["ip", "link", "set", "dev", name, "name", new_name, "netns", str(to)]
+    run_command(argv, namespace)

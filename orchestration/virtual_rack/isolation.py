@@ -1,8 +1,9 @@
-"""A device's file tree: the machine's or an image's, with a layer on top for what it writes.
+"""Isolation of a device: its own file tree and users, and what its root user cannot change.
 
-The device's first process sets it up, in its new namespaces. A device's users:
+The file tree is the machine's or an image's, with a layer on top of it that takes what the device
+writes. The device's first process mounts it, in its new namespaces. A device's users:
 
-root        key only
+root        logs in with a key only
 admin       as on SONiC: key or password; sudo for everything, without a password
 operator    key or password, no sudo
 """
@@ -29,7 +30,7 @@ from orchestration.backends.emulated.system import (
     mount_kernel_files,
 )
 from orchestration.virtual_rack.bluefield.files import bluefield_files
-from orchestration.virtual_rack.folder import PROJECT
+from orchestration.virtual_rack.folder import PROJECT_ROOT
 from orchestration.virtual_rack.layout import Layout
 
 _MS_RDONLY, _MS_REMOUNT = 0x1, 0x20
@@ -44,17 +45,17 @@ _LINKS = {
 
 
 def isolate_machine(root: Path) -> None:
-    """Make the machine's settings read-only below a device's root, and give it devices of its own.
+    """Make the machine's settings read-only below a device's root, and mount a /dev of its own.
 
-    /proc and /sys are mounted there. /dev gets folders for `pts` and `shm`.
+    /proc and /sys must be mounted below `root`. The new /dev has folders for `pts` and `shm`.
     """
     for name in ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"):
-        place = root / name
-        if place.exists():
-            bind(str(place), str(place))
-            _remount(place, _MS_RDONLY)
+        path = root / name
+        if path.exists():
+            bind(str(path), str(path))
+            _remount(path, _MS_RDONLY)
     _remount(root / "sys", _MS_RDONLY)
-    # it inherits read-only
+    # it would inherit read-only from /proc/sys, but a device has network settings of its own
     bind(f"{root}/proc/sys/net", f"{root}/proc/sys/net")
     _remount(root / "proc/sys/net", 0)
     dev = root / "dev"
@@ -68,9 +69,9 @@ def isolate_machine(root: Path) -> None:
         (dev / name).mkdir()
 
 
-def _remount(place: Path, flags: int) -> None:
-    """Change the flags of one mount, and of no other one of the same file system."""
-    mount("none", str(place), flags=_MS_REMOUNT | MS_BIND | flags)
+def _remount(path: Path, flags: int) -> None:
+    """Change the flags of one mount, but not of other mounts of the same file system."""
+    mount("none", str(path), flags=_MS_REMOUNT | MS_BIND | flags)
 
 
 # The size of a device's disk, which includes its /tmp and /run.
@@ -78,10 +79,11 @@ DISK_BYTES = 64 << 20
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 LAYOUT_FILE = "/etc/closloop/layout.json"
 SSHD_CONFIG = "/etc/ssh/sshd_config"
-_PLACE = Path("/run/device")
+_DEVICE_FOLDER = Path("/run/device")
 _FOLDERS = ("upper", "work", "root", "run", "tmp", "var_tmp")
 
-# Of a connection by ssh, sntrup761's keys would take half of the CPU, and nobody listens here.
+# sntrup761 keys would take half of the CPU time of an SSH connection. They protect against future
+# decryption of recorded traffic, which does not matter within a rack.
 _SSHD = f"""\
 HostKey {HOST_KEY}
 ListenAddress {{address}}
@@ -106,7 +108,7 @@ configure system interface pattern {ports}
 
 ADMIN, OPERATOR = "admin", "operator"
 _FIRST_UID = 1000
-# Groups of SONiC's user admin.
+# The groups of the user admin on SONiC.
 _ADMIN_GROUPS = ("sudo", "redis", "docker")
 _NOBODY = 65_534
 # The field of the user or group id in a line of passwd or group.
@@ -124,11 +126,12 @@ SUDOERS = (
 
 
 @dataclass(frozen=True)
-class Keys:
-    """What tells a device and its users from others.
+class DeviceIdentity:
+    """The identity of a device, and the credentials of its users.
 
-    The credentials are a public key, and the password of admin and operator. `machine_id` is the
-    same whenever this rack is started, and no other rack's.
+    `authorized` is the public key with which all users log in, `host_key` the device's private host
+    key, and `password` that of admin and operator. `machine_id` is the same each time that this
+    rack is started, and differs from every other rack's.
     """
 
     authorized: str
@@ -139,9 +142,10 @@ class Keys:
 
 @dataclass(frozen=True)
 class FileTree:
-    """A device's file tree, mounted at `root`: `upper` has what differs from what lies below.
+    """A device's file tree, mounted at `root`, below the folder `path`.
 
-    `binds` are folders that changing files live in, by the path that the device has them at.
+    `upper` has the files that differ from the tree below. `binds` are pairs: a path on the device,
+    and the folder outside of the overlay that is mounted there, for files that often change.
     """
 
     path: Path
@@ -150,21 +154,27 @@ class FileTree:
     binds: tuple[tuple[str, Path], ...]
 
 
-def device_place(layout: Layout, device: str, keys: Keys, lower: Path) -> FileTree:
-    """Mount a device's file tree, in a mount namespace of its own."""
-    place = make_place(lower, _files(layout, device, keys, lower))
-    _homes(place.upper, keys)
+def mount_device_tree(
+    layout: Layout, device: str, identity: DeviceIdentity, lower: Path
+) -> FileTree:
+    """Mount a device's file tree on top of `lower`. Call it in the device's mount namespace."""
+    tree = mount_tree(lower, _files(layout, device, identity, lower))
+    _make_homes(tree.upper, identity)
     for name in ("sshd", "lldpd", "lock"):
-        (dict(place.binds)["/run"] / name).mkdir()
-    return place
+        (dict(tree.binds)["/run"] / name).mkdir()
+    return tree
 
 
-def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> FileTree:
-    """Mount a layer in memory over the tree `lower`, with files by their text and mode."""
-    # there if an earlier device made it; `runc exec` wants a folder where the root is, for nothing
-    (_PLACE / "root").mkdir(parents=True, exist_ok=True)
-    mount("tmpfs", str(_PLACE), "tmpfs", options=f"size={DISK_BYTES},mode=755")
-    upper, work, root, run, tmp, var_tmp = (_PLACE / name for name in _FOLDERS)
+def mount_tree(lower: Path, files: Mapping[str, tuple[str, int]]) -> FileTree:
+    """Mount a layer in memory over the tree `lower`.
+
+    `files` are the files in that layer: text and mode by path.
+    """
+    # an earlier device may have created it; `runc exec` wants a folder at the root's path, which it
+    # does not use
+    (_DEVICE_FOLDER / "root").mkdir(parents=True, exist_ok=True)
+    mount("tmpfs", str(_DEVICE_FOLDER), "tmpfs", options=f"size={DISK_BYTES},mode=755")
+    upper, work, root, run, tmp, var_tmp = (_DEVICE_FOLDER / name for name in _FOLDERS)
     for folder in (upper, work, root, run, tmp, var_tmp):
         folder.mkdir()
         folder.chmod(0o1777 if folder in (tmp, var_tmp) else 0o755)
@@ -175,18 +185,20 @@ def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> FileTree:
         file.chmod(mode)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
-    # what lies below an overlay must not change, and the machine's /var/tmp does
-    return FileTree(_PLACE, upper, root, (("/run", run), ("/tmp", tmp), ("/var/tmp", var_tmp)))
+    # files below an overlay must not change, but those in the machine's /var/tmp do
+    return FileTree(
+        _DEVICE_FOLDER, upper, root, (("/run", run), ("/tmp", tmp), ("/var/tmp", var_tmp))
+    )
 
 
-def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
-    """Make the device's file tree this process's root.
+def enter_device_root(layout: Layout, device: str, identity: DeviceIdentity) -> int:
+    """Make the device's file tree the root of this process.
 
-    Returns a descriptor of the folder with the files that differ from the machine's tree.
+    Returns a descriptor of the folder of the files that differ from the machine's tree.
     """
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
-    place = device_place(layout, device, keys, Path("/"))
-    root = place.root
+    tree = mount_device_tree(layout, device, identity, Path("/"))
+    root = tree.root
     mount_kernel_files(str(root))
     if layout.clock == "real":
         isolate_machine(root)
@@ -195,54 +207,56 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
         bind("/dev", f"{root}/dev")
     mount("devpts", f"{root}/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")
-    for where, folder in place.binds:
+    for where, folder in tree.binds:
         bind(str(folder), f"{root}{where}")
-    for path in {PROJECT, Path(sys.prefix), Path(sys.base_prefix)}:
-        # an overlay of the root does not show other file systems
+    for path in {PROJECT_ROOT, Path(sys.prefix), Path(sys.base_prefix)}:
+        # an overlay of the root does not contain other mounted file systems
         if path.is_relative_to("/tmp") or path.stat().st_dev != Path("/").stat().st_dev:
             (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
             bind(str(path), f"{root}{path}")
-    differences = os.open(place.upper, os.O_PATH | os.O_DIRECTORY)
+    differences = os.open(tree.upper, os.O_PATH | os.O_DIRECTORY)
     enter_root(str(root))
     socket.sethostname(device)
     return differences
 
 
-def _files(layout: Layout, device: str, keys: Keys, lower: Path) -> dict[str, tuple[str, int]]:
-    """Return text and mode of each file that a device has instead of those of the tree below."""
-    users = passwd((lower / "etc/passwd").read_text(errors="replace"))
-    groups = group((lower / "etc/group").read_text(errors="replace"))
+def _files(
+    layout: Layout, device: str, identity: DeviceIdentity, lower: Path
+) -> dict[str, tuple[str, int]]:
+    """Return the files that a device has on top of the tree below: path -> (text, mode)."""
+    users = passwd_file((lower / "etc/passwd").read_text(errors="replace"))
+    groups = group_file((lower / "etc/group").read_text(errors="replace"))
     ports = "Ethernet*" if device in layout.sonic else "eth*"
     return {
         "/etc/hostname": (f"{device}\n", 0o644),
         "/etc/hosts": (f"127.0.0.1 localhost\n{layout.address[device]} {device}\n", 0o644),
-        "/etc/machine-id": (f"{keys.machine_id}\n", 0o444),
+        "/etc/machine-id": (f"{identity.machine_id}\n", 0o444),
         "/etc/passwd": (users, 0o644),
-        "/etc/shadow": (shadow(password_hash(keys.password), users), 0o600),
+        "/etc/shadow": (shadow_file(password_hash(identity.password), users), 0o600),
         "/etc/group": (groups, 0o644),
         "/etc/gshadow": ("", 0o600),
         "/etc/sudoers": (SUDOERS, 0o440),
         "/etc/pam.d/sudo": (PAM_SUDO, 0o644),
         SSHD_CONFIG: (_SSHD.format(address=layout.address[device]), 0o644),
-        HOST_KEY: (keys.host_key, 0o600),
+        HOST_KEY: (identity.host_key, 0o600),
         LAYOUT_FILE: (json.dumps(layout.to_json()), 0o644),
         "/etc/lldpd.conf": (_LLDPD.format(ports=ports), 0o644),
         **bluefield_files(layout.pcc_device(device)),
     }
 
 
-def _homes(upper: Path, keys: Keys) -> None:
-    for home, uid in homes().values():
+def _make_homes(upper: Path, identity: DeviceIdentity) -> None:
+    for home, uid in user_homes().values():
         folder = upper / home.lstrip("/")
         (folder / ".ssh").mkdir(parents=True)
-        (folder / ".ssh" / "authorized_keys").write_text(keys.authorized)
+        (folder / ".ssh" / "authorized_keys").write_text(identity.authorized)
         for path in (folder, folder / ".ssh", folder / ".ssh" / "authorized_keys"):
             shutil.chown(path, uid, uid)
             path.chmod(0o600 if path.is_file() else 0o700)
 
 
 def password_hash(password: str) -> str:
-    """Return the hash of a password for /etc/shadow, or `*` (no login) without libcrypt."""
+    """Return the hash of a password for /etc/shadow, or `*` (no login) if there is no libcrypt."""
     try:
         crypt = ctypes.CDLL("libcrypt.so.1").crypt
     except OSError:
@@ -252,8 +266,8 @@ def password_hash(password: str) -> str:
     return made.decode() if made else "*"
 
 
-def homes() -> dict[str, tuple[str, int]]:
-    """Return home folder and uid (equal to the gid) of each user that logs in."""
+def user_homes() -> dict[str, tuple[str, int]]:
+    """Return home folder and uid of each user that can log in; the gid is equal to the uid."""
     return {
         "root": ("/home/root", 0),
         ADMIN: (f"/home/{ADMIN}", _FIRST_UID),
@@ -261,35 +275,37 @@ def homes() -> dict[str, tuple[str, int]]:
     }
 
 
-def passwd(machine: str) -> str:
-    """Return a device's /etc/passwd: the machine's system users, and ours."""
-    lines = [f"root:x:0:0:root:{homes()['root'][0]}:/bin/bash"]
-    lines += _system_lines(machine, {*homes()})
+def passwd_file(machine: str) -> str:
+    """Return a device's /etc/passwd: the system users of the machine's file, and its own."""
+    lines = [f"root:x:0:0:root:{user_homes()['root'][0]}:/bin/bash"]
+    lines += _system_lines(machine, {*user_homes()})
     lines += [
-        f"{name}:x:{uid}:{uid}::{home}:/bin/bash" for name, (home, uid) in homes().items() if uid
+        f"{name}:x:{uid}:{uid}::{home}:/bin/bash"
+        for name, (home, uid) in user_homes().items()
+        if uid
     ]
     return "\n".join(lines) + "\n"
 
 
-def shadow(password_hash: str, passwd_text: str) -> str:
+def shadow_file(password_hash: str, passwd_text: str) -> str:
     """Return a device's /etc/shadow: `password_hash` for admin and operator, `*` for the others.
 
-    Not `!`, because sshd refuses accounts with that as locked.
+    It is not `!`, because sshd refuses such accounts as locked.
     """
     names = (line.split(":", 1)[0] for line in passwd_text.splitlines())
     secret = {ADMIN: password_hash, OPERATOR: password_hash}
     return "".join(f"{name}:{secret.get(name, '*')}:20000:0:99999:7:::\n" for name in names)
 
 
-def group(machine: str) -> str:
-    """Return a device's /etc/group: the machine's system groups, and ours."""
+def group_file(machine: str) -> str:
+    """Return a device's /etc/group: the system groups of the machine's file, and its own."""
     own = {*_ADMIN_GROUPS, ADMIN, OPERATOR}
     lines = _system_lines(machine, own)
     known = {line.split(":")[0]: _number(line) for line in _lines(machine)}
     free = (number for number in range(900, 1000) if number not in known.values())
     for name in _ADMIN_GROUPS:
         lines.append(f"{name}:x:{known.get(name) or next(free)}:{ADMIN}")
-    lines += [f"{name}:x:{uid}:" for name, (_, uid) in homes().items() if uid]
+    lines += [f"{name}:x:{uid}:" for name, (_, uid) in user_homes().items() if uid]
     return "\n".join(lines) + "\n"
 
 
@@ -305,6 +321,6 @@ def _number(line: str) -> int:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the well-formed lines of passwd or group, which have a numeric id."""
+    """Return the lines of passwd or group that are well-formed, with a numeric id."""
     lines = (line for line in text.splitlines() if line.count(":") > _ID_FIELD)
     return [line for line in lines if line.split(":")[_ID_FIELD].isdigit()]

@@ -1,10 +1,10 @@
 """The layout of a virtual rack as pure data: devices, addresses and cables of a testbed.
 
 Devices are namespaces of one guest, or of the machine's own kernel (`clock` "real"). Each has the
-testbed's ports, named as its operating system does, and a management port to the controller, which
-is the first namespace.
+testbed's ports, named as its operating system names them, and a management port to the controller,
+which runs in the first namespace.
 
-What this machine's own kernel lacks is found by trying it (`backends.emulated.machine`).
+What this machine's own kernel lacks is found out by trying it (`backends.emulated.machine`).
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ SONIC_USER = "admin"
 _LANES_PER_PORT = 4
 _FORMAT = 4
 
-# What an inventory says that a device's kernel lacks.
+# The parts of a kernel whose absence an inventory notes, by the kind of device.
 _LACKING: Mapping[str, tuple[Lacking, ...]] = {
     "host": ("fq", "dctcp", "cubic", "bbr"),
     "switch": ("red",),
 }
 
-# What delays packets in `cabling.delays`.
+# The parts of the kernel that the delay lines of `cabling.delay_lines` consist of.
 DELAY_LINE = frozenset({"clsact", "ifb", "matchall", "netem"})
 
-# Whose time passes in a rack: a guest's in virtual time, or the machine's on its own kernel.
+# The clock of a rack: that of a guest in virtual time, or the machine's, on the machine's kernel.
 Clock = Literal["virtual", "real"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
+    """A testbed as a virtual rack.
 
-    Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `layout_here`), `image` is the file
-    tree of devices that are containers (see `containers`), "" for plain namespaces, and `lent` has
-    pairs of a port's label and the machine's own interface in its place (see `lending`). `testbed`
-    is that of campaigns, scaled by `scale` (see `inventory.rack`).
+    `testbed` is that of campaigns, its rates divided by `scale` (see `inventory.rack`). `sonic` are
+    its SONiC-like switches and `roce` its hosts with RoCE NICs; of these, `bluefield` have the
+    commands of a programmable NIC (see `bluefield`). `lacks` names what the kernel of a rack in
+    real time does not have (see `real_time_layout`). `image` is the file tree of devices that are
+    containers (see `containers`), "" for plain namespaces. `leased` are pairs: a port's label, and
+    the interface of this machine that takes its place (see `interface_leases`).
     """
 
     testbed: Testbed
@@ -58,15 +59,15 @@ class Layout:
     clock: Clock = "virtual"
     lacks: tuple[str, ...] = ()
     image: str = ""
-    lent: tuple[tuple[str, str], ...] = ()
+    leased: tuple[tuple[str, str], ...] = ()
     scale: int = 1
 
     def platform(self, device: str) -> str:
-        """Return the platform of a device."""
+        """Return the platform of a device, `sonic` or `linux`."""
         return "sonic" if device in self.sonic else "linux"
 
     def nic(self, device: str) -> NicKind:
-        """Return the kind of a host's NICs."""
+        """Return the kind of a host's NICs, `roce` or `plain`."""
         return "roce" if device in self.roce else "plain"
 
     def rdma_devices(self, device: str) -> tuple[str, ...]:
@@ -77,21 +78,21 @@ class Layout:
         return tuple(f"rxe-{device}" + (f"-{n}" if n else "") for n in range(count))
 
     def pcc_device(self, device: str) -> str:
-        """Return the name of a host's programmable NIC, "" for none."""
+        """Return the name of a host's programmable NIC, or "" if it has none."""
         return self.rdma_devices(device)[0] if device in self.bluefield else ""
 
     @cached_property
     def address(self) -> dict[str, str]:
-        """The management address of each device."""
+        """Return the management address of each device, by name."""
         numbers = enumerate(self.testbed.devices, start=2)
         return {device.name: f"10.255.{n >> 8}.{n & 255}" for n, device in numbers}
 
     @cached_property
     def _interfaces(self) -> dict[int, str]:
         return {
-            port.index: f"Ethernet{_LANES_PER_PORT * place}" if name in self.sonic else port.name
+            port.index: f"Ethernet{_LANES_PER_PORT * index}" if name in self.sonic else port.name
             for name, ports in self.testbed.ports_of.items()
-            for place, port in enumerate(ports)
+            for index, port in enumerate(ports)
         }
 
     def interface(self, port: Port) -> str:
@@ -108,11 +109,11 @@ class Layout:
         return bool(DELAY_LINE & {*self.lacks})
 
     def delay_on_arrival_ns(self, port: Port) -> int:
-        """Return the delay in ns of packets that arrive at `port`, for the cable's propagation.
+        """Return the delay in ns of packets that arrive at `port`, for the propagation delay.
 
-        A path crosses a tier's cables once up and once down. As in the emulated fabric, both
-        crossings are delayed at one end: at the host for a host's cable, at the upper switch for a
-        cable between switches. It is 0 on a kernel that cannot delay.
+        A path crosses a tier's cables once up and once down. As in the emulated fabric, the delay
+        of both crossings is added at one end: at the host for a host's cable, at the upper switch
+        for a cable between switches. It is 0 on a kernel that lacks a part of the delay lines.
         """
         if self.lacks_delay:
             return 0
@@ -121,24 +122,24 @@ class Layout:
         return 2 * port.delay_ns if spent_here else 0
 
     @property
-    def ports_lent(self) -> list[tuple[Port, str]]:
-        """The ports in whose place there is an interface of the machine, with its name."""
-        lent = dict(self.lent)
-        return [(port, lent[port.label]) for port in self.testbed.ports if port.label in lent]
+    def leased_ports(self) -> list[tuple[Port, str]]:
+        """Return the ports whose place an interface of this machine takes, each with its name."""
+        leased = dict(self.leased)
+        return [(port, leased[port.label]) for port in self.testbed.ports if port.label in leased]
 
     def is_leased(self, port: Port) -> bool:
-        """Whether an interface of the machine is there in place of a port."""
-        return port.label in dict(self.lent)
+        """Return whether an interface of this machine takes the place of a port."""
+        return port.label in dict(self.leased)
 
-    def is_cut(self, port: Port) -> bool:
-        """Whether one end of a port's cable, and only one, is an interface of the machine.
+    def cable_leaves_rack(self, port: Port) -> bool:
+        """Return whether exactly one end of a port's cable is an interface of this machine.
 
-        What that is really cabled to is not in the rack.
+        Then the peer of that interface is outside of the rack.
         """
         return self.is_leased(port) != self.is_leased(self.testbed.ports[port.peer])
 
     def rack(self, key_file: Path, known_hosts_file: Path) -> Rack:
-        """Return the rack in the form of an inventory, with the testbed's name."""
+        """Return the rack as an inventory describes it, with the testbed's name."""
         access = {}
         for device in self.testbed.devices:
             sonic = device.name in self.sonic
@@ -152,7 +153,7 @@ class Layout:
                 become=sonic,
                 platform=self.platform(device.name),
                 nic=self.nic(device.name),
-                # a SONiC switch's bridge shapes its ports, in place of an ASIC
+                # a SONiC-like switch shapes its ports itself, as an ASIC does
                 shape=not sonic,
                 interfaces=tuple(self.interface(port) for port in ports),
                 rdma_devices=self.rdma_devices(device.name),
@@ -170,22 +171,23 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         """Return the layout as JSON-ready data."""
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        own = {"testbed": testbed_to_json(self.testbed), "lent": dict(self.lent)}
-        return {"format": _FORMAT, **told, **own}
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        leased = dict(data.pop("leased"))
+        data["testbed"] = testbed_to_json(self.testbed)
+        return {"format": _FORMAT, **data, "lent": leased}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
-        """Rebuild a layout. Raises KeyError, TypeError or ValueError on foreign data."""
+        """Rebuild a layout. Raises KeyError, TypeError or ValueError for any other data."""
         if data["format"] != _FORMAT:
-            raise ValueError(f"rack format {data['format']!r}, not {_FORMAT}")
+            raise ValueError(f"the rack has format {data['format']!r}, not {_FORMAT}")
         names = ("sonic", "roce", "bluefield", "lacks")
         return cls(
             testbed_from_json(data["testbed"]),
             **{name: tuple(data[name]) for name in names},
             clock=data["clock"],
             image=data.get("image", ""),
-            lent=tuple(data.get("lent", {}).items()),
+            leased=tuple(data.get("lent", {}).items()),
             scale=data["scale"],
         )
 
@@ -196,9 +198,10 @@ def make_layout(
     roce: Collection[str],
     bluefield: Collection[str] = (),
 ) -> Layout:
-    """Return the layout of a testbed. `roce` names hosts, or is `all`; `bluefield` are added to it.
+    """Return the layout of a testbed in virtual time.
 
-    Raises InputError for names that are no switch or no host of the testbed.
+    `roce` are names of hosts, or `("all",)`. The hosts in `bluefield` are added to it. Raises
+    InputError for a name that is not a switch or host of the testbed.
     """
     roce = testbed.hosts if tuple(roce) == ("all",) else tuple(roce)
     for option, names, known, kind, kinds in (
@@ -217,48 +220,48 @@ def highest_switch(testbed: Testbed) -> str:
     return max(testbed.switches, key=lambda name: testbed.device[name].tier)
 
 
-def layout_here(layout: Layout) -> Layout:
-    """Return a layout for this machine's kernel, which lacks what it says.
+def real_time_layout(layout: Layout) -> Layout:
+    """Return a layout for a rack in real time on this machine's kernel, with what the kernel lacks.
 
     Raises:
-        InputError: devices that only a rack in virtual time has.
-        NotReadyError: a rack cannot be built here.
+        InputError: the layout has devices that only a rack in virtual time can have.
+        NotReadyError: a rack cannot be built on this machine.
     """
     for option, names in (("--sonic", layout.sonic), ("--roce", layout.roce)):
         if names:
             raise InputError.single(
                 option,
                 f"{', '.join(names)}: a rack in real time has Linux switches and plain NICs only",
-                "leave it out, or leave --clock real out",
+                f"leave out {option}, or leave out --clock real",
             )
     lacks = missing_parts()
     if layout.testbed.classes and (without := sorted({"red", "ets"} & {*lacks})):
         raise NotReadyError(
-            f"traffic classes take {', '.join(without)}, and this machine's kernel lacks it",
-            "use a testbed without classes; or in virtual time: leave --clock real out",
+            f"traffic classes need {', '.join(without)}, which this machine's kernel lacks",
+            "use a testbed without classes; or virtual time: leave out --clock real",
         )
     return replace(layout, clock="real", lacks=lacks)
 
 
-def shortcomings(lacks: Sequence[str]) -> list[str]:
-    """Return sentences about what a rack on a kernel without these parts does not have."""
-    said = []
+def limitations(lacks: Sequence[str]) -> list[str]:
+    """Return sentences about what does not work in a rack on a kernel that lacks these parts."""
+    sentences = []
     if missing := sorted(DELAY_LINE & {*lacks}):
-        said.append(
-            f"no propagation delay: this kernel lacks {', '.join(missing)}; round trips are those "
-            "of queues and CPU"
+        sentences.append(
+            f"no propagation delay: this kernel lacks {', '.join(missing)}; round-trip times are "
+            "those of queues and CPU"
         )
     if "red" in lacks:
-        said.append(
-            "this kernel lacks RED: a BPF program marks in its place, with RED's straight line"
+        sentences.append(
+            "this kernel lacks RED: a BPF program marks instead, by RED's straight line"
         )
     if "fq" in lacks:
-        said.append("this kernel lacks fq: a NIC's flows share one queue")
+        sentences.append("this kernel lacks fq: a NIC's flows share one queue")
     if "dctcp" in lacks:
-        said.append("this kernel lacks DCTCP: hosts take it as a BPF program, during trials")
+        sentences.append("this kernel lacks DCTCP: hosts load it as a BPF program during trials")
     if controls := [name for name in CONTROLS if name in lacks and name != "dctcp"]:
-        said.append(
-            f"no {', '.join(controls)}: this kernel lacks it, or does not allow it to namespaces "
+        sentences.append(
+            f"no {', '.join(controls)}: this kernel lacks it, or does not allow it in namespaces "
             "(net.ipv4.tcp_allowed_congestion_control)"
         )
-    return said
+    return sentences

@@ -1,10 +1,11 @@
-"""The process that gives lent interfaces back, whatever ends the rack.
+"""The reaper: a process that gives leased interfaces back to the machine, whatever ends the rack.
 
     python -m orchestration.virtual_rack.reaper RACK_FOLDER SUPERVISOR_PID
 
-It is in a session of its own and dies with nobody. It lends what it is asked to on its standard
-input; when that ends, as it does when the supervisor ends, it gives back all that its rack has. If
-it is killed itself, the supervisor starts another one; if both are, `closloop clean` does its work.
+It runs in a session of its own, so that it outlives every other process of the rack. Requests to
+take leases arrive on its standard input. When that is closed, as it is when the supervisor ends,
+the reaper gives back all interfaces that its rack holds. If the reaper is killed, the supervisor
+starts another one; if both are killed, `closloop clean` gives the interfaces back.
 """
 
 from __future__ import annotations
@@ -16,39 +17,43 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.virtual_rack.commands import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.interface_leases import loans, return_interface, take_lease
+from orchestration.virtual_rack.interface_leases import leases, return_interface, take_lease
+from orchestration.virtual_rack.messages import PIECE_BYTES, Message, MessageDecoder, encode
 
-# One that ends by itself while it gives back is started again, so often.
+# How often a reaper that fails while it gives interfaces back is started.
 _TRIES = 3
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 
 
 class Reaper:
-    """The supervisor's side of its guardian."""
+    """The supervisor's side of its reaper process."""
 
     def __init__(self, folder: RackFolder) -> None:
         self._folder = folder
         self._answers: asyncio.Queue[Message] = asyncio.Queue()
-        self._minding: asyncio.Task[None] | None = None
+        self._monitor_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process
         self._ending = False
 
-    async def take_lease(self, wanted: Mapping[str, tuple[str, str, str]]) -> Message:
-        """Lend interfaces, each to a device, its port and its namespace; return the answer."""
+    async def take_lease(self, requests: Mapping[str, tuple[str, str, str]]) -> Message:
+        """Lease interfaces; return the reaper's answer: `{"leased": true}` or `{"failed": text}`.
+
+        `requests` are triples by interface: device, name of the port, path of the device's network
+        namespace.
+        """
         await self._start()
-        self._minding = asyncio.create_task(self._mind())
+        self._monitor_task = asyncio.create_task(self._monitor())
         assert self._process.stdin is not None
-        self._process.stdin.write(encode({"lend": dict(wanted)}))
+        self._process.stdin.write(encode({"lease": dict(requests)}))
         return await self._answers.get()
 
     async def end(self) -> None:
-        """Have everything given back."""
+        """Let the reaper give all interfaces back, and wait until it has."""
         self._ending = True
-        if self._minding is not None:
-            self._let_go()
-            await self._minding
+        if self._monitor_task is not None:
+            self._close_input()
+            await self._monitor_task
 
     async def _start(self) -> None:
         with self._folder.console.open("ab") as console:
@@ -63,54 +68,56 @@ class Reaper:
                 start_new_session=True,
             )
 
-    def _let_go(self) -> None:
+    def _close_input(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    async def _mind(self) -> None:
-        """Pass on the guardian's answers, and replace one that is killed."""
+    async def _monitor(self) -> None:
+        """Collect the reaper's answers, and start another reaper if it is killed."""
         failed = 0
         while failed < _TRIES:
             assert self._process.stdout is not None
-            lines = Lines()
+            decoder = MessageDecoder()
             while piece := await self._process.stdout.read(PIECE_BYTES):
-                for message in lines.feed(piece):
+                for message in decoder.feed(piece):
                     self._answers.put_nowait(message)
             code = await self._process.wait()
             if self._ending and code == 0:
                 return
             failed += self._ending
-            self._answers.put_nowait({"failed": "its guardian was killed"})
-            await asyncio.sleep(_AGAIN_S)
+            self._answers.put_nowait({"failed": "its reaper was killed"})
+            await asyncio.sleep(_RETRY_S)
             await self._start()
             if self._ending:
-                self._let_go()
+                self._close_input()
 
 
 def main() -> int:
-    """Lend and give back; return 1 if something could not be given back."""
+    """Take leases and give interfaces back; return 1 if one could not be given back."""
     rack, owner = Path(sys.argv[1]), Process.of(int(sys.argv[2]))
-    lines = Lines()
+    decoder = MessageDecoder()
     while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
-        for message in lines.feed(piece):
-            os.write(sys.stdout.fileno(), encode(_lend(message["lend"], rack, owner)))
+        for message in decoder.feed(piece):
+            os.write(sys.stdout.fileno(), encode(_take_leases(message["lease"], rack, owner)))
     code = 0
-    for loan in loans(rack):
+    for lease in leases(rack):
         try:
-            print(f"{loan.interface} is given back: {return_interface(loan)}", file=sys.stderr)
+            print(f"{lease.interface} is given back: {return_interface(lease)}", file=sys.stderr)
         except (OSError, RuntimeError) as error:
-            print(f"{loan.interface} is not given back: {error}", file=sys.stderr)
+            print(f"{lease.interface} is not given back: {error}", file=sys.stderr)
             code = 1
     return code
 
 
-def _lend(wanted: Mapping[str, tuple[str, str, str]], rack: Path, owner: Process) -> Message:
-    for interface, (device, port, namespace) in wanted.items():
+def _take_leases(
+    requests: Mapping[str, tuple[str, str, str]], rack: Path, owner: Process
+) -> Message:
+    for interface, (device, port, namespace) in requests.items():
         try:
             take_lease(interface, device, port, rack, owner, Path(namespace))
         except (OSError, RuntimeError) as error:
             return {"failed": f"{interface} cannot be moved to {device}: {error}"}
-    return {"lent": True}
+    return {"leased": True}
 
 
 if __name__ == "__main__":

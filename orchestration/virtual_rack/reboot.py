@@ -1,8 +1,8 @@
-"""The reboot of one device: its programs end, its kernel state is gone, its disk stays.
+"""The reboot of one device: its programs end, its kernel state is lost, its disk is kept.
 
-A SONiC-like switch has warm reboots too: the ASIC goes on forwarding, and Redis starts with its
-data (`backup_database` in sonic-utilities' scripts/fast-reboot). After a cold one CONFIG_DB is what
-`config save` has written: rows that were not saved are gone.
+A SONiC-like switch has warm reboots, too: the ASIC goes on forwarding, and Redis starts with its
+data (`backup_database` in sonic-utilities' scripts/fast-reboot). After a cold reboot, CONFIG_DB is
+what `config save` has written: rows that were not saved are lost.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import Rows
 
 CONFIG_FILE = Path("/etc/sonic/config_db.json")
-# Redis starts from the file `dump.rdb` here.
+# Redis loads the file `dump.rdb` of this folder when it starts.
 REDIS_FOLDER = Path("/var/lib/redis")
 
 
 def save_config(rows: Mapping[str, Mapping[str, str]], file: Path = CONFIG_FILE) -> None:
-    """Write rows as SONiC does: table, key, field, value."""
+    """Write rows of CONFIG_DB as SONiC does, nested by table, key and field.
+
+    `rows` are fields and values by the rows' names, `TABLE|KEY`.
+    """
     tables: dict[str, dict[str, Mapping[str, str]]] = {}
     for name in sorted(rows):
         table, _, key = name.partition("|")
@@ -40,7 +43,7 @@ def save_config(rows: Mapping[str, Mapping[str, str]], file: Path = CONFIG_FILE)
 
 
 def load_config(file: Path = CONFIG_FILE) -> Rows | None:
-    """Return the saved rows by their keys in CONFIG_DB, None if nothing was saved."""
+    """Return the saved rows by their names in CONFIG_DB, or None if nothing was saved."""
     if not file.exists():
         return None
     tables = json.loads(file.read_text())
@@ -55,10 +58,10 @@ def config_save(socket: str = SOCKET, file: Path = CONFIG_FILE) -> None:
     save_config(rows, file)
 
 
-def before_reboot(*, warm: bool, socket: str = SOCKET, folder: Path = REDIS_FOLDER) -> None:
-    """Keep Redis' data for a warm or fast reboot, or drop them as a cold one does.
+def prepare_redis_data(*, warm: bool, socket: str = SOCKET, folder: Path = REDIS_FOLDER) -> None:
+    """Save the data of Redis for a warm or fast reboot, or remove them as a cold reboot does.
 
-    Call it before Redis is stopped if `warm`, afterwards if not.
+    It must be called before Redis is stopped if `warm`, and afterwards if not.
     """
     if warm:
         redis = Redis(socket)
@@ -68,46 +71,46 @@ def before_reboot(*, warm: bool, socket: str = SOCKET, folder: Path = REDIS_FOLD
         (folder / "dump.rdb").unlink(missing_ok=True)
 
 
-# How long a device is away, of the rack's time.
+# How long a reboot takes, in the rack's time.
 AWAY_S = 20.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Read by everybody in place of the guest's, which all devices share.
+# It is mounted over the kernel's boot id, which all devices share.
 _OWN_BOOT_ID = Path("/dev/shm/.boot_id")
 _SYSCTLS = Path("/proc/sys/net")
 _RUN_FOLDERS = ("sshd", "lldpd", "lock")
 
 
 def new_boot_id() -> None:
-    """Give this device a boot id of its own, and another one at each reboot."""
+    """Give this device a new boot id of its own, as each boot does."""
     first = not _OWN_BOOT_ID.exists()
     _OWN_BOOT_ID.write_text(f"{uuid4()}\n")
     if first:
         bind(str(_OWN_BOOT_ID), str(_BOOT_ID))
 
 
-class Fresh:
-    """The kernel state of a device that has just booted."""
+class InitialKernelState:
+    """The kernel state of a device that has just booted, read when the object is created."""
 
     def __init__(self) -> None:
         self._sysctls = dict(sysctls(_SYSCTLS))
-        self._mtus = {link["ifname"]: link["mtu"] for link in _listed("link")}
-        self._rules = {rule["priority"] for rule in _listed("rule")}
+        self._mtus = {link["ifname"]: link["mtu"] for link in _ip_objects("link")}
+        self._rules = {rule["priority"] for rule in _ip_objects("rule")}
 
     def reset(self, ports: list[str]) -> None:
-        """Bring the kernel back to it. What the rack itself has made, its cables, stays."""
+        """Reset the device's kernel to this state, but keep the rack's cables, which are veths."""
         for port in ports:
-            with suppress(RuntimeError):  # it may have the default one
+            with suppress(RuntimeError):  # the default qdisc cannot be deleted
                 run(["tc", "qdisc", "del", "dev", port, "root"])
-            # its addresses and routes go with it
+            # the port's routes go when it is set down
             run(["ip", "link", "set", port, "down", "mtu", str(self._mtus[port])])
             run(["ip", "address", "flush", "dev", port])
         run(["ip", "address", "flush", "dev", "lo", "scope", "global"])
-        for rule in _listed("rule"):
+        for rule in _ip_objects("rule"):
             if rule["priority"] not in self._rules:
                 run(["ip", "rule", "del", "priority", str(rule["priority"])])
-        with suppress(RuntimeError):  # there may be none
+        with suppress(RuntimeError):  # there may be no such route
             run(["ip", "route", "flush", "type", "blackhole"])
-        # twice, because some change others
+        # twice, because some settings change others
         for _ in range(2):
             now = dict(sysctls(_SYSCTLS))
             for name, value in self._sysctls.items():
@@ -119,7 +122,7 @@ class Fresh:
 
 
 def sysctls(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the readable settings below `root`, by their paths below /proc/sys."""
+    """Yield the readable settings below `root`: path below /proc/sys, and content."""
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder, name)
@@ -128,23 +131,28 @@ def sysctls(root: Path) -> Iterator[tuple[str, str]]:
                     yield str(path.relative_to("/proc/sys")), path.read_text(errors="replace")
 
 
-def _listed(what: str) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = json.loads(run(("ip", "-j", what, "show")) or "[]")
-    return found
+def _ip_objects(what: str) -> list[Mapping[str, Any]]:
+    objects: list[Mapping[str, Any]] = json.loads(run(("ip", "-j", what, "show")) or "[]")
+    return objects
 
 
-def go_down(layout: Layout, device: str, fresh: Fresh, *, warm: bool) -> None:
-    """End all programs and lose what a reboot loses. Raises ValueError where that is unknown."""
+def power_cycle(
+    layout: Layout, device: str, initial_state: InitialKernelState, *, warm: bool
+) -> None:
+    """End a device's programs, remove what a reboot loses, and reconnect its management port.
+
+    Raises ValueError for a warm reboot of a device that has none.
+    """
     sonic = device in layout.sonic
     if warm and not sonic:
         raise ValueError("only SONiC switches have warm reboots")
     if warm:
-        before_reboot(warm=True)
-    # nobody is told that connections end
+        prepare_redis_data(warm=True)
+    # peers must not notice that connections end
     run(["ip", "link", "set", layout.management_interface(device), "down"])
     os.kill(-1, signal.SIGKILL)
     if sonic and not warm:
-        before_reboot(warm=False)
+        prepare_redis_data(warm=False)
     for entry in Path("/run").iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -153,7 +161,7 @@ def go_down(layout: Layout, device: str, fresh: Fresh, *, warm: bool) -> None:
     for name in _RUN_FOLDERS:
         Path("/run", name).mkdir()
     if not warm:
-        fresh.reset([layout.interface(port) for port in layout.testbed.ports_of[device]])
+        initial_state.reset([layout.interface(port) for port in layout.testbed.ports_of[device]])
     new_boot_id()
     time.sleep(AWAY_S)
-    run_batch("ip", cabling.management(layout, device))
+    run_batch("ip", cabling.management_port(layout, device))

@@ -25,13 +25,22 @@ Rows = dict[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class Traits:
-    """The features of a release and an ASIC.
+    """The features of a SONiC release and an ASIC.
 
-    The ASIC rounds thresholds up to `step_cells` cells. `bulk_polls` are stamped, from 202505 on;
-    `streams` is whether it has High Frequency Telemetry, from 202511 on.
-    `wred_profiles` is the size of the table of which each enabled colour of a profile takes one
-    entry. With `one_watchdog_action` (Broadcom's DLR_INIT) all watched ports have the same one.
-    `buffer_model` is `traditional` or `dynamic`.
+    Args:
+        release: SONiC's release, such as `202505`.
+        hwsku: the hardware model.
+        platform: SONiC's name of the platform.
+        asic: SONiC's name of the ASIC's vendor.
+        cell_bytes: the size of a cell of the buffer.
+        step_cells: the ASIC rounds thresholds up to a multiple of this many cells.
+        counts_marks: whether the ASIC counts ECN marks per queue; SONiC shows them from 202505 on.
+        bulk_polls: whether counters are read in bulk; such polls have a time from 202505 on.
+        streams: whether there is High Frequency Telemetry, which SONiC has from 202511 on.
+        wred_profiles: the size of the ASIC's table of WRED profiles, of which each enabled colour
+            of a profile takes one entry.
+        one_watchdog_action: whether all watched ports must have the same action (Broadcom's
+        DLR_INIT). buffer_model: `traditional` or `dynamic`.
     """
 
     release: str = _FIRST_WITH_MARKS
@@ -49,8 +58,8 @@ class Traits:
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """A queue in the kernel: the handle and parent of its RED, and its limit in bytes."""
+class KernelQueue:
+    """A queue in the kernel: the handle and parent of its RED qdisc, and its limit in bytes."""
 
     handle: int
     parent: int
@@ -59,16 +68,16 @@ class Leaf:
 
 @dataclass(frozen=True)
 class PortModel:
-    """One port. `queues` are the queues that carry packets, by their number in SONiC."""
+    """One port. `queues` are the queues that carry packets, by their numbers in SONiC."""
 
     name: str
     rate_bps: int
-    queues: dict[int, Leaf]
+    queues: dict[int, KernelQueue]
 
 
 @dataclass(frozen=True)
 class SwitchModel:
-    """One switch."""
+    """One switch. `ports` are in the order of their indices."""
 
     name: str
     ports: tuple[PortModel, ...]
@@ -77,33 +86,36 @@ class SwitchModel:
 
     @property
     def pool_bytes(self) -> int:
-        """The most bytes that a queue may hold, which also bounds thresholds."""
+        """Return how many bytes a queue may hold at most. No threshold can be higher."""
         return max(leaf.buffer_bytes for port in self.ports for leaf in port.queues.values())
 
     @property
     def counts_marks(self) -> bool:
-        """True if release and ASIC count ECN marks per queue."""
+        """Whether release and ASIC count ECN marks per queue."""
         return self.traits.counts_marks and self.traits.release >= _FIRST_WITH_MARKS
 
     @property
     def stamps_polls(self) -> bool:
-        """True if syncd writes the times of its polls."""
+        """Whether syncd writes the times of its polls."""
         return self.traits.bulk_polls and self.traits.release >= _FIRST_WITH_STAMPS
 
     @property
     def streams(self) -> bool:
-        """True if release and ASIC have High Frequency Telemetry."""
+        """Whether release and ASIC have High Frequency Telemetry."""
         return self.traits.streams and self.traits.release >= _FIRST_WITH_STREAMS
 
     def rounded(self, threshold_bytes: int) -> int:
-        """Return a threshold rounded as the ASIC does."""
+        """Return a threshold as the ASIC rounds it."""
         step = self.traits.cell_bytes * self.traits.step_cells
         return -(-threshold_bytes // step) * step
 
 
 @dataclass(frozen=True)
-class Marking:
-    """The ASIC's RED settings of one queue. None in its place means that the queue never marks."""
+class RedSettings:
+    """The ASIC's RED settings of one queue, for which None stands if the queue never marks.
+
+    `percent` is the marking probability at `kmax_bytes`.
+    """
 
     kmin_bytes: int
     kmax_bytes: int
@@ -112,7 +124,7 @@ class Marking:
 
 @dataclass(frozen=True)
 class QueueCounts:
-    """Counters of one queue since the switch started. `depth_bytes` is its present content."""
+    """Counters of one queue since the switch started. `depth_bytes` is its present length."""
 
     depth_bytes: int = 0
     tx_bytes: int = 0
@@ -135,20 +147,20 @@ class PortCounts:
     tx_drops: int = 0
 
 
-class Plane(Protocol):
-    """The forwarding plane that orchagent and the counters use."""
+class ForwardingPlane(Protocol):
+    """The forwarding plane, as orchagent and syncd use it."""
 
-    def mark(self, port: str, queue: int, marking: Marking | None) -> None:
-        """Set RED of one queue."""
+    def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
+        """Set RED of one queue; None stops it from marking."""
 
     def queues(self) -> Mapping[tuple[str, int], QueueCounts]:
-        """Read every queue that carries packets, by port and number."""
+        """Read all queues that carry packets, by port and number."""
 
     def ports(self) -> Mapping[str, PortCounts]:
-        """Read every port."""
+        """Read the counters of all ports, by name."""
 
 
-def model_of(layout: Layout, device: str, traits: Traits | None = None) -> SwitchModel:
+def switch_model(layout: Layout, device: str, traits: Traits | None = None) -> SwitchModel:
     """Return the model of a switch of a virtual rack."""
     testbed = layout.testbed
     ports = tuple(
@@ -156,7 +168,7 @@ def model_of(layout: Layout, device: str, traits: Traits | None = None) -> Switc
             name=layout.interface(port),
             rate_bps=port.rate_bps,
             queues={
-                SONIC_QUEUE + queue.klass: Leaf(
+                SONIC_QUEUE + queue.klass: KernelQueue(
                     qdiscs.leaf_handle(queue.klass),
                     qdiscs.leaf_parent(queue.klass, testbed.queues_per_port),
                     queue.buffer_bytes,
@@ -169,28 +181,28 @@ def model_of(layout: Layout, device: str, traits: Traits | None = None) -> Switc
     return SwitchModel(device, ports, testbed.mtu_bytes, traits or Traits())
 
 
-def port_oid(place: int) -> str:
-    """Return the object id of the port at index `place`."""
-    return object_id(_PORT, place + 1)
+def port_oid(port_index: int) -> str:
+    """Return the SAI object id of a port."""
+    return object_id(_PORT, port_index + 1)
 
 
-def queue_oid(place: int, queue: int) -> str:
-    """Return the object id of a port's queue."""
-    return object_id(_QUEUE, place * QUEUES + queue + 1)
+def queue_oid(port_index: int, queue: int) -> str:
+    """Return the SAI object id of a port's queue."""
+    return object_id(_QUEUE, port_index * QUEUES + queue + 1)
 
 
 def wred_oid(number: int) -> str:
-    """Return the object id of the WRED profile that was created as number `number`."""
+    """Return the SAI object id of the `number`-th WRED profile that was created, counted from 1."""
     return object_id(_WRED, number)
 
 
 def object_id(kind: int, number: int) -> str:
-    """Return the id of the object of a SAI type that was created as number `number`."""
+    """Return the id of the `number`-th object of a SAI type, counted from 1."""
     return f"oid:{kind << 48 | number:#x}"
 
 
 def config_rows(model: SwitchModel) -> Rows:
-    """Return CONFIG_DB of a switch that nobody has configured."""
+    """Return the rows of CONFIG_DB of a switch that nobody has configured."""
     low, high = min(1 << 20, model.pool_bytes // 2), min(1 << 21, model.pool_bytes)
     pool = {"mode": "dynamic", "size": str(model.rounded(model.pool_bytes) * len(model.ports))}
     rows: Rows = {
@@ -225,18 +237,18 @@ def config_rows(model: SwitchModel) -> Rows:
     }
     for group in ("PORT", "QUEUE", "QUEUE_WATERMARK", "PFCWD"):
         rows[f"FLEX_COUNTER_TABLE|{group}"] = {"FLEX_COUNTER_STATUS": "enable"}
-    for place, port in enumerate(model.ports):
-        rows |= _port_rows(model, place, port)
+    for port_index, port in enumerate(model.ports):
+        rows |= _port_rows(model, port_index, port)
     return rows
 
 
-def _port_rows(model: SwitchModel, place: int, port: PortModel) -> Rows:
+def _port_rows(model: SwitchModel, port_index: int, port: PortModel) -> Rows:
     rows: Rows = {
         f"PORT|{port.name}": {
             "admin_status": "up",
-            "alias": f"Eth{place + 1}",
-            "index": str(place + 1),
-            "lanes": ",".join(str(4 * place + lane) for lane in range(4)),
+            "alias": f"Eth{port_index + 1}",
+            "index": str(port_index + 1),
+            "lanes": ",".join(str(4 * port_index + lane) for lane in range(4)),
             "mtu": str(model.mtu_bytes),
             "speed": str(port.rate_bps // 1_000_000),
         },
@@ -253,7 +265,7 @@ def _port_rows(model: SwitchModel, place: int, port: PortModel) -> Rows:
     }
     headroom = "NULL"
     if model.traits.buffer_model != "dynamic":
-        # buffermgrd makes both rows from the port's speed, its cable's length and pfc_enable
+        # buffermgrd writes both rows, from the port's speed, its cable's length and pfc_enable
         headroom = f"pg_lossless_{port.rate_bps // 1_000_000}_5m_profile"
         rows[f"BUFFER_PROFILE|{headroom}"] = {
             "pool": "ingress_lossless_pool",
@@ -287,31 +299,31 @@ def _stock_dscp() -> dict[str, str]:
 
 
 def counter_maps(model: SwitchModel) -> Rows:
-    """Return COUNTERS_DB's maps from names to objects."""
+    """Return the maps from names to objects in COUNTERS_DB."""
     maps: Rows = {"COUNTERS_PORT_NAME_MAP": {}}
     for part in ("NAME", "PORT", "INDEX", "TYPE"):
         maps[f"COUNTERS_QUEUE_{part}_MAP"] = {}
-    for place, queue, oid in queue_oids(model):
-        name = model.ports[place].name
-        maps["COUNTERS_PORT_NAME_MAP"][name] = port_oid(place)
+    for port_index, queue, oid in queue_oids(model):
+        name = model.ports[port_index].name
+        maps["COUNTERS_PORT_NAME_MAP"][name] = port_oid(port_index)
         maps["COUNTERS_QUEUE_NAME_MAP"][f"{name}:{queue}"] = oid
-        maps["COUNTERS_QUEUE_PORT_MAP"][oid] = port_oid(place)
+        maps["COUNTERS_QUEUE_PORT_MAP"][oid] = port_oid(port_index)
         maps["COUNTERS_QUEUE_INDEX_MAP"][oid] = str(queue)
         maps["COUNTERS_QUEUE_TYPE_MAP"][oid] = "SAI_QUEUE_TYPE_UNICAST"
     return maps
 
 
 def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
-    """Yield the port's index, the number and the object id of every queue."""
-    for place in range(len(model.ports)):
+    """Yield, for every queue, the index of its port, its number and its object id."""
+    for port_index in range(len(model.ports)):
         for queue in range(QUEUES):
-            yield place, queue, queue_oid(place, queue)
+            yield port_index, queue, queue_oid(port_index, queue)
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's capabilities; releases that count no marks say nothing about them.
+    """Return the capabilities in STATE_DB. Before 202505 there are no rows about counting marks.
 
-    Only Nvidia's switches have their cells there (sonic-buildimage, platform/mellanox).
+    Only Nvidia's switches state the size of their cells (sonic-buildimage, platform/mellanox).
     """
     one_action = "true" if model.traits.one_watchdog_action else "false"
     rows: Rows = {"SWITCH_CAPABILITY|switch": {"PFC_DLR_INIT_CAPABLE": one_action}}
@@ -319,15 +331,15 @@ def capability_rows(model: SwitchModel) -> Rows:
         rows["ASIC_TABLE|MELLANOX-SPECTRUM"] = {"cell_size": str(model.traits.cell_bytes)}
     if model.traits.release < _FIRST_WITH_MARKS:
         return rows
-    said = {"isSupported": "true" if model.counts_marks else "false"}
+    supported = {"isSupported": "true" if model.counts_marks else "false"}
     return rows | {
-        f"QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_{name}_COUNTER": dict(said)
+        f"QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_{name}_COUNTER": dict(supported)
         for name in ("ECN_MARKED_PKT", "ECN_MARKED_BYTE", "WRED_DROPPED_PKT", "WRED_DROPPED_BYTE")
     }
 
 
 def port_state_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's port rows, which PortsOrch writes when a port comes up."""
+    """Return the rows of ports in STATE_DB, which PortsOrch writes when a port comes up."""
     return {
         f"PORT_TABLE|{port.name}": {
             "state": "ok",
@@ -341,7 +353,7 @@ def port_state_rows(model: SwitchModel) -> Rows:
 
 
 def version_file(model: SwitchModel) -> str:
-    """Return /etc/sonic/sonic_version.yml."""
+    """Return the content of /etc/sonic/sonic_version.yml."""
     traits = model.traits
     return (
         f"build_version: 'SONiC.{traits.release}-virtual'\n"

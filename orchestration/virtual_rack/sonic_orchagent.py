@@ -1,25 +1,28 @@
-"""SONiC's orchagent for WRED profiles and queues, and the resulting state of the ASIC.
+"""SONiC's orchagent for WRED profiles, queues and the PFC watchdog, and the ASIC's resulting state.
 
-This follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
+orchagent is the daemon that turns rows of CONFIG_DB into objects of SAI, the API of switch ASICs.
+For WRED this module follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
 
-- A row with an unknown field, or with a minimum above its maximum, is refused as a whole.
-- Each write of a row sets every one of its fields in SAI, one after the other, whether it changed
-  or not. If SAI refuses one, those before it stay. Fields that have left the row keep their value.
-- A threshold that would cross the other end's present value is set after all other fields.
-- A reference to a missing profile and the removal of a used profile are retried.
+- A row with an unknown field, or with a minimum above its maximum, is refused as a whole. - Each
+write of a row sets all of its fields in SAI, one after the other, whether they changed or not.
+  If SAI refuses one, those before it stay set. Fields that were removed from the row keep their
+  value.
+- A threshold that would cross the present value of the other one is set after all other fields.
+- A reference to a missing profile is retried, and so is the removal of a used profile.
 
-ASIC_DB has what was asked for; what the ASIC made of it is told to nobody. As in Mellanox' public
-SAI (mlnx_sai_wred.c), setting a threshold or a probability unbinds the profile from its queues,
-edits and binds it again, and each enabled colour takes one entry of a finite table.
+ASIC_DB has the values that were requested. Those that the ASIC really uses can be read nowhere. As
+in Mellanox' public SAI (mlnx_sai_wred.c), setting a threshold or a probability unbinds the profile
+from its queues, edits it and binds it again, and each enabled colour takes one entry of a finite
+table.
 
-The PFC watchdog (`Watchdog`) follows orchagent/pfcwdorch.cpp of the same releases:
+The PFC watchdog (`PfcWatchdog`) follows orchagent/pfcwdorch.cpp of the same releases:
 
-- A port's queues are those of `pfcwd_sw_enable` at the moment its row is set; later changes of that
-  field do nothing. Without any, the row waits.
-- A queue that is watched keeps its action until its port's row is removed (`emplace`).
-- With Broadcom's DLR_INIT, a row with another action than the watched ports have is refused.
-- Removing a row that is no port's, such as GLOBAL, ends orchagent with SIGSEGV (fixed on master
-  only: PR 4760).
+- A port's watched queues are those of `pfcwd_sw_enable` at the moment when its row is set. Later
+  changes of that field have no effect. If the field names no queue, the row waits.
+- A queue that is watched keeps its action until its port's row is removed (`emplace`). - With
+Broadcom's DLR_INIT, a row is refused if its action differs from that of the watched ports. - The
+removal of a row that belongs to no port, such as GLOBAL, ends orchagent with SIGSEGV (fixed on
+  master only: PR 4760).
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from dataclasses import dataclass, field
 
 from orchestration.virtual_rack.sonic_model import (
     QUEUES,
-    Marking,
+    RedSettings,
     SwitchModel,
     queue_oid,
     wred_oid,
@@ -45,8 +48,8 @@ _NO_PROFILE = "oid:0x0"
 _UNBINDING = ("_THRESHOLD", "_PROBABILITY")
 
 
-class Refused(ValueError):  # noqa: N818 (names what happens to a row)
-    """A row that orchagent does not accept."""
+class RefusedRow(ValueError):  # noqa: N818 (names what happens to a row)
+    """orchagent does not accept a row."""
 
 
 @dataclass
@@ -63,16 +66,18 @@ class _Profile:
 
 
 class Orchagent:
-    """The daemon. `write(key, field, value)` sets ASIC_DB; a field of None removes the key.
+    """orchagent, for WRED profiles and queues.
 
-    `mark(port, queue, marking)` sets the forwarding plane; `log` gets messages on refused rows.
+    `write(key, field, value)` sets a field in ASIC_DB, and with None as the field removes the key.
+    `mark(port, queue, settings)` sets RED of the forwarding plane. `log` is called with a message
+    for each refused row.
     """
 
     def __init__(
         self,
         model: SwitchModel,
         write: Callable[[str, str | None, str], None],
-        mark: Callable[[str, int, Marking | None], None],
+        mark: Callable[[str, int, RedSettings | None], None],
         log: Callable[[str], None],
     ) -> None:
         self._model = model
@@ -81,16 +86,16 @@ class Orchagent:
         self._stored: dict[str, dict[str, int]] = {}
         self._bound: dict[tuple[str, int], str] = {}
         self._waiting: dict[str, Mapping[str, str] | None] = {}
-        self._made = 0
-        self._places = {port.name: place for place, port in enumerate(model.ports)}
+        self._profiles_created = 0
+        self._port_index = {port.name: index for index, port in enumerate(model.ports)}
 
     def start(self) -> None:
-        """Write the ASIC's objects; no queue marks."""
-        for name in self._places:
+        """Write the ASIC's queues, of which none marks."""
+        for name in self._port_index:
             for queue in range(QUEUES):
                 self._bind(name, queue, None)
 
-    def take(self, key: str, row: Mapping[str, str] | None) -> None:
+    def apply_row(self, key: str, row: Mapping[str, str] | None) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         self._waiting.pop(key, None)
         self._try(key, row)
@@ -109,8 +114,8 @@ class Orchagent:
                 done = self._queue(name, row or {})
             else:
                 return
-        except Refused as why:
-            self._log(f"{key}: refused: {why}")
+        except RefusedRow as reason:
+            self._log(f"{key}: refused: {reason}")
             return
         if not done:
             self._waiting[key] = row
@@ -132,29 +137,29 @@ class Orchagent:
         return True
 
     def _create(self, name: str, attributes: list[tuple[str, str]]) -> None:
-        """Create an object with all attributes in one call; it exists completely or not at all."""
-        wanted = dict([("WEIGHT", "0"), *attributes])
+        """Create a profile with all its attributes in one call: completely or not at all."""
+        attributes_with_defaults = dict([("WEIGHT", "0"), *attributes])
         for attribute, value in attributes:
             self._accept(attribute, value)
         for colour in COLOURS:
-            if wanted.get(f"{colour.upper()}_ENABLE") == "true":
-                wanted.setdefault(f"{colour.upper()}_DROP_PROBABILITY", "100")
-        profile = _Profile(wred_oid(self._made + 1), wanted)
+            if attributes_with_defaults.get(f"{colour.upper()}_ENABLE") == "true":
+                attributes_with_defaults.setdefault(f"{colour.upper()}_DROP_PROBABILITY", "100")
+        profile = _Profile(wred_oid(self._profiles_created + 1), attributes_with_defaults)
         used = sum(max(1, other.colours()) for other in self._profiles.values())
         if used + max(1, profile.colours()) > self._model.traits.wred_profiles:
-            raise Refused("no free profile: SAI_STATUS_INSUFFICIENT_RESOURCES")
-        self._made += 1
+            raise RefusedRow("no free profile: SAI_STATUS_INSUFFICIENT_RESOURCES")
+        self._profiles_created += 1
         self._profiles[name] = profile
-        for attribute, value in wanted.items():
+        for attribute, value in attributes_with_defaults.items():
             self._set(profile, attribute, value)
 
     def _accept(self, attribute: str, value: str) -> None:
-        """Raise Refused if SAI does not take an attribute."""
+        """Raise RefusedRow if SAI does not accept the value of an attribute."""
         if attribute.endswith("_THRESHOLD") and int(value) > self._model.pool_bytes:
-            raise Refused(f"{attribute} {value} is more than the buffer: SAI_STATUS_FAILURE")
+            raise RefusedRow(f"{attribute} {value} is more than the buffer: SAI_STATUS_FAILURE")
 
     def _parse(self, name: str, row: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Return the attributes in the order in which they are set."""
+        """Return a row's attributes, in the order in which they are set. Raises RefusedRow."""
         stored = self._stored.get(name, {})
         after = dict(stored)
         first: list[tuple[str, str]] = []
@@ -164,28 +169,28 @@ class Orchagent:
             attribute = item.upper()
             if item == "ecn":
                 if value not in _ECN:
-                    raise Refused(f"ecn {value!r}")
+                    raise RefusedRow(f"ecn {value!r}")
                 first.append(("ECN_MARK_MODE", _ECN[value]))
             elif colour in COLOURS and rest in ("min_threshold", "max_threshold"):
-                bound = after[attribute] = _whole(item, value, _MAX)
+                bound = after[attribute] = _integer(item, value, _MAX)
                 low = rest.startswith("min")
                 other = stored.get(f"{colour.upper()}_{'MAX' if low else 'MIN'}_THRESHOLD", 0)
                 crosses = other < bound if low else other > bound
                 (deferred if crosses else first).append((attribute, value))
             elif colour in COLOURS and rest == "drop_probability":
-                first.append((attribute, str(_whole(item, value, 100))))
+                first.append((attribute, str(_integer(item, value, 100))))
             elif item in [f"wred_{name}_enable" for name in COLOURS]:
                 if value not in ("true", "false"):
-                    raise Refused(f"{item} {value!r}")
+                    raise RefusedRow(f"{item} {value!r}")
                 first.append((attribute.removeprefix("WRED_"), value))
             else:
-                raise Refused(f"unknown field {item!r}")
+                raise RefusedRow(f"unknown field {item!r}")
         for colour in COLOURS:
             minimum, maximum = (
                 after.get(f"{colour.upper()}_{end}_THRESHOLD", 0) for end in ("MIN", "MAX")
             )
             if minimum > maximum:
-                raise Refused(f"{colour} minimum {minimum} above maximum {maximum}")
+                raise RefusedRow(f"{colour} minimum {minimum} above maximum {maximum}")
         self._stored[name] = after
         return first + deferred
 
@@ -205,8 +210,8 @@ class Orchagent:
         port, _, numbers = name.partition("|")
         first, _, last = numbers.partition("-")
         known = [str(queue) for queue in range(QUEUES)]
-        if port not in self._places or first not in known or (last or first) not in known:
-            raise Refused("no such queue")
+        if port not in self._port_index or first not in known or (last or first) not in known:
+            raise RefusedRow("no such queue")
         queues = range(int(first), int(last or first) + 1)
         profile = row.get("wred_profile")
         if profile is not None and profile not in self._profiles:
@@ -217,7 +222,7 @@ class Orchagent:
         return True
 
     def _bind(self, port: str, queue: int, profile: str | None) -> None:
-        key = f"ASIC_STATE:SAI_OBJECT_TYPE_QUEUE:{queue_oid(self._places[port], queue)}"
+        key = f"ASIC_STATE:SAI_OBJECT_TYPE_QUEUE:{queue_oid(self._port_index[port], queue)}"
         oid = self._profiles[profile].oid if profile else _NO_PROFILE
         self._write(key, "SAI_QUEUE_ATTR_WRED_PROFILE_ID", oid)
         if profile is None:
@@ -227,26 +232,28 @@ class Orchagent:
             self._bound[port, queue] = profile
             self._mark(port, queue, self._marking(self._profiles[profile]))
 
-    def _mark_all(self, name: str, marking: Marking | None) -> None:
+    def _mark_all(self, name: str, marking: RedSettings | None) -> None:
         for (port, queue), bound in self._bound.items():
             if bound == name:
                 self._mark(port, queue, marking)
 
-    def _marking(self, profile: _Profile) -> Marking | None:
-        """Return the marking of the colour green, the only one of the forwarding plane."""
+    def _marking(self, profile: _Profile) -> RedSettings | None:
+        """Return the RED settings of green, the only colour that the forwarding plane has."""
         mode = profile.attributes.get("ECN_MARK_MODE", "")
         low, high = (profile.number(f"GREEN_{end}_THRESHOLD") for end in ("MIN", "MAX"))
         if not mode.endswith("ALL") and "GREEN" not in mode:
             return None
         if not low or not high:
             return None
-        rounded = self._model.rounded  # by the silicon, and nobody is told
-        return Marking(rounded(low), rounded(high), profile.number("GREEN_DROP_PROBABILITY", 100))
+        rounded = self._model.rounded  # the ASIC does this, and reports it nowhere
+        return RedSettings(
+            rounded(low), rounded(high), profile.number("GREEN_DROP_PROBABILITY", 100)
+        )
 
 
-def _whole(name: str, value: str, maximum: int) -> int:
+def _integer(name: str, value: str, maximum: int) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= maximum):
-        raise Refused(f"{name} {value!r}")
+        raise RefusedRow(f"{name} {value!r}")
     return int(value)
 
 
@@ -256,14 +263,15 @@ _FIELDS = ("PFC_WD_DETECTION_TIME", "PFC_WD_RESTORATION_TIME", "PFC_WD_ACTION", 
 _PRIORITIES = frozenset("01234567")
 
 
-class Crash(Exception):  # noqa: N818 (names what happens)
-    """Orchagent has ended by a signal."""
+class OrchagentCrash(Exception):  # noqa: N818 (names what happens)
+    """orchagent would have ended by a signal here."""
 
 
-class Watchdog:
-    """The daemon's part. `write(key, fields)` sets fields in COUNTERS_DB; None removes one.
+class PfcWatchdog:
+    """orchagent, for the PFC watchdog. `actions` are the actions by watched port and queue.
 
-    `poll(ms)` changes the interval at which syncd reads; `log` gets messages on refused rows.
+    `write(key, fields)` sets fields in COUNTERS_DB; a value of None removes a field. `poll(text)`
+    sets syncd's polling interval in ms. `log` is called with a message for each refused row.
     """
 
     def __init__(
@@ -275,13 +283,13 @@ class Watchdog:
     ) -> None:
         self._model = model
         self._write, self._poll, self._log = write, poll, log
-        self._places = {port.name: place for place, port in enumerate(model.ports)}
+        self._port_index = {port.name: index for index, port in enumerate(model.ports)}
         self._masks: dict[str, list[int]] = {}
         self._waiting: dict[str, Mapping[str, str]] = {}
         self._ports: dict[str, str] = {}  # the action of each watched port's last row
         self.actions: dict[tuple[str, int], str] = {}
 
-    def take(self, key: str, row: Mapping[str, str] | None) -> None:
+    def apply_row(self, key: str, row: Mapping[str, str] | None) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         table, _, name = key.partition("|")
         if table == "PORT_QOS_MAP":
@@ -299,9 +307,9 @@ class Watchdog:
     def _start(self, name: str, row: Mapping[str, str]) -> None:
         self._waiting.pop(name, None)
         action = row.get("action", "drop")
-        others = {found for port, found in self._ports.items()}
+        others = {watched for port, watched in self._ports.items()}
         refused = ""
-        if name not in self._places:
+        if name not in self._port_index:
             refused = "no such port"
         elif action not in _ACTIONS or not row.get("detection_time", "").isdigit():
             refused = "its action or detection_time is missing or wrong"
@@ -326,13 +334,13 @@ class Watchdog:
             )
 
     def _stop(self, name: str) -> None:
-        if name not in self._places:
-            raise Crash(f"PFC_WD|{name} was removed: PfcWdOrch::deleteEntry, SIGSEGV")
+        if name not in self._port_index:
+            raise OrchagentCrash(f"PFC_WD|{name} was removed: PfcWdOrch::deleteEntry, SIGSEGV")
         self._waiting.pop(name, None)
         self._ports.pop(name, None)
-        for port, queue in [place for place in self.actions if place[0] == name]:
+        for port, queue in [key for key in self.actions if key[0] == name]:
             del self.actions[port, queue]
             self._write(self._key(port, queue), dict.fromkeys(_FIELDS))
 
     def _key(self, name: str, queue: int) -> str:
-        return f"COUNTERS:{queue_oid(self._places[name], queue)}"
+        return f"COUNTERS:{queue_oid(self._port_index[name], queue)}"

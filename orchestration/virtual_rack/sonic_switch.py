@@ -1,12 +1,13 @@
-"""The bridge of the virtual rack's SONiC-like switch: Redis on one side, the kernel on the other.
+"""The virtual rack's SONiC-like switch: it connects Redis with the queues of the Linux kernel.
 
     python -m orchestration.virtual_rack.sonic_switch --device leaf1 --config layout.json
 
-It stands in for orchagent, syncd and the ASIC. It fills an empty database as a booting switch does,
-from what `config save` wrote, applies changes of CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB.
-It waits for Redis, and starts anew from the database after a restart of Redis. When it is ready it
-writes `PORT_TABLE:PortInitDone` to APPL_DB, as a switch does. When orchagent would crash, all of it
-ends by SIGSEGV: SONiC takes syncd down with orchagent's container.
+This program stands in for SONiC's daemons orchagent and syncd, and for the ASIC. It fills an empty
+database as a booting switch does, from what `config save` wrote; it applies changes of CONFIG_DB,
+and writes ASIC_DB and COUNTERS_DB. It waits for Redis, and begins anew from the database after a
+restart of Redis. When it is ready it writes `PORT_TABLE:PortInitDone` to APPL_DB, as a switch does.
+Where orchagent would crash, the whole program ends by SIGSEGV, because SONiC stops syncd with
+orchagent.
 """
 
 from __future__ import annotations
@@ -41,38 +42,38 @@ from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.reboot import CONFIG_FILE, load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
-    Marking,
-    Plane,
+    ForwardingPlane,
     PortCounts,
     QueueCounts,
+    RedSettings,
     SwitchModel,
     capability_rows,
     config_rows,
     counter_maps,
-    model_of,
     port_state_rows,
+    switch_model,
     version_file,
 )
-from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
+from orchestration.virtual_rack.sonic_orchagent import Orchagent, OrchagentCrash, PfcWatchdog
 from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
-from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
+from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants_file
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
 CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
 READY = "PORT_TABLE:PortInitDone"
-# A table comes after those that it refers to.
+# In this order, because a table's rows refer to those of earlier tables.
 _TABLES = (
     *("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE"),
     *TELEMETRY_TABLES,
 )
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
-_MARKED = 12  # struct tc_red_xstats: early, pdrop, other, marked
+_MARKED = 12  # offset of `marked` in struct tc_red_xstats: early, pdrop, other, marked
 _OWN = (ASIC_DB, COUNTERS_DB, STATE_DB, APPL_DB)
 
 
 class KernelPlane:
-    """The kernel's RED queues of this network namespace."""
+    """The forwarding plane: the kernel's RED queues in this network namespace."""
 
     def __init__(self, model: SwitchModel) -> None:
         self._route = RouteSocket()
@@ -84,8 +85,8 @@ class KernelPlane:
         }
         self._wide: dict[tuple[str, int, str], int] = {}
 
-    def mark(self, port: str, queue: int, marking: Marking | None) -> None:
-        """Change RED and keep queued packets. Queues that carry no packets have no RED."""
+    def mark(self, port: str, queue: int, marking: RedSettings | None) -> None:
+        """Change RED of a queue and keep its packets. Queues that carry no packets have no RED."""
         leaf = self._leaves.get((port, queue))
         if leaf is None:
             return
@@ -99,11 +100,13 @@ class KernelPlane:
         self._route.request([request])
 
     def queues(self) -> dict[tuple[str, int], QueueCounts]:
-        """Read every queue with one dump."""
-        found = {(q.ifindex, q.handle): q for q in qdiscs.qdiscs(self._route) if q.kind == "red"}
+        """Read all queues, with one request to the kernel."""
+        by_handle = {
+            (q.ifindex, q.handle): q for q in qdiscs.qdiscs(self._route) if q.kind == "red"
+        }
         result = {}
         for (port, queue), leaf in self._leaves.items():
-            item = found[self._index[port], leaf.handle]
+            item = by_handle[self._index[port], leaf.handle]
             marked = int.from_bytes(item.xstats[_MARKED : _MARKED + 4], "little")
             result[port, queue] = QueueCounts(
                 depth_bytes=item.backlog,
@@ -115,14 +118,14 @@ class KernelPlane:
         return result
 
     def _widened(self, port: str, queue: int, name: str, value: int) -> int:
-        """Extend a 32-bit counter of the kernel to 64 bits, as an ASIC counts."""
+        """Extend a 32-bit counter of the kernel to 64 bits, as an ASIC's counters have."""
         last = self._wide.get((port, queue, name), 0)
         total = last + ((value - last) & 0xFFFFFFFF)
         self._wide[port, queue, name] = total
         return total
 
     def ports(self) -> dict[str, PortCounts]:
-        """Read /proc/net/dev."""
+        """Read the ports' counters from /proc/net/dev."""
         return read_ports(_NET_DEV.read_text(), self._index)
 
 
@@ -141,13 +144,13 @@ def _print(text: str) -> None:
     print(text, flush=True)
 
 
-class Bridge:
-    """The switch's daemons and ASIC over one Redis and one forwarding plane."""
+class VirtualSonicSwitch:
+    """A switch's daemons and ASIC, with one Redis and one forwarding plane."""
 
     def __init__(
         self,
         model: SwitchModel,
-        plane: Plane,
+        plane: ForwardingPlane,
         path: str = SOCKET,
         log: Callable[[str], None] = _print,
         config_file: Path = CONFIG_FILE,
@@ -160,9 +163,9 @@ class Bridge:
         self.daemons = _Daemons(self)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stop` returns True; it is called at every event and poll.
+        """Serve until `stop` returns True, which is called after each event and poll.
 
-        Raises Crash if orchagent would crash.
+        Raises OrchagentCrash where orchagent would crash.
         """
         try:
             while not stop():
@@ -201,11 +204,11 @@ class Bridge:
     @staticmethod
     def _patience_ms(daemons: _Daemons) -> int | None:
         at = daemons.next_ns()
-        # rounded up, because nothing is due at an earlier poll
+        # rounded up, because nothing would be due yet at a poll that is too early
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
     def _fill(self) -> None:
-        """Fill the database: rewrite the daemons' rows, and add the configuration if missing."""
+        """Write the daemons' rows anew, and the configuration if the database is empty."""
         if not self._redis.call(CONFIG_DB, "EXISTS", "DEVICE_METADATA|localhost"):
             rows = load_config(self._config_file)
             if rows is None:
@@ -228,11 +231,11 @@ class Bridge:
         return [key for keys in self._redis.run(patterns) for key in keys]
 
     def _take(self, changes: list[tuple[str, str]], daemons: _Daemons) -> None:
-        """Pass changed rows on, as swss-common's tables do.
+        """Apply changed rows, as swss-common's tables do.
 
-        A row is read when its change is taken, so that of several writes only the last is seen.
-        Of a row that was removed and written again, first the removal is passed on. A table's rows
-        come in the order of their keys.
+        A row is read when its change is applied, so that of several writes only the last is seen.
+        For a row that was removed and written again, the removal is applied first. A table's rows
+        are applied in the order of their keys.
         """
         removed: dict[str, bool] = {}
         known = [item for item in changes if item[0].partition("|")[0] in _TABLES]
@@ -242,23 +245,23 @@ class Bridge:
         now_ns = time.monotonic_ns()
         for key, gone in removed.items():
             if gone:
-                daemons.take(key, None, now_ns)
+                daemons.apply_row(key, None, now_ns)
             if rows[key]:
-                daemons.take(key, rows[key], now_ns)
+                daemons.apply_row(key, rows[key], now_ns)
 
     def write_asic(self, key: str, field: str | None, value: str) -> None:
-        """Set a field in ASIC_DB; a field of None removes the object."""
+        """Set a field in ASIC_DB; None as the field removes the object."""
         words = ("DEL", key) if field is None else ("HSET", key, field, value)
         self._pending.append((ASIC_DB, words))
 
     def write_counters(self, key: str, fields: Mapping[str, str | None]) -> None:
-        """Set fields in COUNTERS_DB; a value of None removes one."""
-        gone = [name for name, value in fields.items() if value is None]
-        kept = {name: value for name, value in fields.items() if value is not None}
-        if kept:
-            self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(kept))))
-        if gone:
-            self._pending.append((COUNTERS_DB, ("HDEL", key, *gone)))
+        """Set fields in COUNTERS_DB; a value of None removes a field."""
+        removed_names = [name for name, value in fields.items() if value is None]
+        values = {name: value for name, value in fields.items() if value is not None}
+        if values:
+            self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(values))))
+        if removed_names:
+            self._pending.append((COUNTERS_DB, ("HDEL", key, *removed_names)))
 
     def write_state(self, key: str, row: Mapping[str, str | bytes] | None) -> None:
         """Set a row of STATE_DB; a row of None removes it."""
@@ -271,34 +274,34 @@ class Bridge:
 
 
 class _Daemons:
-    """Orchagent and syncd, from one start to the next."""
+    """The daemons orchagent and syncd, from one start to the next."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        model, plane, log = bridge.model, bridge.plane, bridge.log
-        self.orchagent = Orchagent(model, bridge.write_asic, plane.mark, log)
-        self.watchdog = Watchdog(model, bridge.write_counters, self._poll_watchdog, log)
+    def __init__(self, switch: VirtualSonicSwitch) -> None:
+        model, plane, log = switch.model, switch.plane, switch.log
+        self.orchagent = Orchagent(model, switch.write_asic, plane.mark, log)
+        self.watchdog = PfcWatchdog(model, switch.write_counters, self._poll_watchdog, log)
         self.counters = FlexCounters(
-            model, plane, bridge.write_counters, lambda: self.watchdog.actions
+            model, plane, switch.write_counters, lambda: self.watchdog.actions
         )
-        self.telemetry = Telemetry(model, plane, bridge.write_state, bridge.sender.send, log)
+        self.telemetry = Telemetry(model, plane, switch.write_state, switch.sender.send, log)
 
     def _poll_watchdog(self, text: str) -> None:
         self.counters.set_interval("PFCWD", text)
 
-    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+    def apply_row(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
-        self.orchagent.take(key, row)
-        self.watchdog.take(key, row)
-        self.counters.take(key, row, now_ns)
-        self.telemetry.take(key, row, now_ns)
+        self.orchagent.apply_row(key, row)
+        self.watchdog.apply_row(key, row)
+        self.counters.apply_row(key, row, now_ns)
+        self.telemetry.apply_row(key, row, now_ns)
 
     def poll(self) -> None:
-        """Read the counters that are due."""
+        """Read and write the counters that are due, and send the telemetry that is due."""
         self.counters.poll(time.monotonic_ns())
         self.telemetry.poll(time.monotonic_ns(), time.time_ns())
 
     def next_ns(self) -> int | None:
-        """Return the CLOCK_MONOTONIC time of the next poll, or None."""
+        """Return the time of the next poll (CLOCK_MONOTONIC), or None if there is none."""
         times = (self.counters.next_ns(), self.telemetry.next_ns())
         return min((at for at in times if at is not None), default=None)
 
@@ -313,23 +316,23 @@ def _flat(row: Mapping[str, str | bytes]) -> list[str | bytes]:
 
 
 def main() -> None:
-    """Run the bridge of one switch of a virtual rack."""
+    """Run the program for one switch of a virtual rack."""
     parser = argparse.ArgumentParser(prog="sonic_switch")
     parser.add_argument("--device", required=True)
     parser.add_argument("--config", required=True, type=Path, help="the rack's layout, as JSON")
     parser.add_argument("--socket", default=SOCKET)
-    asked = parser.parse_args()
-    layout = Layout.from_json(json.loads(asked.config.read_text()))
-    model = model_of(layout, asked.device)
+    arguments = parser.parse_args()
+    layout = Layout.from_json(json.loads(arguments.config.read_text()))
+    model = switch_model(layout, arguments.device)
     VERSION_FILE.parent.mkdir(parents=True, exist_ok=True)
     VERSION_FILE.write_text(version_file(model))
     if model.streams:
-        CONSTANTS_FILE.write_text(constants())
-    # by its name the load of syncd is measured
+        CONSTANTS_FILE.write_text(constants_file())
+    # the CPU load of syncd is measured by its name
     Path("/proc/self/comm").write_text("syncd")
     try:
-        Bridge(model, KernelPlane(model), asked.socket).run()
-    except Crash as crash:
+        VirtualSonicSwitch(model, KernelPlane(model), arguments.socket).run()
+    except OrchagentCrash as crash:
         _print(str(crash))
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGSEGV)

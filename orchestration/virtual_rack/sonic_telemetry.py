@@ -1,10 +1,13 @@
 """High Frequency Telemetry of the virtual rack's SONiC-like switch, for queues.
 
-This follows sonic-swss, orchagent/high_frequency_telemetry: a profile says whether and how often,
-its group QUEUE which counters of which queues; a session with the IPFIX templates goes to STATE_DB,
-and records are sent. On a switch a vendor's driver makes the records from the ASIC, in a family of
-generic netlink. A family cannot be made in user space: here the same messages go to a group of
-NETLINK_USERSOCK, which constants.yml names in the family's place.
+High Frequency Telemetry streams counters from the ASIC as IPFIX records over netlink. This module
+follows sonic-swss, orchagent/high_frequency_telemetry. A profile sets whether records are sent and
+how often, and its group QUEUE sets which counters of which queues. A session with the IPFIX
+template is written to STATE_DB, and then records are sent.
+
+On a real switch the vendor's driver sends the records in a family of generic netlink. A program in
+user space cannot create a family. So the same messages are sent to a group of NETLINK_USERSOCK
+here, and constants.yml names that in place of the family.
 """
 
 from __future__ import annotations
@@ -19,14 +22,15 @@ from orchestration.agent.linux.genetlink import GENL_HEADER, USERSOCK
 from orchestration.agent.linux.netlink import HEADER
 from orchestration.agent.sonic.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
 from orchestration.agent.sonic.stream import GROUPS, PROFILES, SESSIONS
-from orchestration.virtual_rack.sonic_model import QUEUES, Plane, QueueCounts, SwitchModel
+from orchestration.virtual_rack.sonic_model import QUEUES, ForwardingPlane, QueueCounts, SwitchModel
 
 TABLES = (PROFILES, GROUPS)
-# The group of NETLINK_USERSOCK, of this network namespace.
+# The multicast group of NETLINK_USERSOCK, in the switch's network namespace.
 USERS_GROUP = 3
 
 _QUEUE_TYPE = 21
-# sai_queue_stat_t, by the names that the group has; Nvidia's ASICs stream depths in cells only
+# sai_queue_stat_t by the names that the group QUEUE uses. Nvidia's ASICs stream depths in cells
+# only.
 _STATS = {
     "PACKETS": 0,
     "BYTES": 1,
@@ -44,7 +48,11 @@ _NO_QUEUE = QueueCounts()
 
 @dataclass
 class _Session:
-    """A profile with its group: labels by queue, counters, and the time of the next record."""
+    """A profile with its group.
+
+    `number` is that of the IPFIX template, `labels` are the numbers of the queues in it by
+    `PORT|QUEUE`, and `next_ns` is when the next record is due (CLOCK_MONOTONIC).
+    """
 
     number: int
     poll_ns: int
@@ -53,20 +61,20 @@ class _Session:
     counters: list[str]
     next_ns: int = 0
     sequence: int = 0
-    places: list[tuple[str, int]] = field(default_factory=list)
+    queue_keys: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Telemetry:
-    """HFTelOrch, the driver and the ASIC.
+    """orchagent's HFTelOrch, the vendor's driver and the ASIC.
 
-    `write(key, row)` sets a row of STATE_DB, a row of None removes it. `send(message)` sends one
-    IPFIX message; `log` gets messages on refused rows.
+    `write(key, row)` sets a row of STATE_DB; a row of None removes it. `send(message)` sends one
+    IPFIX message. `log` is called with a message for each refused row.
     """
 
     def __init__(
         self,
         model: SwitchModel,
-        plane: Plane,
+        plane: ForwardingPlane,
         write: Callable[[str, Mapping[str, str | bytes] | None], None],
         send: Callable[[bytes], None],
         log: Callable[[str], None],
@@ -75,40 +83,40 @@ class Telemetry:
         self._write, self._send, self._log = write, send, log
         self._rows: dict[str, dict[str, str]] = {}
         self._sessions: dict[str, _Session] = {}
-        self._made = 0
+        self._sessions_made = 0
 
-    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+    def apply_row(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
         """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         if key.partition("|")[0] not in TABLES or not self._model.streams:
             return
         if row is None:
             self._rows.pop(key, None)
         else:
-            # swss-common leaves the mark of a list out of a field's name
+            # swss-common removes the mark of a list, `@`, from a field's name
             self._rows[key] = {name.partition("@")[0]: value for name, value in row.items()}
         profile = key.split("|")[1]
-        wanted = self._wanted(profile)
-        if wanted is None:
+        requested = self._requested_session(profile)
+        if requested is None:
             if self._sessions.pop(profile, None) is not None:
                 self._write(f"{SESSIONS}|{profile}|QUEUE", None)
             return
         known = self._sessions.get(profile)
-        same = known is not None and known.labels == wanted.labels
-        if known is not None and same and known.counters == wanted.counters:
-            known.on, known.poll_ns = wanted.on, wanted.poll_ns
+        same = known is not None and known.labels == requested.labels
+        if known is not None and same and known.counters == requested.counters:
+            known.on, known.poll_ns = requested.on, requested.poll_ns
         else:
-            # other queues or counters end a stream, and another template begins it anew
-            self._made += 1
-            wanted.number = _FIRST_TEMPLATE + self._made
-            self._sessions[profile] = known = wanted
+            # with other queues or counters a new stream begins, with another template
+            self._sessions_made += 1
+            requested.number = _FIRST_TEMPLATE + self._sessions_made
+            self._sessions[profile] = known = requested
         known.next_ns = now_ns
         self._write(f"{SESSIONS}|{profile}|QUEUE", self._session_row(known))
 
-    def _wanted(self, profile: str) -> _Session | None:
-        """Return the session that the present rows ask for; None while one of them is missing."""
-        said = self._rows.get(f"{PROFILES}|{profile}")
+    def _requested_session(self, profile: str) -> _Session | None:
+        """Return the session that the present rows request; None if one is missing or wrong."""
+        profile_row = self._rows.get(f"{PROFILES}|{profile}")
         group = self._rows.get(f"{GROUPS}|{profile}|QUEUE")
-        if said is None or group is None:
+        if profile_row is None or group is None:
             return None
         names = sorted(set(group.get("object_names", "").split(",")))
         counters = sorted(set(group.get("object_counters", "").split(",")))
@@ -116,15 +124,15 @@ class Telemetry:
         known = {f"{port}|{queue}" for port in ports for queue in range(QUEUES)}
         offered = _NVIDIA if self._model.traits.asic == "mellanox" else _STATS
         if not set(names) <= known or not set(counters) <= set(offered):
-            self._log(f"{GROUPS}|{profile}|QUEUE: refused: no such queue, or no such counter here")
+            self._log(f"{GROUPS}|{profile}|QUEUE: refused: there is no such queue or counter")
             return None
         return _Session(
             number=0,
-            poll_ns=int(said.get("poll_interval", "0")) * 1000,
-            on=said.get("stream_state") == "enabled",
+            poll_ns=int(profile_row.get("poll_interval", "0")) * 1000,
+            on=profile_row.get("stream_state") == "enabled",
             labels={name: label for label, name in enumerate(names, 1)},
             counters=sorted(counters, key=lambda name: _STATS[name]),
-            places=[(name.split("|")[0], int(name.split("|")[1])) for name in names],
+            queue_keys=[(name.split("|")[0], int(name.split("|")[1])) for name in names],
         )
 
     def _session_row(self, session: _Session) -> dict[str, str | bytes]:
@@ -137,18 +145,20 @@ class Telemetry:
         }
 
     def next_ns(self) -> int | None:
-        """Return the CLOCK_MONOTONIC time of the next record, or None."""
-        times = [one.next_ns for one in self._sessions.values() if one.on and one.poll_ns]
+        """Return the time of the next record (CLOCK_MONOTONIC), or None if there is none."""
+        times = [
+            session.next_ns for session in self._sessions.values() if session.on and session.poll_ns
+        ]
         return min(times, default=None)
 
     def poll(self, now_ns: int, wall_ns: int) -> None:
-        """Send the records that are due, stamped with the wall clock."""
+        """Send the records that are due at `now_ns`, with the time `wall_ns` of the wall clock."""
         due = [s for s in self._sessions.values() if s.on and s.poll_ns and s.next_ns <= now_ns]
         queues = self._plane.queues() if due else {}
         for session in due:
             values = [
-                self._counter(queues.get(place, _NO_QUEUE), counter)
-                for place in session.places
+                self._counter(queues.get(queue_key, _NO_QUEUE), counter)
+                for queue_key in session.queue_keys
                 for counter in session.counters
             ]
             self._send(record_message(session.number, session.sequence, wall_ns, values))
@@ -167,21 +177,21 @@ class Telemetry:
 
 
 def _fields(session: _Session) -> Iterator[tuple[int, int]]:
-    """Yield label and enterprise number of a record's counters, in order."""
+    """Yield label and enterprise number of each counter of a record, in their order."""
     for label in session.labels.values():
         for counter in session.counters:
             yield label, _QUEUE_TYPE << 16 | _STATS[counter]
 
 
 def template_message(number: int, fields: Iterator[tuple[int, int]]) -> bytes:
-    """Return an IPFIX message with the template of a session: the time in ns, then counters."""
+    """Return an IPFIX message with a session's template: time in ns, then the counters."""
     parts = [struct.pack(">HH", NANOSECONDS, 8)]
     parts += [struct.pack(">HHI", label | 0x8000, 8, enterprise) for label, enterprise in fields]
     return _message(TEMPLATE_SET, struct.pack(">HH", number, len(parts)) + b"".join(parts), 0, 0)
 
 
 def record_message(number: int, sequence: int, observed_ns: int, values: list[int]) -> bytes:
-    """Return an IPFIX message with one record."""
+    """Return an IPFIX message with one record: `number` is that of its template."""
     content = struct.pack(f">{1 + len(values)}Q", observed_ns, *values)
     return _message(number, content, observed_ns // 10**9 & 0xFFFFFFFF, sequence)
 
@@ -192,8 +202,8 @@ def _message(number: int, content: bytes, export_s: int, sequence: int) -> bytes
     return head + struct.pack(">HH", number, size) + content
 
 
-def constants() -> str:
-    """Return /etc/sonic/constants.yml, as far as it is about this."""
+def constants_file() -> str:
+    """Return the part of /etc/sonic/constants.yml that is about this telemetry."""
     return (
         "constants:\n    high_frequency_telemetry:\n"
         f'        genl_family: "{USERSOCK}"\n        genl_multicast_group: "{USERS_GROUP}"\n'
@@ -201,17 +211,18 @@ def constants() -> str:
 
 
 class Sender:
-    """Sends messages as the driver does, to whoever listens."""
+    """Sends messages to all listeners, as the driver does."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_USERSOCK)
         self._socket.bind((0, 0))
 
     def send(self, message: bytes) -> None:
-        """Send one message; it is lost if nobody listens."""
+        """Send one message. It is lost if nobody listens."""
         size = HEADER.size + GENL_HEADER.size + len(message)
         head = HEADER.pack(size, _FAMILY_TYPE, 0, 0, 0) + GENL_HEADER.pack(1, 1, 0)
-        # the kernel has no end of its own of this protocol, and says so after sending to the group
+        # the kernel has no socket of its own for this protocol. After it has delivered the message
+        # to the group, it reports that as an error
         with suppress(ConnectionRefusedError):
             self._socket.sendto(head + message + bytes(-size % 4), (0, 1 << (USERS_GROUP - 1)))
 

@@ -1,4 +1,4 @@
-"""`closloop rack`: a virtual rack, whose devices are reached only by SSH."""
+"""`closloop rack`: a virtual rack, whose devices are reached only by SSH; and `closloop clean`."""
 
 from __future__ import annotations
 
@@ -22,46 +22,49 @@ _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
     "closloop rack exec -- ssh leaf1 tc qdisc  |  closloop rack down"
 )
-app = Group(
-    "Start and use a virtual rack: devices in virtual time, reachable only by SSH.", _EPILOG
-)
+app = Group("Start and use a virtual rack: devices in virtual time, reached only by SSH.", _EPILOG)
 WhichRack = Annotated[
-    str | None, "--rack", "The rack's name or folder. Default: the one that is up."
+    str | None, "--rack", "The rack's name or folder. Default: the rack that is up."
 ]
 
 
 @app.command(epilog=_EPILOG)
 def up(
-    testbed: Annotated[
-        str, typer.Argument(help="What there is: a testbed's name, or its file.")
-    ] = "graphcc",
+    testbed: Annotated[str, typer.Argument(help="The name of a testbed, or its file.")] = "graphcc",
     sonic: Annotated[
-        str | None, "SONiC-like switches, with commas. Default: one of the highest tier."
+        str | None,
+        "Names of the SONiC-like switches, separated by commas. Default: one of the highest tier.",
     ] = None,
-    no_sonic: Annotated[bool, "All switches are Linux switches."] = False,
-    roce: Annotated[str, "Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`."] = "",
+    no_sonic: Annotated[bool, "Make all switches Linux switches."] = False,
+    roce: Annotated[
+        str, "Names of the hosts with RoCE NICs (Soft-RoCE), separated by commas, or `all`."
+    ] = "",
     bluefield: Annotated[
-        str, "Hosts that stand in for ones with a BlueField-3 and the DOCA SDK, with commas."
+        str,
+        "Names of hosts that stand in for hosts with a BlueField-3 and the DOCA SDK, separated by "
+        "commas.",
     ] = "",
     folder: Annotated[
-        Path | None, "Where keys and inventory are put. Default: user's state."
+        Path | None, "Where keys and inventory are written. Default: the user's state folder."
     ] = None,
     clock: Annotated[
-        Clock, "`real`: on this machine's own kernel, in wall-clock time. Takes root."
+        Clock, "`real`: run on this machine's own kernel, in wall-clock time. Needs root."
     ] = "virtual",
     plain: Annotated[
-        bool, "With --clock real: devices are plain namespaces, not containers."
+        bool, "With --clock real: make devices plain namespaces instead of containers."
     ] = False,
     scale: Annotated[
-        str, "With --clock real: what rates are divided by, and times multiplied; auto: what fits."
+        str,
+        "With --clock real: what rates are divided by and times multiplied by. Default: auto, the "
+        "smallest that this machine can carry.",
     ] = "",
     interface: Annotated[
         list[str] | None,
-        "With --clock real: this machine's own interface in place of a port, given back when the "
-        "rack ends, as leaf1:eth0=enp3s0. Can be given again.",
+        "With --clock real: use this machine's own interface in place of a port, such as "
+        "leaf1:eth0=enp3s0. It is given back when the rack ends. Can be given several times.",
     ] = None,
 ) -> None:
-    """Start a rack. Virtual time stands still until something runs in it.
+    """Start a rack. Virtual time stands still until a program runs in the rack.
 
     Example: closloop rack up graphcc --sonic spine1
     """
@@ -69,33 +72,33 @@ def up(
     from orchestration.backends.emulated.forwarding import scale_in_words
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import containers, control
-    from orchestration.virtual_rack.folder import shortcomings
+    from orchestration.virtual_rack.folder import limitations
     from orchestration.virtual_rack.layout import highest_switch
-    from orchestration.virtual_rack.layout import shortcomings as missing_here
+    from orchestration.virtual_rack.layout import limitations as missing_here
 
-    what = load_testbed(testbed)
+    fabric = load_testbed(testbed)
     _check_clock(clock, plain=plain, interfaces=interface or ())
-    factor = _scale(scale, what, clock)
-    default = () if clock == "real" else (highest_switch(what),)
+    scale_factor = _scale(scale, fabric, clock)
+    default = () if clock == "real" else (highest_switch(fabric),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
         rack, started = control.up(
-            what,
+            fabric,
             sonic=() if no_sonic else chosen,
             roce=_names(roce),
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
-            scale=factor,
+            scale=scale_factor,
             containers=clock == "real" and not plain,
             interfaces=interface or (),
-            progress=_shown(phases),
+            progress=_progress_display(phases),
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
     if clock == "real":
-        typer.echo(f"scale {factor}: {scale_in_words(what, factor)}")
-    groups = containers.shortcomings() if rack.layout.image else ()
-    for text in (*shortcomings(), *missing_here(rack.layout.lacks), *groups):
+        typer.echo(f"scale {scale_factor}: {scale_in_words(fabric, scale_factor)}")
+    groups = containers.limitations() if rack.layout.image else ()
+    for text in (*limitations(), *missing_here(rack.layout.lacks), *groups):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
@@ -107,18 +110,18 @@ def up(
 @app.command()
 def image(
     mirror: Annotated[
-        str, "Address of a mirror of Debian. Default: http://deb.debian.org/debian"
+        str, "Address of a Debian mirror. Default: http://deb.debian.org/debian"
     ] = "",
 ) -> None:
-    """Build the image of devices that are containers, if it is not there. Takes root.
+    """Build the image of devices that are containers, if there is none yet. Needs root.
 
-    `rack up --clock real` does so, too.
+    `rack up --clock real` does this, too.
     """
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack.image import require_image
 
     with Phases() as phases:
-        tree = require_image(mirror=mirror, progress=_shown(phases))
+        tree = require_image(mirror=mirror, progress=_progress_display(phases))
     typer.echo(tree)
 
 
@@ -128,10 +131,14 @@ def exec(
     rack: WhichRack = None,
     let_pass: Annotated[
         float,
-        typer.Option("--let-pass", min=0, help="Seconds of the rack's time to let pass then."),
+        typer.Option(
+            "--let-pass", min=0, help="Seconds of the rack's time to let pass afterwards."
+        ),
     ] = 0.0,
 ) -> None:
-    """Run a program in the rack, as its controller: same folder, same files, its exit code.
+    """Run a program in the rack, where its controller runs, with this folder and these files.
+
+    Ends with the program's exit code.
 
     Example: closloop rack exec -- ssh leaf1 tc -s qdisc
     """
@@ -150,7 +157,7 @@ def wait(
     seconds: Annotated[float, typer.Argument(min=0, help="Seconds of the rack's time.")],
     rack: WhichRack = None,
 ) -> None:
-    """Let the rack's time pass: for timers on its devices. Virtual takes hardly any of yours."""
+    """Let the rack's time pass, for timers on its devices. Virtual time passes quickly."""
     from orchestration.virtual_rack.control import find_rack
 
     find_rack(rack).let_pass(seconds)
@@ -158,7 +165,7 @@ def wait(
 
 @app.command()
 def status(as_json: Json = False) -> None:
-    """Say which racks are up, and what they are doing."""
+    """Show which racks are up, and what they are doing."""
     from orchestration.virtual_rack.control import racks_up
 
     racks = [
@@ -167,7 +174,7 @@ def status(as_json: Json = False) -> None:
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
             "devices": "containers" if rack.layout.image else "namespaces",
-            "interfaces": dict(rack.layout.lent),
+            "interfaces": dict(rack.layout.leased),
             "scale": rack.layout.scale,
             **rack.status(),
         }
@@ -179,9 +186,7 @@ def status(as_json: Json = False) -> None:
     if not racks:
         typer.echo("no rack is up; start one with: closloop rack up")
     for rack in racks:
-        idle = (
-            "its time goes on" if rack["clock"] == "real" else "stopped until something runs in it"
-        )
+        idle = "idle" if rack["clock"] == "real" else "stopped until a program runs in it"
         doing = f"{rack['busy']} running" if rack["busy"] else idle
         slow = f" of scale {rack['scale']}" if rack["scale"] > 1 else ""
         where = f"{rack['state']}, {rack['devices']}, {rack['clock']} time{slow}, {doing}"
@@ -201,14 +206,14 @@ def down(rack: WhichRack = None) -> None:
 def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> None:
 
     if interfaces and clock != "real":
-        what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
-        raise InputError.single("--interface", what, "add --clock real")
+        fabric = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
+        raise InputError.single("--interface", fabric, "add --clock real")
     if plain and clock != "real":
-        raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
+        raise InputError.single("--plain", "devices in virtual time are always namespaces", "")
 
 
-def _shown(phases: Phases) -> Callable[[str, int, int], None]:
-    """Return what shows the progress of a start."""
+def _progress_display(phases: Phases) -> Callable[[str, int, int], None]:
+    """Return the function that shows the progress of a start."""
     stages: set[str] = set()
 
     def progress(stage: str, done: int, of: int) -> None:
@@ -222,13 +227,13 @@ def _shown(phases: Phases) -> Callable[[str, int, int], None]:
 
 
 def _scale(text: str, testbed: Testbed, clock: Clock) -> int:
-    """Return the scale that was asked for, or in real time the one that fits this machine."""
+    """Return the scale that the user chose, or in real time the one that this machine can carry."""
     from orchestration.backends.emulated.forwarding import chosen_scale
 
     if clock == "real":
         return chosen_scale(text or "auto", testbed)
     if text:
-        raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
+        raise InputError.single("--scale", "virtual time needs no scale", "leave it out")
     return 1
 
 
@@ -238,34 +243,34 @@ def _names(text: str) -> tuple[str, ...]:
 
 @verb("Examples:  closloop clean --dry-run  |  sudo closloop clean  |  closloop clean --json")
 def clean(
-    dry_run: Annotated[bool, "Only say what would be removed."] = False,
+    dry_run: Annotated[bool, "Only show what would be removed."] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove what a killed rack left on this machine, and give lent interfaces back.
+    """Remove what a killed rack left on this machine, and give leased interfaces back.
 
-    Only what closloop made is touched, and nothing that a rack or run which is alive uses. Ends
-    with 3 if something could not be removed.
+    Only what closloop created is touched, and nothing that a running rack or run uses. Exit code: 3
+    if something could not be removed, else 0.
     """
-    from orchestration.virtual_rack.cleanup import leftovers
+    from orchestration.virtual_rack.cleanup import cleanup_items
 
     rows = []
-    for found in leftovers():
-        row = {"kind": found.kind, "name": found.name, "what": found.what}
-        if found.alive:
-            rows.append({**row, "done": "left alone", "why": found.alive})
+    for item in cleanup_items():
+        row = {"kind": item.kind, "name": item.name, "what": item.description}
+        if item.in_use_by:
+            rows.append({**row, "done": "left alone", "why": item.in_use_by})
         elif dry_run:
-            rows.append({**row, "done": f"would be {found.done}", "why": ""})
+            rows.append({**row, "done": f"would be {item.outcome}", "why": ""})
         else:
             try:
-                rows.append({**row, "done": found.done, "why": found.remove() or ""})
+                rows.append({**row, "done": item.outcome, "why": item.remove() or ""})
             except (ClosloopError, OSError, RuntimeError) as error:
                 rows.append({**row, "done": "failed", "why": str(error)})
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            what = f"{row['kind']} {row['name']}, {row['what']}"
-            typer.echo(Problem(row["done"], what, row["why"]))
+            fabric = f"{row['kind']} {row['name']}, {row['what']}"
+            typer.echo(Problem(row["done"], fabric, row["why"]))
         if not rows:
             typer.echo("nothing is left of killed racks")
     if any(row["done"] == "failed" for row in rows):

@@ -10,8 +10,8 @@ _PLAYBOOKS = "tests/hardware/test_playbooks.py::"
 
 TESTS = {
     "calibrate --json --on": f"{_REMEDIES}test_a_calibration_is_made_anew",
-    "clean": "tests/hardware/test_lent_interfaces.py::"
-    "test_a_guardian_that_is_killed_is_replaced_and_without_one_clean_gives_back",
+    "clean": "tests/hardware/test_leased_interfaces.py::"
+    "test_a_killed_reaper_is_replaced_and_without_one_clean_returns_interfaces",
     "compare": f"{_REMEDIES}test_two_runs_are_compared",
     "deploy --list": f"{_REMEDIES}test_a_policy_is_deployed_and_what_is_deployed_is_listed",
     "deploy --name": f"{_REMEDIES}test_a_policy_is_deployed_and_what_is_deployed_is_listed",

@@ -5,7 +5,7 @@ import pytest
 
 from collectors.bpf.policy import policy_object
 from orchestration.backends.emulated.programs import load_in_guest
-from orchestration.bench.policy_agreement import as_c, built_in, differing, flows
+from orchestration.bench.policy_agreement import built_in_models, count_differing, flows, run_as_c
 from tests.unit.compiled_policies import RECORDED, compiled, model_file, present_file
 
 pytestmark = pytest.mark.kernel
@@ -42,9 +42,9 @@ def test_a_policy_as_bpf_leaves_flows_as_its_c_does(tmp_path, name):
     elif name == "largest":
         model = compiled(largest(tmp_path / "model.json"), tmp_path)
     else:
-        model = built_in()[("rlcc", "rlcc-mlp", "rlcc-lstm").index(name)]
+        model = built_in_models()[("rlcc", "rlcc-mlp", "rlcc-lstm").index(name)]
     given = flows(model, 2_000 if model.memory_words else 20_000)
     made = load_in_guest(policy_object(model.source), given)
     assert made is not None
-    assert differing(as_c(model, given), made) == 0
+    assert count_differing(run_as_c(model, given), made) == 0
     assert (made["own"] != given["own"]).any(axis=1).mean() > 0.5

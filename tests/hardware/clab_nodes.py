@@ -26,9 +26,9 @@ from orchestration.backends.emulated.system import (
     run_batch,
     unshare_mounts,
 )
-from orchestration.virtual_rack import containers, groups
+from orchestration.virtual_rack import containers, control_groups
 from orchestration.virtual_rack.image import require_image
-from orchestration.virtual_rack.isolation import FileTree, make_place
+from orchestration.virtual_rack.isolation import FileTree, mount_tree
 
 BRIDGE = "clab"
 
@@ -37,17 +37,20 @@ def main(file, command):
     """Do all of it in namespaces of its own, which the kernel ends; control groups are outside."""
     # built here, where mirrors are reached
     tree = require_image()
-    group, words = groups.own_group(), [__file__, "inside", str(file), str(tree), *command]
-    known = {containers.GROUP: group, containers.RUNTIME: containers.require_runtime()}
+    group, words = control_groups.own_group(), [__file__, "inside", str(file), str(tree), *command]
+    known = {
+        containers.GROUP_VARIABLE: group,
+        containers.RUNTIME_VARIABLE: containers.require_runtime(),
+    }
     try:
         argv = [*own_namespaces_argv(Path(sys.executable)), *words]
         return subprocess.run(argv, env={**os.environ, **known}, check=False).returncode
     finally:
-        groups.remove(group)
+        control_groups.remove(group)
 
 
 def inside(file, tree, command):
-    containers.mount_with_groups()
+    containers.mount_with_control_groups()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     lab = YAML(typ="safe", pure=True).load(file.read_text())
     subnet = ip_network(lab["mgmt"]["ipv4-subnet"])
@@ -95,7 +98,7 @@ def start(lab, name, folder, tree):
     if os.fork() == 0:
         os.close(told)
         unshare_mounts()
-        made = make_place(tree, {"/etc/hostname": (f"{name}\n", 0o644)})
+        made = mount_tree(tree, {"/etc/hostname": (f"{name}\n", 0o644)})
         place = FileTree(made.path, made.upper, made.root, (*made.binds, *files))
         pid = containers.run_container(place, name, shlex.split(group["cmd"]))
         os.write(tell, str(pid).encode())

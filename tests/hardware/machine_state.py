@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from orchestration.bench.machine import children
+from orchestration.bench.machine_state import children
 
 
 def machine():

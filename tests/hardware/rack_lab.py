@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.bench.rack import EIGHT_DEVICES, closloop, dumps
+from orchestration.bench.rack import EIGHT_DEVICES, closloop, device_dumps
 from orchestration.virtual_rack.control import up
 
 MARKS = [
@@ -77,9 +77,9 @@ def lab(bare):
 def unchanged(lab):
     """Every device is afterwards as it was before, by a look that takes no SSH."""
     rack, _ = lab
-    before = dumps(rack)
+    before = device_dumps(rack)
     yield
-    for name, found in dumps(rack).items():
+    for name, found in device_dumps(rack).items():
         assert found == before[name], name
 
 

@@ -18,7 +18,7 @@ from sonic_rig import FakePlane
 from orchestration.agent.sonic.configdb import undone
 from orchestration.agent.sonic.resp import CONFIG_DB, Redis
 from orchestration.virtual_rack.sonic_model import version_file
-from orchestration.virtual_rack.sonic_switch import Bridge
+from orchestration.virtual_rack.sonic_switch import VirtualSonicSwitch
 
 _WRITING = ("DEL", "FLUSHDB", "HDEL", "HSET")
 
@@ -105,7 +105,9 @@ class MemorySwitch:
         folder.mkdir()
         self._version = folder / "sonic_version.yml"
         self._version.write_text(version_file(model))
-        self._bridge = Bridge(model, FakePlane(), "", self.log.append, folder / "config_db.json")
+        self._bridge = VirtualSonicSwitch(
+            model, FakePlane(), "", self.log.append, folder / "config_db.json"
+        )
         self._bridge._redis = MemoryRedis(self.memory)
         self._bridge._fill()
         for key, row in (rows or {}).items():

@@ -28,11 +28,11 @@ from orchestration.virtual_rack.sonic_model import (
     PortCounts,
     Traits,
     config_rows,
-    model_of,
+    switch_model,
     version_file,
 )
-from orchestration.virtual_rack.sonic_orchagent import Crash
-from orchestration.virtual_rack.sonic_switch import READY, Bridge
+from orchestration.virtual_rack.sonic_orchagent import OrchagentCrash
+from orchestration.virtual_rack.sonic_switch import READY, VirtualSonicSwitch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -114,7 +114,7 @@ class Rig:
         self.server = server
         self.testbed = load_testbed("graphcc")
         layout = Layout(self.testbed, sonic=(LEAF,))
-        self.model = model_of(layout, LEAF, traits)
+        self.model = switch_model(layout, LEAF, traits)
         self.rack = Rack("rack", self.testbed, {LEAF: access_of(self.model)})
         self.plane, self.log = FakePlane(), []
         self.redis = Redis(server.path)
@@ -122,7 +122,7 @@ class Rig:
         version.write_text(version_file(self.model))
         constants_file = server.folder / "constants.yml"
         if self.model.streams:
-            constants_file.write_text(sonic_telemetry.constants())
+            constants_file.write_text(sonic_telemetry.constants_file())
         self.crash = None
         if server.real:
             if traits != Traits():
@@ -138,7 +138,9 @@ class Rig:
 
     def _start(self):
         saved = self.server.folder / "config_db.json"
-        self._bridge = Bridge(self.model, self.plane, self.server.path, self.log.append, saved)
+        self._bridge = VirtualSonicSwitch(
+            self.model, self.plane, self.server.path, self.log.append, saved
+        )
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -180,7 +182,7 @@ class Rig:
     def _run(self):
         try:
             self._bridge.run(self._over.is_set)
-        except Crash as crash:
+        except OrchagentCrash as crash:
             self.crash = crash
 
     def actions(self):

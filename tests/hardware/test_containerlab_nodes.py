@@ -19,7 +19,7 @@ from orchestration.backends.emulated.machine import missing_parts
 from orchestration.bench.rack import program
 from orchestration.exchange.containerlab.lab import Lab, write_lab
 from orchestration.results.reader import read_trial, trial_folders
-from orchestration.virtual_rack import groups
+from orchestration.virtual_rack import control_groups
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -81,7 +81,7 @@ def on_nodes(lab, commands):
         code = subprocess.run(argv, cwd=folder, stdout=log, stderr=log, check=False).returncode
     assert code == 0, (folder / "log").read_text(errors="replace")
     nothing_stays(before)
-    assert groups.leftovers() == []
+    assert control_groups.orphaned_groups() == []
     return [
         (int((folder / f"{n}.code").read_text()), (folder / f"{n}.out").read_text())
         for n in range(len(commands))

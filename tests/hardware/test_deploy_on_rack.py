@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orchestration.bench.rack import closloop, dumps, program
+from orchestration.bench.rack import closloop, device_dumps, program
 from orchestration.policies.catboost_model import read_model
 from orchestration.virtual_rack.bluefield.files import STATE
 from tests.hardware.rack_lab import provisioned_rack
@@ -97,7 +97,7 @@ def incast(lab, name):
 
 def test_a_model_paces_an_incast_until_it_is_undone(lab):
     rack, _ = lab
-    found = dumps(rack)
+    found = device_dumps(rack)
     unpaced_bytes, unpaced_ns = incast(lab, "before")
     said = deploy(lab, str(MODEL), "--name", "edge", "--base-rtt", "24us")
     assert {host["reports"]["model"] for host in said.values()} == {HASH}
@@ -111,7 +111,7 @@ def test_a_model_paces_an_incast_until_it_is_undone(lab):
     assert paced_bytes < unpaced_bytes / 2
     assert paced_ns < 1.5 * unpaced_ns
     deploy(lab, "--undo", "edge")
-    assert dumps(rack) == found
+    assert device_dumps(rack) == found
     assert {host["reports"]["model"] for host in deploy(lab, "--status").values()} == {""}
 
 
@@ -137,7 +137,7 @@ def test_connections_that_outlive_an_undo_get_their_pacing_rate_back(lab):
 
 def test_a_bluefield_takes_versions_and_refuses_by_name_before_anything_changes(lab):
     rack, folder = lab
-    found, other = dumps(rack), read_model(folder / "other.json").hash
+    found, other = device_dumps(rack), read_model(folder / "other.json").hash
     deploy(lab, str(MODEL), "--name", "edge")
     ssh(lab, "h1", f"sed -i 's/0, 1, 1/0, 0, 1/' {STATE}; mv /opt/mellanox/doca/tools/dpacc /tmp")
     deploy(lab, "other.json", "--name", "edge", code=3)
@@ -153,12 +153,12 @@ def test_a_bluefield_takes_versions_and_refuses_by_name_before_anything_changes(
     assert deploy(lab, "--undo", "edge")["h1"]["reports"]["model"] == HASH
     assert deploy(lab, "--undo", "edge")["h1"]["reports"] == {"model": ""}
     ssh(lab, "h1", "rm /run/bluefield-rxe-h1.lock; ! pgrep doca_pcc")
-    assert dumps(rack) == found
+    assert device_dumps(rack) == found
 
 
 def test_a_deployment_killed_in_the_middle_is_put_back_by_restore(lab):
     rack, folder = lab
-    found = dumps(rack)
+    found = device_dumps(rack)
     deploy(lab, str(MODEL), "--name", "edge")
     # a build that takes its time
     ssh(lab, "h1", "mv /usr/local/bin/ninja /tmp")
@@ -182,4 +182,4 @@ def test_a_deployment_killed_in_the_middle_is_put_back_by_restore(lab):
     assert {host["reports"]["model"] for host in json.loads(text)["policies"]} == {""}
     assert closloop(rack, folder, "provision", str(rack.inventory), "--json")[0] == 0
     ssh(lab, "h1", "rm -f /run/bluefield-rxe-h1.lock")
-    assert dumps(rack) == found
+    assert device_dumps(rack) == found

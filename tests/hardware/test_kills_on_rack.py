@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from orchestration.bench.rack import after_undo, closloop, dumps
+from orchestration.bench.rack import after_undo, closloop, device_dumps
 from orchestration.bench.rack_kills import disturb
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -15,11 +15,11 @@ pytestmark = MARKS
 
 def test_restore_undoes_provisioning_too_and_leaves_no_difference(bare):
     rack, folder = bare
-    found = dumps(rack)
+    found = device_dumps(rack)
     for verb in ("provision", "restore"):
         code, text = closloop(rack, folder, verb, str(rack.inventory), "--json")
         assert code == 0, text
-    assert dumps(rack) == after_undo(found)
+    assert device_dumps(rack) == after_undo(found)
 
 
 def test_kills_and_reboots_leave_nothing_behind_and_others_rows_alone(bare):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.virtual_rack import groups
+from orchestration.virtual_rack import control_groups
 
 pytestmark = pytest.mark.root
 KINDS = ("net", "mnt")
@@ -31,5 +31,5 @@ def test_it_is_empty_and_ends_though_a_thread_is_left(around, own_machine):
     assert here == place
     assert {*os.listdir("/run")} <= {"mount"}  # libmount's own
     assert os.listdir("/sys/class/net") == ["lo"]
-    assert groups.hierarchies()
+    assert control_groups.hierarchies()
     threading.Thread(target=threading.Event().wait, daemon=True).start()

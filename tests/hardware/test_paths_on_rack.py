@@ -19,7 +19,7 @@ from collectors.bpf.compile import path_choice_object
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.linux_switch.paths import HEAD, ROUTE_BY
 from orchestration.analysis.device_metrics import measure_paths
-from orchestration.bench.rack import ROOT, closloop, dumps, program
+from orchestration.bench.rack import ROOT, closloop, device_dumps, program
 from orchestration.core.load_balancing import LoadBalancingSpec
 from orchestration.results.reader import read_trial
 from tests.emulated.paths_by_the_book import Chance, Packet, Switch
@@ -121,12 +121,12 @@ def table(trial, name):
 def by_hand(lab):
     """What a flow's datagrams did, step by step: see paths_by_hand.py. The rack is whole again."""
     rack, folder = lab
-    before = dumps(rack)
+    before = device_dumps(rack)
     said = inside(lab, "paths_by_hand.py", str(rack.inventory))
     # shutting a port took its routes
     code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
     assert code == 0, text
-    assert dumps(rack) == before
+    assert device_dumps(rack) == before
     return said
 
 
@@ -248,9 +248,9 @@ def totals(trial, signal):
 def compared(lab):
     """One campaign whose factor is the load balancing: its trials by level."""
     rack, _ = lab
-    before = dumps(rack)
+    before = device_dumps(rack)
     trials = run(lab, "compared", FACTOR)
-    assert dumps(rack) == before
+    assert device_dumps(rack) == before
     by_level = {}
     for trial in trials.values():
         spec = json.loads((trial / "trial.json").read_text())["spec"].get("load_balancing", {})
@@ -335,7 +335,7 @@ def test_plan_asks_the_switches_and_refuses_what_none_of_them_has(lab):
 
 def test_a_switch_whose_routes_are_others_is_named_before_anything_changes(lab):
     rack, folder = lab
-    before = dumps(rack)
+    before = device_dumps(rack)
     hops = [f"nexthop via 198.18.0.{n + 1} dev eth{n} onlink" for n in (2, 3)]
     for name, wrong, says in (
         ("one-port", hops[:1], "leaf1: has no route by eth2 and eth3 at once"),
@@ -347,12 +347,12 @@ def test_a_switch_whose_routes_are_others_is_named_before_anything_changes(lab):
         assert says in (folder / "log").read_text().rpartition("load balancing by spray")[2]
     code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
     assert code == 0, text
-    assert dumps(rack) == before
+    assert device_dumps(rack) == before
 
 
 def test_a_killed_controller_leaves_nothing_behind(lab):
     rack, folder = lab
-    before = dumps(rack)
+    before = device_dumps(rack)
     text = CAMPAIGN.format(name="cut", folder=folder, more="load_balancing: spray", tuner="secn1")
     # little traffic that lasts
     lines = [line for line in text.splitlines() if "kind: flow," not in line]
@@ -373,7 +373,7 @@ def test_a_killed_controller_leaves_nothing_behind(lab):
     rack.let_pass(60)  # the timers put settings back
     code, said = closloop(rack, folder, "restore", str(rack.inventory), "--runs-only", "--json")
     assert code == 0, said
-    assert dumps(rack) == before
+    assert device_dumps(rack) == before
 
 
 def linked(lab):

@@ -212,7 +212,7 @@ def test_a_killed_controller_leaves_a_rack_that_goes_on(virtual_rack, in_rack):
     assert in_rack("true")[0] == 0
     # a caller that goes away takes its program with it
     process = virtual_rack.start(["sleep", "1000000000"], stdout=io.BytesIO())
-    process.line.close()
+    process.connection.close()
     deadline = time.monotonic() + 60
     while virtual_rack.status()["busy"] and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -338,7 +338,7 @@ def test_what_befalls_a_device(virtual_rack, on_device):
     assert process.wait() != 0
     assert rack.inject("leaf1", "kill agent") == 0
 
-    with pytest.raises(NotReadyError, match="no injection 'flood': there are vanish"):
+    with pytest.raises(NotReadyError, match="there is no event 'flood'; events are vanish"):
         rack.inject("leaf1", "flood")
     with pytest.raises(NotReadyError, match="no device 'leaf9'"):
         rack.inject("leaf9", "vanish")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.bench.rack import closloop, dumps
+from orchestration.bench.rack import closloop, device_dumps
 from orchestration.core.errors import NotReadyError
-from orchestration.virtual_rack import cleanup, containers, groups
+from orchestration.virtual_rack import cleanup, containers, control_groups
 from orchestration.virtual_rack.control import find_rack, up
 from tuners.pretrained import __path__ as pretrained
 
@@ -42,7 +42,9 @@ WATCHER_S = 60.0
 def groups_of(pid):
     """Return the control groups that a supervisor has made."""
     return [
-        path for place in groups.hierarchies() for path in place.glob(f"{groups.PREFIX}{pid}-*")
+        path
+        for place in control_groups.hierarchies()
+        for path in place.glob(f"{control_groups.PREFIX}{pid}-*")
     ]
 
 
@@ -81,7 +83,7 @@ def test_a_device_has_the_image_and_cannot_touch_the_machine(prepared):
     assert said.startswith("catatonit\n")
     assert "closloop" not in said  # its group is the root of those that it sees
     assert "vda" not in said
-    if groups.unified():
+    if control_groups.unified():
         assert "cgroup.procs" in said
     code, said = on(rack, "h1", f"ls {Path(__file__).resolve().parents[2]}")
     assert code != 0, said  # the machine's files are not there
@@ -96,14 +98,14 @@ def test_a_device_has_the_image_and_cannot_touch_the_machine(prepared):
 
 def test_a_campaign_runs_and_puts_everything_back(prepared):
     rack, folder = prepared
-    found = dumps(rack)
+    found = device_dumps(rack)
     facts_of_a_campaign(rack, folder, "reno")
-    assert dumps(rack) == found
+    assert device_dumps(rack) == found
 
 
 def test_a_policy_paces_the_flows_of_one_host_only(prepared):
     rack, folder = prepared
-    if not groups.unified():
+    if not control_groups.unified():
         pytest.skip("control groups of version 2 are mounted nowhere")
     inventory = ("-i", str(rack.inventory), "--json")
     one = ("--limit", "h1", *inventory)
@@ -152,30 +154,30 @@ def is_init_of(pid, device):
 
 
 def test_a_racks_groups_wait_for_processes_that_end_late(monkeypatch):
-    monkeypatch.setattr(groups, "_EMPTY_S", 0.0)
-    (place, *_) = groups.hierarchies()
-    mine = place / groups.own_group()
+    monkeypatch.setattr(control_groups, "_EMPTY_S", 0.0)
+    (place, *_) = control_groups.hierarchies()
+    mine = place / control_groups.own_group()
     mine.mkdir()
     with subprocess.Popen(["sleep", "0.5"]) as late:
         (mine / "cgroup.procs").write_text(str(late.pid))
-        groups.remove(mine.name)
+        control_groups.remove(mine.name)
     assert not mine.exists()
 
 
 def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(machine_before):
-    (place, *_) = groups.hierarchies()
+    (place, *_) = control_groups.hierarchies()
     child = os.fork()
     if not child:
-        (place / groups.own_group() / "h1").mkdir(parents=True)
+        (place / control_groups.own_group() / "h1").mkdir(parents=True)
         os._exit(0)
     os.waitpid(child, 0)
-    mine = place / f"{groups.own_group()}"
+    mine = place / f"{control_groups.own_group()}"
     mine.mkdir()
     try:
         (left,) = groups_of(child)
-        assert str(left) in cleanup.remove_dead(cleanup.control_groups)
+        assert str(left) in cleanup.remove_orphaned(cleanup.find_control_groups)
         assert not left.exists()
         assert mine.exists()  # its process lives
     finally:
-        groups.remove(mine.name)
+        control_groups.remove(mine.name)
     assert machine() == machine_before

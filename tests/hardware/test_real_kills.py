@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.bench import machine, real_kills
+from orchestration.bench import machine_state, real_kills
 from orchestration.bench.killed_racks import CARDS, KilledRacks
-from orchestration.virtual_rack import cleanup, groups
+from orchestration.virtual_rack import cleanup, control_groups
 
 pytestmark = [
     pytest.mark.root,
@@ -27,7 +27,8 @@ from pathlib import Path
 from orchestration.core.errors import ClosloopError
 from orchestration.bench.real_kills import disturb
 try:
-    disturb(Path(sys.argv[1]), 50, 1, lives=(("exec",),), tell=lambda text: print(text, flush=True))
+    lives = (("exec",),)
+    disturb(Path(sys.argv[1]), 50, 1, lives=lives, report=lambda text: print(text, flush=True))
 except ClosloopError as error:
     sys.exit(error.exit_code)
 """
@@ -44,7 +45,7 @@ def test_sigkills_while_it_is_built_runs_and_is_removed_leave_the_machine_as_it_
         seed=seed,
         lives=(("up",), ("run", "down")),
         kinds=(kind,),
-        tell=said.append,
+        report=said.append,
     )
     assert len(rows) == 2
     assert not any(row["hung"] for row in rows), (seed, rows)
@@ -53,18 +54,18 @@ def test_sigkills_while_it_is_built_runs_and_is_removed_leave_the_machine_as_it_
 
 
 def test_what_a_rack_leaves_is_found(tmp_path):
-    (place, *_) = groups.hierarchies()
+    (place, *_) = control_groups.hierarchies()
     theirs = place / f"somebodys-{os.getpid()}"
     with (tmp_path / "log").open("ab") as log, real_kills._cards():
         racks = KilledRacks(tmp_path, log, ())
         racks._before = {**racks._before, "mounts": []}
         theirs.mkdir()
         try:
-            now = machine.differences(racks._before, machine.snapshot(CARDS))
+            now = machine_state.differences(racks._before, machine_state.snapshot(CARDS))
         finally:
             theirs.rmdir()
     assert f"+ cgroups: {theirs}" in now
-    count = machine.by_subject(now)
+    count = machine_state.count_by_subject(now)
     assert count["mounts"] > 0
     assert sum(count.values()) == len(now)
 
@@ -75,9 +76,12 @@ def test_what_others_begin_and_end_meanwhile_is_not_left_by_a_rack():
 
     def found():
         now = {"held": set(), "links": [], "prog_id": [1, 7, next(others)], "cgroups": []}
-        return machine.differences(before, now)
+        return machine_state.differences(before, now)
 
-    assert sorted(machine.lasting(found, within_s=0.5)) == ["+ prog_id: 7", "- links: mine"]
+    assert sorted(machine_state.lasting_differences(found, within_s=0.5)) == [
+        "+ prog_id: 7",
+        "- links: mine",
+    ]
 
 
 def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch):
@@ -86,27 +90,27 @@ def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch):
 
     for name in ("listdir", "scandir"):
         monkeypatch.setattr(os, name, gone)
-    assert machine.children(os.getpid()) == set()
+    assert machine_state.children(os.getpid()) == set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_benchmark_that_is_told_to_end_takes_its_rack_with_it(number, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    before = machine.snapshot()
+    before = machine_state.snapshot()
     argv = [sys.executable, "-c", BENCHMARK, str(tmp_path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as benchmark:
         try:
-            family = told_to_end(benchmark, number, tmp_path)
+            process_tree = told_to_end(benchmark, number, tmp_path)
         except BaseException:
             benchmark.terminate()  # in order: it takes its rack with it
             raise
     assert benchmark.returncode == 130
-    assert not any(process.lives for process in family)
-    assert machine.running(str(tmp_path)) == set()
+    assert not any(process.lives for process in process_tree)
+    assert machine_state.find_processes(str(tmp_path)) == set()
     assert not Path("/sys/class/net", CARDS[0]).exists()
-    left = [*cleanup.interfaces(), *cleanup.racks()]
-    assert [row for row in left if not row.alive] == []
-    assert machine.settled(before) == []
+    left = [*cleanup.find_interfaces(), *cleanup.find_racks()]
+    assert [row for row in left if not row.in_use_by] == []
+    assert machine_state.settled_differences(before) == []
 
 
 def told_to_end(benchmark, number, folder):
@@ -115,10 +119,10 @@ def told_to_end(benchmark, number, folder):
     wanted = "undisturbed" if number == signal.SIGTERM else ""
     if wanted:  # between two racks, else while the first is built
         assert wanted in benchmark.stdout.readline()
-    while not (supervisors := machine.running("virtual_rack.supervisor", str(rack))):
+    while not (supervisors := machine_state.find_processes("virtual_rack.supervisor", str(rack))):
         assert benchmark.poll() is None
         time.sleep(0.02)
-    family = {process for pid in supervisors for process in machine.family(pid)}
+    process_tree = {process for pid in supervisors for process in machine_state.process_tree(pid)}
     os.kill(benchmark.pid, number)
     benchmark.communicate()
-    return family
+    return process_tree

@@ -17,7 +17,7 @@ from inventory.rack import Access, Rack
 from orchestration.agent.sonic.resp import RedisError
 from orchestration.backends.hardware.sonic.config import desired_tables
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.sonic_model import model_of
+from orchestration.virtual_rack.sonic_model import switch_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,7 +60,7 @@ def lab(tmp_path_factory):
     def prepare(spines, hosts):
         file = folder / f"{spines}-{hosts}.yml"
         file.write_text(TESTBED.format(spines=spines, hosts=hosts))
-        model = model_of(Layout(load_testbed(str(file)), sonic=("leaf1",)), "leaf1")
+        model = switch_model(Layout(load_testbed(str(file)), sonic=("leaf1",)), "leaf1")
         names = tuple(port.name for port in model.ports)
         access = Access("leaf1", "10.0.0.1", platform="sonic", interfaces=names)
         rack = Rack("lab", load_testbed(str(file)), {"leaf1": replace(access, queues=(3,))})

@@ -19,9 +19,9 @@ from orchestration.agent.sonic.resp import (
     RedisGone,
 )
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
-from orchestration.virtual_rack.reboot import before_reboot, config_save
+from orchestration.virtual_rack.reboot import config_save, prepare_redis_data
 from orchestration.virtual_rack.sonic_model import (
-    Marking,
+    RedSettings,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -45,8 +45,8 @@ def test_a_change_reaches_red_and_is_read_back_from_the_asic(provisioned):
     assert reading.kmax_bytes.tolist()[:4] == [51200, never, 51200, never]
     assert reading.pmax.tolist()[:4] == [0.2, 1.0, 1.0, 1.0]
     ports = [port for port, _, _ in rig.places()]
-    assert rig.plane.marking[ports[0], 3] == Marking(5120, 51200, 20)
-    assert rig.plane.marking[ports[1], 3] == Marking(never, never, 100)
+    assert rig.plane.marking[ports[0], 3] == RedSettings(5120, 51200, 20)
+    assert rig.plane.marking[ports[1], 3] == RedSettings(never, never, 100)
     row = rig.redis.hash(CONFIG_DB, f"WRED_PROFILE|{rig.places()[0][2]}")
     assert row["green_max_threshold"] == "51200"
     assert row["ecn"] == "ecn_green"
@@ -61,7 +61,7 @@ def test_what_is_reported_is_the_request_and_the_silicon_rounds_it_unseen(provis
     assert set(reading.pmax.tolist()) == {0.01}
     port, queue, _ = rig.places()[0]
     assert rig.asic(port, queue)["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5000"
-    assert rig.plane.marking[port, queue] == Marking(5120, 50_176, 1)
+    assert rig.plane.marking[port, queue] == RedSettings(5120, 50_176, 1)
     assert set(set_all(rig, 0, 0, 0).kmax_bytes.tolist()) == {1}
     # an ASIC whose granularity nobody knows: nothing is expected of it
     expected = rig.switch.expected()
@@ -79,7 +79,7 @@ def test_what_a_known_asic_makes_of_thresholds_is_expected_and_not_read(server):
     expected = rig.switch.expected()
     assert expected["step_bytes"] == 12_288
     assert expected["thresholds"][f"{port}|{queue}"] == [12_288, 61_440]
-    assert rig.plane.marking[port, queue] == Marking(12_288, 61_440, 50)
+    assert rig.plane.marking[port, queue] == RedSettings(12_288, 61_440, 50)
     *_, said, blink = rig.switch.shortcomings(10**9)
     assert "rounded up to 12288 B (Spectrum: 64 cells of 192 B): expected, not read" in said
     assert blink.startswith("each change takes a profile off its queue for a moment")
@@ -231,10 +231,10 @@ def test_a_cold_boot_starts_from_what_was_saved_and_a_warm_one_from_everything(p
 
     def boot(*, warm):
         if warm:
-            before_reboot(warm=True, socket=rig.server.path)
+            prepare_redis_data(warm=True, socket=rig.server.path)
         rig.server.stop()
         if not warm:
-            before_reboot(warm=False, folder=rig.server.folder)
+            prepare_redis_data(warm=False, folder=rig.server.folder)
         rig.server.start()
         rig.await_ready()
         return rig.redis.hash(CONFIG_DB, profile)["green_min_threshold"]

@@ -1,6 +1,6 @@
-"""The commands of a host that stands in for one with a BlueField-3: see the package.
+"""The commands of a host that stands in for one with a BlueField-3 NIC: see `files`.
 
-Run as a program: commands.py NAME ARGUMENT..., on the host. Standard library only.
+It runs on the host as a program: `commands.py NAME ARGUMENT...`. It uses the standard library only.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def mlxconfig(arguments: list[str]) -> int:
 def mlxreg(arguments: list[str]) -> int:
     """mlxreg -d DEVICE -y --get --op cmd_type=N --reg_name PPCC --indexes ..."""
     device = arguments[arguments.index("-d") + 1]
-    found = dict(re.findall(r"(\w+)=(\w+)", " ".join(arguments)))
+    fields = dict(re.findall(r"(\w+)=(\w+)", " ".join(arguments)))
     if arguments[arguments.index("--reg_name") + 1] != "PPCC" or "--get" not in arguments:
-        print("-E- not in this stand-in", file=sys.stderr)
+        print("-E- this stand-in does not support that", file=sys.stderr)
         return 1
     running = Path(f"/run/bluefield-{device}.ppcc").exists()
-    fields = {**{name: int(value, 0) for name, value in found.items()}, "value": int(running)}
+    fields = {**{name: int(value, 0) for name, value in fields.items()}, "value": int(running)}
     print("Sending access register...\n\nField Name            | Data\n" + "=" * 36)
     for name, value in fields.items():
         print(f"{name:<22}| {value:#010x}")
@@ -59,14 +59,14 @@ def meson(arguments: list[str]) -> int:
     build, source = (Path(word) for word in arguments[1:3])
     wanted = {"-Denable_all_applications=false", "-Denable_pcc=true"}
     if arguments[0] != "setup" or not wanted <= set(arguments):
-        print("ERROR: not the options of DOCA's guide")
+        print("ERROR: these are not the options of DOCA's guide")
         return 1
     for path in (source / "meson.build", source / "pcc/meson.build", source.parent / "VERSION"):
         if not path.is_file():
             print(f"ERROR: {path} is missing")
             return 1
     device = source / "pcc/device/rp/rtt_template"
-    sources = [str(path) for place in (device, device / "algo") for path in place.glob("*.c")]
+    sources = [str(path) for folder in (device, device / "algo") for path in folder.glob("*.c")]
     build.mkdir(parents=True)
     options = f"--devicecc-options=-O2, -I{device}/algo"
     argv = [DPACC, "-flto", *sources, "-o", str(build / _ARCHIVE), "-hostcc=gcc", options]
@@ -83,11 +83,11 @@ def dpacc(arguments: list[str]) -> int:
         return 1
     objects = []
     for source in sources:
-        made = archive.with_name(f"{source.stem}.o")
+        object_file = archive.with_name(f"{source.stem}.o")
         flags = ["-Wall", "-Wextra", "-Werror", "-O2", f"-I{SDK}", *(f"-I{f}" for f in folders)]
-        if subprocess.run(["gcc", *flags, "-c", "-o", made, source], check=False).returncode:
+        if subprocess.run(["gcc", *flags, "-c", "-o", object_file, source], check=False).returncode:
             return 1
-        objects.append(made)
+        objects.append(object_file)
     return subprocess.run(["ar", "cr", archive, *objects], check=False).returncode
 
 
@@ -96,8 +96,8 @@ def ninja(arguments: list[str]) -> int:
     build = Path(arguments[arguments.index("-C") + 1])
     (build / "pcc").mkdir()
     sources = [Path(__file__).with_name("doca_pcc.c"), SDK / "library.c"]
-    made = [build / "pcc/doca_pcc", *sources, build / _ARCHIVE]
-    argv = ["gcc", "-Wall", f"-I{SDK}", "-o", *map(str, made)]
+    object_file = [build / "pcc/doca_pcc", *sources, build / _ARCHIVE]
+    argv = ["gcc", "-Wall", f"-I{SDK}", "-o", *map(str, object_file)]
     return subprocess.run(argv, check=False).returncode
 
 

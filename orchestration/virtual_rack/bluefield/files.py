@@ -1,11 +1,11 @@
 """A host that stands in for one with a BlueField-3 NIC and the DOCA SDK.
 
-Its commands take the options and print the words that NVIDIA documents; the real ones were not at
-hand. What the SDK's build is given, is compiled for this machine against stand-ins of its headers,
-and registers its algorithm with a stand-in of its library: so a rendering that does not compile, or
-registers nothing, is found here. No packet is ever under the algorithm.
+Its commands take the options and print the output that NVIDIA documents. They were written from the
+documents alone: no BlueField-3 has been used. A policy's C is compiled for this machine, with
+stand-ins of the SDK's headers and library. So code that does not compile, or that registers no
+algorithm, is found here. The algorithm never controls a packet.
 
-| command | after |
+| command | written after |
 | --- | --- |
 | mlxconfig, mlxreg | NVIDIA Firmware Tools (MFT) documentation: mlxconfig query, mlxreg with PPCC |
 | meson, ninja, dpacc | DOCA PCC Application Guide, "Compiling the Application"; doca-samples \
@@ -32,18 +32,18 @@ _TEMPLATE = f"{_DOCA}/applications/pcc/device/rp/rtt_template/rp_rtt_template_de
 
 
 def bluefield_files(device: str) -> dict[str, tuple[str, int]]:
-    """Return text and mode of the files of a host whose programmable NIC is `device`, "": none."""
+    """Return text and mode, by path, of the files of a host with this programmable NIC, if any."""
     if not device:
         return {}
     program = Path(__file__).with_name("commands.py")
     start = f"#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(program))}"
-    # as mlxconfig shows it: the default, what holds, what the next boot brings
+    # as mlxconfig shows it: the default, the current value, the value after the next boot
     state = {"device": device, "type": "BlueField3", "USER_PROGRAMMABLE_CC": [0, 1, 1]}
     return {
         **{path: (f'{start} {name} "$@"\n', 0o755) for path, name in _COMMANDS.items()},
         f"{_DOCA}/VERSION": ("3.3.0\n", 0o644),
         f"{_DOCA}/applications/meson.build": ("# a stand-in\n", 0o644),
         f"{_DOCA}/applications/pcc/meson.build": ("# a stand-in\n", 0o644),
-        _TEMPLATE: ("#error the template of the SDK was to be replaced\n", 0o644),
+        _TEMPLATE: ("#error the template of the SDK must be replaced\n", 0o644),
         STATE: (json.dumps(state) + "\n", 0o644),
     }

@@ -5,16 +5,16 @@ import pytest
 from orchestration.virtual_rack.reboot import load_config, save_config
 from orchestration.virtual_rack.sonic_counters import FlexCounters
 from orchestration.virtual_rack.sonic_model import (
-    Leaf,
-    Marking,
+    KernelQueue,
     PortCounts,
     PortModel,
     QueueCounts,
+    RedSettings,
     SwitchModel,
     Traits,
     config_rows,
 )
-from orchestration.virtual_rack.sonic_orchagent import Crash, Orchagent, Watchdog
+from orchestration.virtual_rack.sonic_orchagent import Orchagent, OrchagentCrash, PfcWatchdog
 from orchestration.virtual_rack.sonic_switch import read_ports
 
 MS = 1_000_000
@@ -37,7 +37,7 @@ FIELDS = (
 
 
 def make_model(**traits):
-    leaf = {3: Leaf(0x30000, 0x20001, 1_000_000)}
+    leaf = {3: KernelQueue(0x30000, 0x20001, 1_000_000)}
     ports = tuple(PortModel(name, 10**10, leaf) for name in ("Ethernet0", "Ethernet4"))
     return SwitchModel("leaf1", ports, traits=Traits(**traits))
 
@@ -51,7 +51,7 @@ class Asic:
         self.orchagent = Orchagent(make_model(**traits), self.write, self.mark, self.log.append)
         self.orchagent.start()
         self.writes.clear()
-        self.take = self.orchagent.take
+        self.apply_row = self.orchagent.apply_row
 
     def write(self, key, field, value):
         if field is None:
@@ -71,13 +71,13 @@ class Asic:
 @pytest.fixture
 def asic():
     asic = Asic()
-    asic.take("WRED_PROFILE|P", PROFILE)
-    asic.take("QUEUE|Ethernet0|3-4", {"wred_profile": "P"})
+    asic.apply_row("WRED_PROFILE|P", PROFILE)
+    asic.apply_row("QUEUE|Ethernet0|3-4", {"wred_profile": "P"})
     return asic
 
 
 def test_a_bound_profile_marks_and_is_the_asics(asic):
-    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 20)
+    assert asic.marking["Ethernet0", 3] == RedSettings(5120, 51_200, 20)
     assert asic.marking["Ethernet4", 3] is None
     (row,) = asic.profiles()
     assert row["SAI_WRED_ATTR_ECN_MARK_MODE"] == "SAI_ECN_MARK_MODE_ALL"
@@ -97,34 +97,34 @@ def test_a_bound_profile_marks_and_is_the_asics(asic):
 def test_every_field_is_set_in_an_order_that_is_never_invalid(asic, low, high, last):
     asic.writes.clear()
     wanted = {**PROFILE, "green_min_threshold": low, "green_max_threshold": high}
-    asic.take("WRED_PROFILE|P", wanted)
+    asic.apply_row("WRED_PROFILE|P", wanted)
     fields = [field for field, _ in asic.writes]
     assert sorted(fields) == sorted(FIELDS)
     assert fields[-1] == last
-    assert asic.marking["Ethernet0", 3] == Marking(int(low), int(high), 20)
+    assert asic.marking["Ethernet0", 3] == RedSettings(int(low), int(high), 20)
 
 
 def test_each_threshold_and_the_probability_unbind_the_profile_for_a_moment(asic):
     asic.history.clear()
-    asic.take("WRED_PROFILE|P", {**PROFILE, "green_max_threshold": "102400"})
+    asic.apply_row("WRED_PROFILE|P", {**PROFILE, "green_max_threshold": "102400"})
     seen = [marking for place, marking in asic.history if place == ("Ethernet0", 3)]
     assert seen.count(None) == 3
-    assert seen[-1] == Marking(5120, 102_400, 20)
+    assert seen[-1] == RedSettings(5120, 102_400, 20)
 
 
 def test_a_field_that_sai_refuses_leaves_those_before_it_set(asic):
     wanted = {"green_drop_probability": "7", **PROFILE, "green_max_threshold": "1000449"}
-    asic.take("WRED_PROFILE|P", {**wanted, "green_drop_probability": "7"})
+    asic.apply_row("WRED_PROFILE|P", {**wanted, "green_drop_probability": "7"})
     assert "is more than the buffer: SAI_STATUS_FAILURE" in asic.log[0]
-    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 7)
+    assert asic.marking["Ethernet0", 3] == RedSettings(5120, 51_200, 7)
 
 
 def test_each_enabled_colour_takes_one_entry_of_the_table():
     asic = Asic(wred_profiles=4)
     three = {f"wred_{colour}_enable": "true" for colour in ("green", "yellow", "red")}
-    asic.take("WRED_PROFILE|P", {**PROFILE, **three})
-    asic.take("WRED_PROFILE|Q", PROFILE)
-    asic.take("WRED_PROFILE|R", PROFILE)
+    asic.apply_row("WRED_PROFILE|P", {**PROFILE, **three})
+    asic.apply_row("WRED_PROFILE|Q", PROFILE)
+    asic.apply_row("WRED_PROFILE|R", PROFILE)
     assert len(asic.profiles()) == 2
     assert asic.log == [
         "WRED_PROFILE|R: refused: no free profile: SAI_STATUS_INSUFFICIENT_RESOURCES"
@@ -145,55 +145,55 @@ def test_each_enabled_colour_takes_one_entry_of_the_table():
 )
 def test_a_refused_row_changes_nothing(asic, change, why):
     asic.writes.clear()
-    asic.take("WRED_PROFILE|P", {**PROFILE, "green_drop_probability": "7", **change})
+    asic.apply_row("WRED_PROFILE|P", {**PROFILE, "green_drop_probability": "7", **change})
     assert asic.writes == []
     assert asic.log[0].startswith("WRED_PROFILE|P: refused: ")
     assert asic.log[0].endswith(why)
-    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 20)
+    assert asic.marking["Ethernet0", 3] == RedSettings(5120, 51_200, 20)
 
 
 def test_fields_taken_away_keep_their_value(asic):
-    asic.take("WRED_PROFILE|P", {"ecn": "ecn_all", "green_max_threshold": "10240"})
-    assert asic.marking["Ethernet0", 3] == Marking(5120, 10_240, 20)
+    asic.apply_row("WRED_PROFILE|P", {"ecn": "ecn_all", "green_max_threshold": "10240"})
+    assert asic.marking["Ethernet0", 3] == RedSettings(5120, 10_240, 20)
 
 
 def test_a_profile_made_without_probability_drops_always():
     asic = Asic()
     row = {name: value for name, value in PROFILE.items() if not name.endswith("probability")}
-    asic.take("WRED_PROFILE|P", row)
+    asic.apply_row("WRED_PROFILE|P", row)
     assert asic.profiles()[0]["SAI_WRED_ATTR_GREEN_DROP_PROBABILITY"] == "100"
 
 
 def test_the_silicon_rounds_thresholds_and_asic_db_has_the_requests():
     asic = Asic(cell_bytes=1000, step_cells=3)
-    asic.take("WRED_PROFILE|P", PROFILE)
-    asic.take("QUEUE|Ethernet4|3", {"wred_profile": "P"})
-    assert asic.marking["Ethernet4", 3] == Marking(6000, 54_000, 20)
+    asic.apply_row("WRED_PROFILE|P", PROFILE)
+    asic.apply_row("QUEUE|Ethernet4|3", {"wred_profile": "P"})
+    assert asic.marking["Ethernet4", 3] == RedSettings(6000, 54_000, 20)
     (row,) = asic.profiles()
     assert row["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5120"
 
 
 def test_a_queue_waits_for_its_profile_and_a_profile_for_its_queues():
     asic = Asic()
-    asic.take("QUEUE|Ethernet0|3", {"wred_profile": "P"})
+    asic.apply_row("QUEUE|Ethernet0|3", {"wred_profile": "P"})
     assert asic.marking["Ethernet0", 3] is None
-    asic.take("WRED_PROFILE|P", PROFILE)
-    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 20)
-    asic.take("WRED_PROFILE|P", None)
+    asic.apply_row("WRED_PROFILE|P", PROFILE)
+    assert asic.marking["Ethernet0", 3] == RedSettings(5120, 51_200, 20)
+    asic.apply_row("WRED_PROFILE|P", None)
     assert len(asic.profiles()) == 1
-    asic.take("QUEUE|Ethernet0|3", {"scheduler": "scheduler.0"})
+    asic.apply_row("QUEUE|Ethernet0|3", {"scheduler": "scheduler.0"})
     assert asic.marking["Ethernet0", 3] is None
     assert asic.profiles() == []
 
 
 def test_a_profile_that_marks_no_green_packet_marks_nothing(asic):
-    asic.take("WRED_PROFILE|P", {**PROFILE, "ecn": "ecn_yellow_red"})
+    asic.apply_row("WRED_PROFILE|P", {**PROFILE, "ecn": "ecn_yellow_red"})
     assert asic.marking["Ethernet0", 3] is None
 
 
 @pytest.mark.parametrize("key", ["Ethernet9|3", "Ethernet0|8", "Ethernet0|x", "Ethernet0", "a|b|c"])
 def test_a_queue_that_does_not_exist_is_refused(asic, key):
-    asic.take(f"QUEUE|{key}", {"wred_profile": "P"})
+    asic.apply_row(f"QUEUE|{key}", {"wred_profile": "P"})
     assert asic.log == [f"QUEUE|{key}: refused: no such queue"]
 
 
@@ -220,17 +220,17 @@ class Counters:
     def __init__(self, **traits):
         self.db, self.plane, self.log = {}, Plane(), []
         model = make_model(**traits)
-        self.watchdog = Watchdog(model, self.write, self.poll_watchdog, self.log.append)
+        self.watchdog = PfcWatchdog(model, self.write, self.poll_watchdog, self.log.append)
         self.flex = FlexCounters(model, self.plane, self.write, lambda: self.watchdog.actions)
         for key, row in config_rows(model).items():
-            self.take(key, row)
+            self.apply_row(key, row)
 
     def poll_watchdog(self, text):
         self.flex.set_interval("PFCWD", text)
 
-    def take(self, key, row, now_ns=0):
-        self.watchdog.take(key, row)
-        self.flex.take(key, row, now_ns)
+    def apply_row(self, key, row, now_ns=0):
+        self.watchdog.apply_row(key, row)
+        self.flex.apply_row(key, row, now_ns)
 
     def write(self, key, fields):
         row = self.db.setdefault(key, {})
@@ -252,10 +252,10 @@ def test_groups_are_polled_at_once_and_then_at_their_intervals():
         "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES": "1000",
     }
     assert counters.flex.next_ns() == 1000 * MS  # of PORT
-    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
+    counters.apply_row("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
     assert counters.flex.next_ns() == 100 * MS
     # below the floor
-    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "1"}, 0)
+    counters.apply_row("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "1"}, 0)
     assert counters.flex.next_ns() == 100 * MS
     counters.plane.counts["Ethernet0", 3] = QueueCounts(0, 3000, 3)
     counters.flex.poll(250 * MS)
@@ -271,7 +271,7 @@ def test_a_group_that_is_off_is_not_polled():
     counters = Counters()
     for group in ("QUEUE", "PORT", "QUEUE_WATERMARK", "PFCWD"):
         row = {"FLEX_COUNTER_STATUS": "disable"}
-        counters.take(f"FLEX_COUNTER_TABLE|{group}", row, 0)
+        counters.apply_row(f"FLEX_COUNTER_TABLE|{group}", row, 0)
     assert counters.flex.next_ns() is None
     counters.flex.poll(10**12)
     assert (counters.db, counters.plane.reads) == ({}, 0)
@@ -285,14 +285,14 @@ def test_marks_are_counted_where_release_and_asic_do_and_the_group_is_on():
         ({"counts_marks": False}, None),
     ):
         counters = Counters(**traits)
-        counters.take("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE", on, 0)
+        counters.apply_row("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE", on, 0)
         counters.flex.poll(0)
         assert counters.queue().get("SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS") == expected
 
 
 def test_the_depth_is_read_for_watched_queues_only():
     counters = Counters()
-    counters.take("PFC_WD|Ethernet0", WATCHED)
+    counters.apply_row("PFC_WD|Ethernet0", WATCHED)
     counters.flex.poll(0)
     depths = {
         key: row["SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES"]
@@ -307,59 +307,59 @@ def test_the_depth_is_read_for_watched_queues_only():
 
 def test_a_row_or_an_interval_that_is_removed_lets_polling_go_on():
     counters = Counters()
-    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"})
+    counters.apply_row("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"})
     counters.flex.poll(0)
     for row in (None, {"FLEX_COUNTER_STATUS": "enable"}, {"POLL_INTERVAL": ""}):
-        counters.take("FLEX_COUNTER_TABLE|QUEUE", row)
+        counters.apply_row("FLEX_COUNTER_TABLE|QUEUE", row)
         assert counters.flex.next_ns() == 100 * MS
 
 
 def test_a_watched_queue_keeps_its_action_until_its_row_is_removed():
     counters = Counters()
-    counters.take("PFC_WD|Ethernet0", {**WATCHED, "action": "drop"})
-    counters.take("PFC_WD|Ethernet0", WATCHED)
+    counters.apply_row("PFC_WD|Ethernet0", {**WATCHED, "action": "drop"})
+    counters.apply_row("PFC_WD|Ethernet0", WATCHED)
     assert counters.watchdog.actions == {("Ethernet0", 3): "drop", ("Ethernet0", 4): "drop"}
     assert counters.queue()["PFC_WD_ACTION"] == "alert"
-    counters.take("PFC_WD|Ethernet0", None)
+    counters.apply_row("PFC_WD|Ethernet0", None)
     assert "PFC_WD_ACTION" not in counters.queue()
-    counters.take("PFC_WD|Ethernet0", WATCHED)
+    counters.apply_row("PFC_WD|Ethernet0", WATCHED)
     assert counters.watchdog.actions["Ethernet0", 3] == "alert"
 
 
 def test_queues_are_those_that_were_listed_when_the_row_was_set():
     counters = Counters()
-    counters.take("PORT_QOS_MAP|Ethernet0", {"pfc_enable": "3,4"})
-    counters.take("PFC_WD|Ethernet0", WATCHED)
+    counters.apply_row("PORT_QOS_MAP|Ethernet0", {"pfc_enable": "3,4"})
+    counters.apply_row("PFC_WD|Ethernet0", WATCHED)
     assert counters.watchdog.actions == {}
-    counters.take("PORT_QOS_MAP|Ethernet0", {"pfcwd_sw_enable": "1"})
+    counters.apply_row("PORT_QOS_MAP|Ethernet0", {"pfcwd_sw_enable": "1"})
     assert list(counters.watchdog.actions) == [("Ethernet0", 1)]
-    counters.take("PORT_QOS_MAP|Ethernet0", {"pfcwd_sw_enable": "1,2"})
+    counters.apply_row("PORT_QOS_MAP|Ethernet0", {"pfcwd_sw_enable": "1,2"})
     assert list(counters.watchdog.actions) == [("Ethernet0", 1)]
 
 
 def test_with_dlr_init_all_watched_ports_have_one_action():
     counters = Counters(one_watchdog_action=True)
-    counters.take("PFC_WD|Ethernet4", {**WATCHED, "action": "drop"})
-    counters.take("PFC_WD|Ethernet0", WATCHED)
+    counters.apply_row("PFC_WD|Ethernet4", {**WATCHED, "action": "drop"})
+    counters.apply_row("PFC_WD|Ethernet0", WATCHED)
     assert counters.log == [
         "PFC_WD|Ethernet0: refused: action alert, but the switch's action is drop"
     ]
-    counters.take("PFC_WD|Ethernet4", None)
-    counters.take("PFC_WD|Ethernet0", WATCHED)
+    counters.apply_row("PFC_WD|Ethernet4", None)
+    counters.apply_row("PFC_WD|Ethernet0", WATCHED)
     assert counters.watchdog.actions["Ethernet0", 3] == "alert"
 
 
 def test_removing_the_watchdog_s_global_row_ends_orchagent():
     counters = Counters()
-    counters.take("PFC_WD|GLOBAL", {"POLL_INTERVAL": "200"})
-    with pytest.raises(Crash, match="SIGSEGV"):
-        counters.take("PFC_WD|GLOBAL", None)
+    counters.apply_row("PFC_WD|GLOBAL", {"POLL_INTERVAL": "200"})
+    with pytest.raises(OrchagentCrash, match="SIGSEGV"):
+        counters.apply_row("PFC_WD|GLOBAL", None)
 
 
 def test_the_watermark_is_the_most_since_the_poll_before():
     counters = Counters()
-    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
-    counters.take("FLEX_COUNTER_TABLE|QUEUE_WATERMARK", {"POLL_INTERVAL": "1000"}, 0)
+    counters.apply_row("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
+    counters.apply_row("FLEX_COUNTER_TABLE|QUEUE_WATERMARK", {"POLL_INTERVAL": "1000"}, 0)
     counters.flex.poll(0)
     for at_ms, depth in ((100, 9000), (200, 10), (1000, 20)):
         counters.plane.counts["Ethernet0", 3] = QueueCounts(depth)

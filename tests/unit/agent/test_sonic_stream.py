@@ -37,8 +37,8 @@ class Switch:
         else:
             self.state[key] = row
 
-    def take(self, key, row, now_ns=0):
-        self.telemetry.take(key, row, now_ns)
+    def apply_row(self, key, row, now_ns=0):
+        self.telemetry.apply_row(key, row, now_ns)
 
 
 def read(switch):
@@ -50,9 +50,9 @@ def read(switch):
 def test_the_stand_in_streams_when_profile_and_group_are_there_in_either_order():
     for first, second in (((PROFILE, ON), (GROUP, QUEUES)), ((GROUP, QUEUES), (PROFILE, ON))):
         switch = Switch()
-        switch.take(*first)
+        switch.apply_row(*first)
         assert switch.state == {}
-        switch.take(*second)
+        switch.apply_row(*second)
         row = switch.state[SESSION]
         assert (row["object_names"], row["object_ids"]) == ("Ethernet0|3,Ethernet4|3", "1,2")
         assert (row["stream_status"], row["session_type"]) == ("enabled", "ipfix")
@@ -65,16 +65,16 @@ def test_the_stand_in_streams_when_profile_and_group_are_there_in_either_order()
 
 def test_the_stand_in_ends_a_session_with_its_group_and_renews_it_with_other_queues():
     switch = Switch()
-    switch.take(PROFILE, ON)
-    switch.take(GROUP, QUEUES)
+    switch.apply_row(PROFILE, ON)
+    switch.apply_row(GROUP, QUEUES)
     before = switch.state[SESSION]["session_config"]
-    switch.take(PROFILE, {**ON, "stream_state": "disabled"})
+    switch.apply_row(PROFILE, {**ON, "stream_state": "disabled"})
     assert switch.state[SESSION]["stream_status"] == "disabled"
     assert switch.telemetry.next_ns() is None
     assert switch.state[SESSION]["session_config"] == before
-    switch.take(GROUP, {**QUEUES, "object_names@": "Ethernet0|3"})
+    switch.apply_row(GROUP, {**QUEUES, "object_names@": "Ethernet0|3"})
     assert switch.state[SESSION]["session_config"] != before
-    switch.take(GROUP, None)
+    switch.apply_row(GROUP, None)
     assert SESSION not in switch.state
 
 
@@ -87,17 +87,17 @@ def test_the_stand_in_ends_a_session_with_its_group_and_renews_it_with_other_que
 )
 def test_the_stand_in_refuses_what_its_asic_cannot_stream(row):
     switch = Switch()
-    switch.take(PROFILE, ON)
-    switch.take(GROUP, row)
+    switch.apply_row(PROFILE, ON)
+    switch.apply_row(GROUP, row)
     assert switch.state == {}
-    assert switch.log == [f"{GROUP}: refused: no such queue, or no such counter here"]
+    assert switch.log == [f"{GROUP}: refused: there is no such queue or counter"]
 
 
 @pytest.mark.parametrize("traits", [{"release": "202505"}, {"streams": False}])
 def test_a_release_or_an_asic_without_telemetry_ignores_its_rows(traits):
     switch = Switch(**traits)
-    switch.take(PROFILE, ON)
-    switch.take(GROUP, QUEUES)
+    switch.apply_row(PROFILE, ON)
+    switch.apply_row(GROUP, QUEUES)
     assert switch.state == {}
 
 
@@ -270,5 +270,5 @@ def test_the_family_is_the_one_that_the_constants_name(tmp_path):
     )
     assert sonic_stream.family(str(file)) == ("other", "there")
     assert not sonic_stream.offered(str(file))
-    file.write_text(sonic_telemetry.constants())
+    file.write_text(sonic_telemetry.constants_file())
     assert sonic_stream.family(str(file)) == ("usersock", "3")

@@ -20,7 +20,7 @@ from orchestration.agent.sonic.configdb import DEFAULTS
 from orchestration.agent.sonic.stream import GROUPS, PROFILES
 from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.sonic_model import Traits, config_rows, model_of
+from orchestration.virtual_rack.sonic_model import Traits, config_rows, switch_model
 
 pytestmark = pytest.mark.yang
 
@@ -206,7 +206,7 @@ class DynamicSwitch:
 def rack_of(name, queues):
     testbed = load_testbed(name)
     device = testbed.switches[0]
-    model = model_of(Layout(testbed, sonic=(device,)), device, Traits(buffer_model="dynamic"))
+    model = switch_model(Layout(testbed, sonic=(device,)), device, Traits(buffer_model="dynamic"))
     names = tuple(port.name for port in model.ports)
     access = Access(device, "10.0.0.1", platform="sonic", interfaces=names, queues=queues)
     return Rack("rack", testbed, {device: access}), device, model

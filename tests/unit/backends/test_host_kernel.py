@@ -71,23 +71,23 @@ def test_devices_of_virtual_time_are_refused_by_their_option(kernel, tmp_path, o
 
 def test_a_kernel_with_everything_has_the_devices_of_virtual_time(kernel):
     kernel()
-    layout = layouts.layout_here(make_layout(SEVEN, (), ()))
+    layout = layouts.real_time_layout(make_layout(SEVEN, (), ()))
     assert layout.clock == "real"
     access = layout.rack("/key", "/known").access
     assert all(device.lacks == () for device in access.values())
     port = SEVEN.ports_of[SEVEN.hosts[0]][0]
     assert layout.delay_on_arrival_ns(port) == 2 * port.delay_ns > 0
-    assert layouts.shortcomings(layout.lacks) == []
+    assert layouts.limitations(layout.lacks) == []
     again = layout.from_json(layout.to_json())
     assert (again.clock, again.lacks) == ("real", ())
 
 
 def test_what_a_kernel_lacks_reaches_inventory_queues_and_switches(kernel, tmp_path):
     kernel("red", "fq", "netem", "dctcp", "cubic")
-    layout = layouts.layout_here(make_layout(SEVEN, (), ()))
+    layout = layouts.real_time_layout(make_layout(SEVEN, (), ()))
     host, switch = SEVEN.hosts[0], SEVEN.switches[0]
     assert layout.delay_on_arrival_ns(SEVEN.ports_of[host][0]) == 0
-    said = " ".join(layouts.shortcomings(layout.lacks))
+    said = " ".join(layouts.limitations(layout.lacks))
     assert all(word in said for word in ("netem", "RED", "fq", "DCTCP", "no cubic"))
     path = tmp_path / "inventory.yml"
     write_rack(layout.rack("/key", "/known"), path)
@@ -147,7 +147,7 @@ class Trial:
 
 def test_a_campaign_that_wants_a_missing_congestion_control_is_refused_by_its_name(kernel):
     kernel("cubic")
-    rack = layouts.layout_here(make_layout(SEVEN, (), ())).rack("/key", "/known")
+    rack = layouts.real_time_layout(make_layout(SEVEN, (), ())).rack("/key", "/known")
     for trial in (Trial("cubic"), Trial("reno", "cubic")):
         with pytest.raises(NotReadyError, match="h1: its kernel has no cubic") as refused:
             check_controls(rack, SEVEN, [trial])
@@ -158,7 +158,7 @@ def test_a_campaign_that_wants_a_missing_congestion_control_is_refused_by_its_na
 
 def test_dctcp_is_a_program_where_the_kernel_has_none(kernel):
     kernel("dctcp")
-    rack = layouts.layout_here(make_layout(SEVEN, (), ())).rack("/key", "/known")
+    rack = layouts.real_time_layout(make_layout(SEVEN, (), ())).rack("/key", "/known")
     for trial in (Trial("dctcp"), Trial("reno", "dctcp")):
         check_controls(rack, SEVEN, [trial])
         assert programmed(rack, [trial]) == list(SEVEN.hosts)

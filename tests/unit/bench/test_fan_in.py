@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from orchestration.bench.fan_in import KNOWN, Arm, Headroom, scenario, settings_of
+from orchestration.bench.fan_in import BEST_SETTINGS, Arm, Headroom, arm_settings, scenario_episodes
 from orchestration.core.pattern import Streams
 from traffic.patterns.alternating import phases
 from tuners.ecn.pet import HEADS, thresholds
@@ -18,7 +18,7 @@ MS = 1_000_000
 
 
 def test_the_oracle_changes_a_port_when_its_phase_begins():
-    episodes = scenario()
+    episodes = scenario_episodes()
     trial, testbed = dataclasses.replace(episodes[0], seed=5), episodes.testbed
     few, many = (640, 1280, 0.05), (20, 40, 1.0)
     queue = {testbed.peer_device(one).name: place for place, one in enumerate(testbed.queues)}
@@ -31,7 +31,7 @@ def test_the_oracle_changes_a_port_when_its_phase_begins():
     untouched = {(0, place): few for place in range(len(testbed.queues))}
 
     def written(arm):
-        rows = list(settings_of(arm, trial, testbed))
+        rows = list(arm_settings(arm, trial, testbed))
         assert rows == sorted(rows)
         found = {row[:2]: row[2] for row in rows}
         assert len(found) == len(rows)  # a queue has one setting at a time
@@ -48,7 +48,7 @@ def test_a_share_is_of_the_way_from_the_best_static_setting_to_the_oracle():
     assert (known.size, known.share(4.5), known.share(9.0)) == (0.5, 0.5, -1.0)
 
 
-@pytest.mark.parametrize("tuner", KNOWN)
+@pytest.mark.parametrize("tuner", BEST_SETTINGS)
 def test_references_are_settings_that_their_tuners_have(tuner):
     if tuner == "pet":
         heads = np.array(list(product(*map(range, HEADS))))
@@ -57,4 +57,4 @@ def test_references_are_settings_that_their_tuners_have(tuner):
         change = {"acc": acc_templates, "graphcc": graphcc_templates}[tuner]()
     columns = (change.kmin_bytes // 1_000, change.kmax_bytes // 1_000, change.pmax)
     own = set(zip(*(column.tolist() for column in columns), strict=True))
-    assert {KNOWN[tuner].static, KNOWN[tuner].few, KNOWN[tuner].many} <= own
+    assert {BEST_SETTINGS[tuner].static, BEST_SETTINGS[tuner].few, BEST_SETTINGS[tuner].many} <= own

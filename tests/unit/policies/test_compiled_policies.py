@@ -10,11 +10,11 @@ import pytest
 
 from collectors.bpf.policy import CONTEXT
 from orchestration.bench.policy_agreement import (
-    as_c,
-    built_in,
-    differing,
+    built_in_models,
+    count_differing,
     flows,
-    happen,
+    run_as_c,
+    run_library,
     windows,
 )
 from orchestration.core.errors import InputError
@@ -80,12 +80,12 @@ def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4), ids=["trees", "mlp", "lstm", "present"])
 def test_python_leaves_flows_as_c_does(number, tmp_path):
-    models = [*built_in(), compiled(present_file(tmp_path / "model.json"), tmp_path)]
+    models = [*built_in_models(), compiled(present_file(tmp_path / "model.json"), tmp_path)]
     model = models[number]
     for seed in range(1 if model.memory_words else 4):
         given = flows(model, 25_000, seed)
-        made = as_c(model, given)
-        assert differing(made, reference.happen(given, model.settings, model.infer)) == 0
+        made = run_as_c(model, given)
+        assert count_differing(made, reference.happen(given, model.settings, model.infer)) == 0
         assert 0.5 < (made["own"] != given["own"]).any(axis=1).mean() < 0.95
 
 
@@ -242,7 +242,7 @@ def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(of, tmp_path)
         given["event"][given["event"] == TIMEOUT] = NACK  # the SDK has no event for it
         given["rtt_ns"] %= 2**32  # timestamps have so many bits
         given["now_ns"] += 2**33
-        made = happen(policy, given)
+        made = run_library(policy, given)
         pointers = (item.ctypes.data_as(ctypes.c_void_p) for item in (given, made))
         found = doca.library.disagreements(*pointers, ctypes.c_uint64(len(given)), bounds[0])
         assert found == 0
@@ -256,7 +256,7 @@ def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, libr
     flow = np.zeros(1, dtype=CONTEXT)
     flow["line_bps"] = 10**11
     flow["parameters"][0, :3] = doca.words("params")[:3]
-    flow = happen(library, flow)  # starts
+    flow = run_library(library, flow)  # starts
     assert doca.tell(doca.TX, 5) == (2**20, 1)
     now_ns, rates, share = 2**32 - 10**6, set(), 2**30  # 32 bits of ns begin anew on the way
     losses = 0
@@ -265,7 +265,7 @@ def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, libr
         if lost := rng.random() < 0.01:
             # while the probe is on its way: its answer does not decide another time
             flow["now_ns"], flow["event"] = now_ns + 1, NACK
-            flow = happen(library, flow)
+            flow = run_library(library, flow)
             share = int(flow["own"].view(np.uint32)[0, 2])
             for subkind in (doca.NOT_READY, doca.OUT_OF_SEQUENCE):
                 rate, _ = doca.tell(doca.NACK, now_ns + 1, subkind=subkind)
@@ -275,7 +275,7 @@ def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, libr
         queued_ns = share * 30_000 >> 30
         rtt_ns = int((13_000 + queued_ns) * rng.uniform(0.9, 1.5))
         flow["now_ns"], flow["event"], flow["rtt_ns"] = now_ns + rtt_ns, 6, rtt_ns
-        flow = happen(library, flow)
+        flow = run_library(library, flow)
         share = int(flow["own"].view(np.uint32)[0, 2])
         answered = doca.tell(doca.RTT, now_ns + rtt_ns, probe_sent=now_ns)
         assert answered == (share >> 10, 1)

@@ -8,25 +8,25 @@ import sys
 import pytest
 
 from orchestration.virtual_rack import interface_leases
-from orchestration.virtual_rack.cleanup import leftovers
+from orchestration.virtual_rack.cleanup import cleanup_items
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
-from orchestration.virtual_rack.interfaces import State
+from orchestration.virtual_rack.interfaces import InterfaceState
 
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(interface_leases, "LENT", tmp_path / "lent")
+    monkeypatch.setattr(interface_leases, "LEASES_FOLDER", tmp_path / "lent")
 
 
 @pytest.fixture
 def rack():
     """The folder of a rack that was killed."""
-    place = RackFolder(racks_folder() / "dead")
-    place.make()
-    place.sign()
-    place.console.write_text("its last words")
-    return place
+    rack_folder = RackFolder(racks_folder() / "dead")
+    rack_folder.make()
+    rack_folder.write_marker()
+    rack_folder.console.write_text("its last words")
+    return rack_folder
 
 
 def clean(*options):
@@ -60,7 +60,7 @@ def test_an_empty_folder_is_a_rack_s_that_was_killed_at_once():
 
 @pytest.mark.slow
 def test_a_rack_whose_supervisor_lives_is_left_alone(rack):
-    with rack.held() as lock:
+    with rack.locked() as lock:
         # as `rack up` starts a supervisor, and is killed then
         supervisor = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     try:
@@ -73,47 +73,47 @@ def test_a_rack_whose_supervisor_lives_is_left_alone(rack):
 
 
 def test_what_cannot_be_removed_is_said(rack, monkeypatch):
-    (row,) = leftovers()
-    with rack.held(), pytest.raises(Exception, match="started by another process"):
+    (row,) = cleanup_items()
+    with rack.locked(), pytest.raises(Exception, match="started by another process"):
         row.remove()
 
 
-STATE = State("enp3s0", 7, "02:00:00:00:00:01", "", 1500, 1000, "default", (), (), (), {})
+STATE = InterfaceState("enp3s0", 7, "02:00:00:00:00:01", "", 1500, 1000, "default", (), (), (), {})
 
 
 def write(boot, owner=(1, "0")):
-    loan = interface_leases.InterfaceLease("enp3s0", "h1", "eth0", "/rack", owner, boot, STATE)
-    loan.place.mkdir(parents=True)
-    (loan.place / "record.json").write_text(json.dumps(interface_leases.asdict(loan)))
-    loan.namespace.touch()
-    return loan
+    lease = interface_leases.InterfaceLease("enp3s0", "h1", "eth0", "/rack", owner, boot, STATE)
+    lease.folder.mkdir(parents=True)
+    (lease.folder / "record.json").write_text(json.dumps(interface_leases.asdict(lease)))
+    lease.namespace.touch()
+    return lease
 
 
 def test_a_record_comes_back_as_it_was_written_and_an_earlier_boot_s_is_forgotten(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     written = write("an earlier boot")
-    assert interface_leases.loans() == [written]
-    (row,) = leftovers()
-    assert (row.kind, row.name, row.alive) == ("interface", "enp3s0", "")
+    assert interface_leases.leases() == [written]
+    (row,) = cleanup_items()
+    assert (row.kind, row.name, row.in_use_by) == ("interface", "enp3s0", "")
     assert row.remove() == "the machine has booted since"
-    assert interface_leases.loans() == []
-    assert not interface_leases.LENT.exists()
+    assert interface_leases.leases() == []
+    assert not interface_leases.LEASES_FOLDER.exists()
 
 
 def test_what_a_living_rack_has_stays_and_giving_back_takes_root(monkeypatch):
     own = interface_leases.Process.of(os.getpid())
     write(interface_leases.this_boot(), tuple(own))
-    (row,) = leftovers()
-    assert "rack down" in row.alive
+    (row,) = cleanup_items()
+    assert "rack down" in row.in_use_by
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(Exception, match="takes root"):
+    with pytest.raises(Exception, match="only root"):
         row.remove()
 
 
 def test_half_a_record_is_none_and_goes_with_the_next_look(monkeypatch):
-    (interface_leases.LENT / ".enp3s0.partial").mkdir(parents=True)
-    assert interface_leases.loans() == []
+    (interface_leases.LEASES_FOLDER / ".enp3s0.partial").mkdir(parents=True)
+    assert interface_leases.leases() == []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    loan = write("an earlier boot")
-    interface_leases.return_interface(loan)
-    assert not interface_leases.LENT.exists()
+    lease = write("an earlier boot")
+    interface_leases.return_interface(lease)
+    assert not interface_leases.LEASES_FOLDER.exists()

@@ -8,7 +8,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
-from orchestration.virtual_rack import cleanup, containers, control, folder, groups, image
+from orchestration.virtual_rack import cleanup, containers, control, control_groups, folder, image
 from orchestration.virtual_rack import layout as layouts
 from orchestration.virtual_rack.isolation import FileTree
 from orchestration.virtual_rack.layout import Layout, make_layout
@@ -27,7 +27,7 @@ def a_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(folder, "SBIN", str(bin_folder))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(layouts, "missing_parts", lambda: ())
-    monkeypatch.setattr(groups, "ROOT", cgroup)
+    monkeypatch.setattr(control_groups, "ROOT", cgroup)
     bin_folder.mkdir()
 
     def has(*programs, hybrid=False, built=False):
@@ -60,13 +60,13 @@ def refused(tmp_path):
 
 def test_no_runtime(a_machine, tmp_path):
     a_machine(*NEEDED)
-    assert "no runtime for containers (runc, crun): apt-get install runc" in refused(tmp_path)
+    assert "no container runtime (runc, crun): apt-get install runc" in refused(tmp_path)
 
 
 def test_crun_where_control_groups_are_of_both_versions(a_machine, tmp_path):
     a_machine(*NEEDED, "crun", hybrid=True, built=True)
     said = refused(tmp_path)
-    assert "crun refuses this machine's control groups" in said
+    assert "crun does not support this machine's control groups" in said
     assert "apt-get install runc" in said
 
 
@@ -96,7 +96,7 @@ def test_what_the_builder_says_is_passed_on_and_nothing_half_is_kept(a_machine, 
     script.write_text("#!/bin/sh\n/bin/mkdir $1\necho 'I: going'\necho 'E: no mirror'\nexit 1\n")
     script.chmod(0o755)
     monkeypatch.setattr(image, "DEFINITION", script)
-    monkeypatch.setattr(image, "_OWN", ())
+    monkeypatch.setattr(image, "_ISOLATION_ARGV", ())
     with pytest.raises(NotReadyError, match="cannot be built: E: no mirror") as found:
         image.require_image()
     assert "--mirror" in found.value.remedy
@@ -107,7 +107,7 @@ def test_an_image_is_built_once_and_again_for_another_definition(a_machine, monk
     a_machine("mmdebstrap")
     script = Path(os.environ["PATH"]) / "definition"
     monkeypatch.setattr(image, "DEFINITION", script)
-    monkeypatch.setattr(image, "_OWN", ())
+    monkeypatch.setattr(image, "_ISOLATION_ARGV", ())
     trees, steps = [], []
     for text in ("one", "one", "two"):
         script.write_text(f"#!/bin/sh\n/bin/mkdir $1; echo I: {text} $2\n")
@@ -119,30 +119,34 @@ def test_an_image_is_built_once_and_again_for_another_definition(a_machine, monk
         trees.append(tree)
     assert trees[0] == trees[1] != trees[2]
     assert len(steps) == 2
-    with pytest.raises(InputError, match=r"--mirror: 'm\.example' is no address"):
+    with pytest.raises(InputError, match=r"--mirror: 'm\.example' is not an address"):
         image.require_image(mirror="m.example")
 
 
 def test_only_what_carries_the_mark_of_a_process_that_has_ended_is_removed(a_machine, tmp_path):
     a_machine()
     images, root = image.images_folder(), tmp_path / "cgroup"
-    kept = [root / "system.slice", root / groups.own_group(), root / f"{groups.PREFIX}mine"]
-    kept += [images / "abc" / "tree", images / f".building-{groups.own_mark()}"]
-    left = [root / f"{groups.PREFIX}{GONE}", images / f".building-{GONE}"]
+    kept = [
+        root / "system.slice",
+        root / control_groups.own_group(),
+        root / f"{control_groups.PREFIX}mine",
+    ]
+    kept += [images / "abc" / "tree", images / f".building-{control_groups.own_mark()}"]
+    left = [root / f"{control_groups.PREFIX}{GONE}", images / f".building-{GONE}"]
     for path in (*kept, *left):
         (path / "h1").mkdir(parents=True)
-    kinds = (cleanup.control_groups, cleanup.half_images)
-    assert cleanup.remove_dead(*kinds) == [str(path) for path in left]
+    kinds = (cleanup.find_control_groups, cleanup.find_unfinished_images)
+    assert cleanup.remove_orphaned(*kinds) == [str(path) for path in left]
     assert not any(path.exists() for path in left)
-    assert cleanup.remove_dead(*kinds) == []
+    assert cleanup.remove_orphaned(*kinds) == []
     assert all((path / "h1").is_dir() for path in kept)
 
 
 def test_a_container_gets_what_the_rack_has_and_no_more(tmp_path):
     place = FileTree(tmp_path, tmp_path / "upper", tmp_path / "root", (("/run", tmp_path / "run"),))
     some = 1 << 12 | 1 << 21  # of NET_ADMIN, SYS_ADMIN and SYS_RESOURCE a machine keeps the last
-    told = containers.config(
-        place, "h1", "closloop-rack-1-2/h1", init=("x",), unified=True, may=some
+    told = containers.oci_config(
+        place, "h1", "closloop-rack-1-2/h1", init=("x",), unified=True, held_capabilities=some
     )
     assert told["process"]["capabilities"]["bounding"] == ["CAP_NET_ADMIN", "CAP_SYS_ADMIN"]
     assert "rlimits" not in told["process"]
@@ -155,7 +159,9 @@ def test_a_container_gets_what_the_rack_has_and_no_more(tmp_path):
     read_only = told["linux"]["readonlyPaths"]
     assert {"/proc/sys/vm", "/proc/sys/kernel", "/proc/sysrq-trigger"} < {*read_only}
     assert "/proc/sys/net" not in read_only
-    bare = containers.config(place, "h1", "g/h1", init=("x",), unified=False, may=some)
+    bare = containers.oci_config(
+        place, "h1", "g/h1", init=("x",), unified=False, held_capabilities=some
+    )
     assert "/sys/fs/cgroup" not in {row["destination"] for row in bare["mounts"]}
 
 

@@ -14,17 +14,11 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import attach, control, folder
-from orchestration.virtual_rack.commands import (
-    Command,
-    Incoming,
-    Lines,
-    Outgoing,
-    encode,
-    exit_code,
-)
 from orchestration.virtual_rack.control import RackHandle, RackProcess, ask
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import make_layout
+from orchestration.virtual_rack.messages import GuestInbox, GuestOutbox, MessageDecoder, encode
+from orchestration.virtual_rack.programs import GuestProgram, exit_code
 
 GRAPHCC = load_testbed("graphcc")
 
@@ -32,13 +26,13 @@ GRAPHCC = load_testbed("graphcc")
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv(control.INSIDE, raising=False)
+    monkeypatch.delenv(control.RACK_VARIABLE, raising=False)
     return tmp_path / "state"
 
 
 def test_messages_come_through_in_any_pieces():
     stream = b"noise\n" + encode({"id": 1}) + b"more" + b"\n" + encode({"id": 2, "end": True})
-    lines = Lines()
+    lines = MessageDecoder()
     found = [message for n in range(len(stream)) for message in lines.feed(stream[n : n + 1])]
     assert found == [{"id": 1}, {"id": 2, "end": True}]
 
@@ -46,11 +40,11 @@ def test_messages_come_through_in_any_pieces():
 @pytest.mark.parametrize("line", [b"@rack [1]\n", b"@rack {\n"])
 def test_what_is_marked_must_be_a_message(line):
     with pytest.raises(ValueError):
-        Lines().feed(line)
+        MessageDecoder().feed(line)
 
 
 def test_messages_to_the_guest_are_files_that_go_once_read(tmp_path):
-    out, into = Outgoing(tmp_path), Incoming(tmp_path)
+    out, into = GuestOutbox(tmp_path), GuestInbox(tmp_path)
     line = out.put({"id": 1}) + out.put({"id": 2, "text": "x" * 100_000})
     assert len(line) == 4
     assert list(into.take(line[:3])) == [{"id": 1}]
@@ -66,7 +60,7 @@ def run_command(argv, control=(), terminal=None, **more):
         said[message["out"]] += base64.b64decode(message["data"])
 
     request = {"argv": argv, "cwd": "/", "env": dict(os.environ), "terminal": terminal, **more}
-    command = Command(7, request, say)
+    command = GuestProgram(7, request, say)
     for message in control:
         command.control(message)
     while command.outputs:
@@ -141,55 +135,64 @@ def test_an_inventory_that_is_no_virtual_racks(tmp_path, monkeypatch):
     inventory.write_text("all:\n")
     assert attach.run_inside(inventory, ["plan"]) is None
     folder = RackFolder(tmp_path)
-    folder.sign()
+    folder.write_marker()
     assert attach.run_inside(tmp_path / "other.yml", ["plan"]) is None
     with pytest.raises(NotReadyError, match="is not up"):
         attach.run_inside(inventory, ["plan"])
-    monkeypatch.setenv(control.INSIDE, "lab")
-    assert control.inside()
+    monkeypatch.setenv(control.RACK_VARIABLE, "lab")
+    assert control.in_rack()
     assert attach.run_inside(inventory, ["plan"]) is None
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="has other files in it"):
+    with pytest.raises(InputError, match="contains other files"):
         RackFolder(tmp_path).make()
 
 
 def test_what_a_rack_writes_is_its_owners_and_is_removed_again(tmp_path):
-    place = RackFolder(tmp_path / "lab")
-    place.make()
-    folder.write_folder(place, make_layout(GRAPHCC, ("spine1",), ()))
-    assert place.is_rack()
-    assert place.path.stat().st_mode & 0o777 == 0o700
-    for secret in (place.key, place.password, place.host_key("h1")):
+    rack_folder = RackFolder(tmp_path / "lab")
+    rack_folder.make()
+    folder.write_folder(rack_folder, make_layout(GRAPHCC, ("spine1",), ()))
+    assert rack_folder.is_rack()
+    assert rack_folder.path.stat().st_mode & 0o777 == 0o700
+    for secret in (rack_folder.key, rack_folder.password, rack_folder.host_key("h1")):
         assert secret.stat().st_mode & 0o077 == 0
-    assert len(place.known_hosts.read_text().splitlines()) == len(GRAPHCC.devices)
-    assert place.password.read_text().strip() not in place.inventory.read_text()
-    assert "Host spine1\n  HostName 10.255.0.30\n  User admin\n" in place.ssh_config.read_text()
-    (place.path / "mine").write_text("x")
-    place.remove()
-    assert [file.name for file in place.path.iterdir()] == ["mine"]
+    assert len(rack_folder.known_hosts.read_text().splitlines()) == len(GRAPHCC.devices)
+    assert rack_folder.password.read_text().strip() not in rack_folder.inventory.read_text()
+    assert (
+        "Host spine1\n  HostName 10.255.0.30\n  User admin\n" in rack_folder.ssh_config.read_text()
+    )
+    (rack_folder.path / "mine").write_text("x")
+    rack_folder.remove()
+    assert [file.name for file in rack_folder.path.iterdir()] == ["mine"]
 
 
 def test_one_start_at_a_time(tmp_path):
-    place = RackFolder(tmp_path)
-    with place.held(), pytest.raises(NotReadyError, match="is being started"), place.held():
+    rack_folder = RackFolder(tmp_path)
+    with (
+        rack_folder.locked(),
+        pytest.raises(NotReadyError, match="is being started"),
+        rack_folder.locked(),
+    ):
         pass
-    with place.held():
+    with rack_folder.locked():
         pass
 
 
 def test_a_rack_that_has_not_ended_yet_keeps_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(control, "_END_S", 0.0)
-    place = RackFolder(tmp_path / "one")
-    place.make()
-    rack = RackHandle(place)
-    with place.held(), pytest.raises(NotReadyError, match="has not ended in 0 s"):  # as it does
+    rack_folder = RackFolder(tmp_path / "one")
+    rack_folder.make()
+    rack = RackHandle(rack_folder)
+    with (
+        rack_folder.locked(),
+        pytest.raises(NotReadyError, match="has not ended within 0 s"),
+    ):  # as it does
         rack.down()
-    assert place.path.exists()
+    assert rack_folder.path.exists()
     rack.down()
-    assert not place.path.exists()
+    assert not rack_folder.path.exists()
 
 
 def test_missing_programs_are_named_with_their_packages(tmp_path, monkeypatch):
@@ -201,20 +204,20 @@ def test_missing_programs_are_named_with_their_packages(tmp_path, monkeypatch):
     with pytest.raises(NotReadyError, match="lldpd, redis-server, redis-cli, sudo") as found:
         folder.require_programs(make_layout(GRAPHCC, ("spine1",), ()))
     assert found.value.remedy == "apt-get install lldpd redis-server redis-tools sudo"
-    with pytest.raises(NotReadyError, match="lldpd: not installed"):
+    with pytest.raises(NotReadyError, match="not installed: lldpd"):
         folder.require_programs(make_layout(GRAPHCC, (), ()))
 
 
 def test_lldp_that_only_others_may_ask(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(folder, "SBIN", str(tmp_path))
-    assert folder.shortcomings() == []
+    assert folder.limitations() == []
     for name in ("lldpd", "lldpctl"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    assert folder.shortcomings() == []
+    assert folder.limitations() == []
     (tmp_path / "lldpctl").chmod(0o644)
-    assert "not yours to execute" in folder.shortcomings()[0]
+    assert "you may not execute" in folder.limitations()[0]
 
 
 class FakeSupervisor:
@@ -236,7 +239,7 @@ class FakeSupervisor:
     def _serve(self, *answers):
         line, _ = self._listener.accept()
         with line:
-            self.heard += Lines().feed(line.recv(65_536))
+            self.heard += MessageDecoder().feed(line.recv(65_536))
             for answer in answers:
                 line.sendall(encode(answer))
 
@@ -259,7 +262,10 @@ def test_a_request_its_progress_and_its_answer(tmp_path):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([{"end": True, "error": "h1: no injection", "remedy": "see"}], "h1: no injection"),
+        (
+            [{"end": True, "error": "h1: there is no event", "remedy": "see"}],
+            "h1: there is no event",
+        ),
         ([], "the rack went down"),
     ],
 )
@@ -283,15 +289,15 @@ def test_a_programs_output_goes_where_it_is_asked_to():
 
 
 def test_the_environment_of_a_program_in_the_rack(tmp_path):
-    place = RackFolder(tmp_path / "lab")
-    made = control.RackHandle(place)._environment(
+    rack_folder = RackFolder(tmp_path / "lab")
+    made = control.RackHandle(rack_folder)._environment(
         {"HOME": "/home/ada", "PATH": "/x", "SSH_AUTH_SOCK": "/s", "COLOUR": "red"}
     )
     assert made["HOME"] == "/run/home"
     assert made["XDG_STATE_HOME"] == "/home/ada/.local/state"
     assert made["PATH"].startswith("/x:")
     assert made["COLOUR"] == "red"
-    assert made[control.INSIDE] == "lab"
+    assert made[control.RACK_VARIABLE] == "lab"
     assert "SSH_AUTH_SOCK" not in made
 
 

@@ -27,7 +27,7 @@ def test_a_layout_survives_json(layout):
     assert (again.sonic, again.roce, again.address) == (layout.sonic, layout.roce, layout.address)
     assert again.pcc_device("h1") == "rxe-h1"
     assert again.testbed.ports == GRAPHCC.ports
-    with pytest.raises(ValueError, match="rack format 1"):
+    with pytest.raises(ValueError, match="rack has format 1"):
         Layout.from_json({**layout.to_json(), "format": 1})
 
 
@@ -90,9 +90,9 @@ def test_delays_on_arrival_add_up_to_the_testbeds(layout):
 
 
 def test_one_delay_line_for_each_distinct_delay(layout):
-    assert cabling.delays(layout, "h1") == {"ifb0": (2000, ("eth0",))}
-    assert cabling.delays(layout, "leaf1") == {}
-    assert cabling.delays(layout, "spine1") == {
+    assert cabling.delay_lines(layout, "h1") == {"ifb0": (2000, ("eth0",))}
+    assert cabling.delay_lines(layout, "leaf1") == {}
+    assert cabling.delay_lines(layout, "spine1") == {
         "ifb0": (2000, ("Ethernet0", "Ethernet4", "Ethernet8", "Ethernet12"))
     }
 
@@ -137,12 +137,12 @@ nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
 
 
 def test_users_of_a_device():
-    text = isolation.passwd(MACHINE_USERS)
+    text = isolation.passwd_file(MACHINE_USERS)
     users = {line.split(":")[0]: line.split(":") for line in text.splitlines()}
     assert list(users) == ["root", "daemon", "sshd", "nobody", "admin", "operator"]
     assert users["root"][5] == "/home/root"
     assert users["admin"][2] == "1000"
-    shadow = isolation.shadow("secret", text)
+    shadow = isolation.shadow_file("secret", text)
     assert "root:*:" in shadow
     assert "admin:secret:" in shadow
     assert "operator:secret:" in shadow
@@ -150,7 +150,7 @@ def test_users_of_a_device():
 
 def test_groups_of_a_device():
     machine = "root:x:0:\nsudo:x:27:ada\nredis:x:900:\nada:x:1000:\nnogroup:x:65534:\n"
-    lines = isolation.group(machine).splitlines()
+    lines = isolation.group_file(machine).splitlines()
     groups = {line.split(":")[0]: line.split(":")[2:] for line in lines}
     assert groups["sudo"] == ["27", "admin"]
     assert groups["redis"] == ["900", "admin"]

@@ -8,7 +8,7 @@ from inventory.files import load_testbed
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.virtual_rack import interface_leases
 from orchestration.virtual_rack.cabling import links, ports_up
-from orchestration.virtual_rack.interfaces import Machine, require_free
+from orchestration.virtual_rack.interfaces import MachineNetwork, require_free
 from orchestration.virtual_rack.layout import Layout, make_layout
 
 SEVEN = load_testbed("rlcc-7")
@@ -18,7 +18,7 @@ CARD = {
     "flags": ["BROADCAST", "MULTICAST", "UP"],
     "max_mtu": 9000,
 }
-FREE = Machine(
+FREE = MachineNetwork(
     links=({"ifname": "lo", "link_type": "loopback"}, CARD),
     addresses=(
         {
@@ -76,10 +76,10 @@ USED = {
 }
 
 
-@pytest.mark.parametrize("said", USED)
-def test_one_in_use_is_refused_with_a_remedy(said):
-    with pytest.raises(NotReadyError, match=said) as refused:
-        require_free("enp3s0", 9000, USED[said])
+@pytest.mark.parametrize("message", USED)
+def test_one_in_use_is_refused_with_a_remedy(message):
+    with pytest.raises(NotReadyError, match=message) as refused:
+        require_free("enp3s0", 9000, USED[message])
     assert refused.value.exit_code == 3
     assert refused.value.remedy
 
@@ -94,44 +94,46 @@ PORT, OTHER = SEVEN.ports[0], SEVEN.ports[SEVEN.ports[0].peer]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (("enp3s0",), "no PORT=INTERFACE"),
-        ((f"{PORT.label}=",), "no PORT=INTERFACE"),
+        (("enp3s0",), "not PORT=INTERFACE"),
+        ((f"{PORT.label}=",), "not PORT=INTERFACE"),
         (("leaf99:eth0=a",), "no port 'leaf99:eth0'"),
         ((f"{PORT.label}=a", f"{PORT.label}=b"), f"{PORT.label} is given twice"),
         ((f"{PORT.label}=a", f"{OTHER.label}=a"), "a is given twice"),
     ],
 )
-def test_words_that_name_no_port_and_interface_are_bad_input(words, said):
-    with pytest.raises(InputError, match=said):
-        interface_leases.choose(SEVEN, words)
+def test_words_that_name_no_port_and_interface_are_bad_input(words, message):
+    with pytest.raises(InputError, match=message):
+        interface_leases.parse_port_interfaces(SEVEN, words)
 
 
-def lent(*words):
+def leased_layout(*words):
     layout = make_layout(SEVEN, (), ())
-    return replace(layout, clock="real", lent=interface_leases.choose(SEVEN, words))
+    return replace(
+        layout, clock="real", leased=interface_leases.parse_port_interfaces(SEVEN, words)
+    )
 
 
 def test_a_cable_between_two_cards_is_not_made_and_one_to_a_card_has_no_carrier():
     pids = dict.fromkeys((device.name for device in SEVEN.devices), 7)
-    whole = len([line for line in links(lent(), pids) if "type veth peer" in line])
-    both = lent(f"{PORT.label}=a", f"{OTHER.label}=b")
+    whole = len([line for line in links(leased_layout(), pids) if "type veth peer" in line])
+    both = leased_layout(f"{PORT.label}=a", f"{OTHER.label}=b")
     cables = [line for line in links(both, pids) if "type veth peer" in line]
     assert len(cables) == whole - 1
-    assert not both.is_cut(PORT)
-    assert not both.is_cut(OTHER)
-    one = lent(f"{PORT.label}=a")
+    assert not both.cable_leaves_rack(PORT)
+    assert not both.cable_leaves_rack(OTHER)
+    one = leased_layout(f"{PORT.label}=a")
     cut = [line for line in links(one, pids) if line.startswith("link add name cut")]
     assert len(cut) == 1
     assert f"peer name {OTHER.name} " in cut[0]
     assert not any(line.startswith("link set cut") for line in links(one, pids))
-    assert one.is_cut(PORT)
-    assert one.is_cut(OTHER)
+    assert one.cable_leaves_rack(PORT)
+    assert one.cable_leaves_rack(OTHER)
     assert f"link set {PORT.name} mtu {SEVEN.mtu_bytes} up" in [*ports_up(one, PORT.device)]
 
 
 def test_a_layout_keeps_what_is_lent():
-    layout = lent(f"{PORT.label}=a")
-    assert Layout.from_json(layout.to_json()).lent == layout.lent
-    assert [(port.label, name) for port, name in layout.ports_lent] == [(PORT.label, "a")]
+    layout = leased_layout(f"{PORT.label}=a")
+    assert Layout.from_json(layout.to_json()).leased == layout.leased
+    assert [(port.label, name) for port, name in layout.leased_ports] == [(PORT.label, "a")]

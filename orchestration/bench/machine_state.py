@@ -1,8 +1,8 @@
-"""What there is on this machine, to compare before and after: a rack in real time leaves it alone.
+"""The state of this machine, to be compared before and after a rack in real time.
 
 Interfaces, addresses, routes, rules and queueing disciplines are those of this process's network
-namespace, mounts those of its mount namespace; control groups, containers and BPF are the whole
-machine's.
+namespace, and mounts those of its mount namespace. Control groups, containers and BPF objects are
+those of the whole machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestration.agent.bpf.load import LoadError, bpf
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.virtual_rack import groups, interface_leases, interfaces
+from orchestration.virtual_rack import control_groups, interface_leases, interfaces
 
 _SHOWN: Mapping[str, tuple[str, ...]] = {
     "links": ("ip", "-j", "-d", "link", "show"),
@@ -32,11 +32,11 @@ _SHOWN: Mapping[str, tuple[str, ...]] = {
     "qdiscs": ("tc", "-j", "qdisc", "show"),
     "named namespaces": ("ip", "-j", "netns", "list"),
 }
-# Where runtimes keep what they know of containers that root has started.
+# Where container runtimes keep their records of containers that root has started.
 _STATES = (Path("/run/runc"), Path("/run/crun"))
-# The parts of a comparison by what they are about.
+# The parts of a snapshot, grouped for the benchmark's table.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
-    "interfaces, addresses, qdiscs": ("links", "addresses", "qdiscs", "interfaces", "loans"),
+    "interfaces, addresses, qdiscs": ("links", "addresses", "qdiscs", "interfaces", "leases"),
     "routes and rules": ("routes", "routes6", "rules", "rules6"),
     "namespaces": ("named namespaces", "namespaces"),
     "containers": ("containers",),
@@ -47,27 +47,30 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "mounts": ("mounts",),
     "folders": ("folders",),
 }
-# Of a snapshot: what a living process has.
+# The part of a snapshot that names what a running process holds.
 _HELD = "held"
-# What goes when whoever has made it lets go of it, and by nothing that a rack does.
+# Objects that disappear when the program that created them lets go of them. A rack cannot remove
+# those of other programs, so it does not count if one disappears.
 _OTHERS_END = ("cgroups", "prog_id", "map_id", "link_id")
-# What counts time or neighbours, and says nothing of what there is.
-_PASSING = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
-# Commands of bpf(2) that walk all objects of a kind, and how a descriptor's file shows its number.
+# Fields that change by themselves with time, or with other network namespaces.
+_TRANSIENT = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
+# The name of an object's number in a descriptor's fdinfo -> the command of bpf(2) that walks all
+# objects of that kind.
 _BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
 _FREED_WITHIN_S = 0.2
-# A busy machine takes its time to end processes and namespaces; waited is only while there are any.
+# How long a busy machine may take to end processes and namespaces. It is waited only as long as
+# something differs.
 SETTLES_S = 120.0
 
 
-def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the machine's state; of the interfaces `lent` with offloads and settings, too."""
-    found: dict[str, Any] = {name: _listed(argv) for name, argv in _SHOWN.items()}
-    found["interfaces"] = [json.dumps(asdict(interfaces.state(name))) for name in lent]
+def snapshot(leased: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the machine's state, with offloads and settings of the interfaces `leased`."""
+    found: dict[str, Any] = {name: _json_items(argv) for name, argv in _SHOWN.items()}
+    found["interfaces"] = [json.dumps(asdict(interfaces.read_state(name))) for name in leased]
     found["mounts"] = sorted(
         " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
     )
-    found["loans"] = [loan.interface for loan in interface_leases.loans()]
+    found["leases"] = [lease.interface for lease in interface_leases.leases()]
     found["cgroups"], found[_HELD] = _cgroups()
     found["containers"] = _containers()
     for kind, (numbers, held) in bpf_objects().items():
@@ -77,38 +80,43 @@ def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what tells two states apart, one line each.
+    """Return the differences between two snapshots, a line each.
 
-    Control groups and BPF objects may go, and those that a living process has may come.
+    Control groups and BPF objects that disappeared do not count, nor do new ones that a running
+    process holds.
     """
-    said = []
+    lines = []
     for part in before.keys() - {_HELD}:
         if part not in _OTHERS_END:
-            said += [f"- {part}: {row}" for row in before[part] if row not in now[part]]
+            lines += [f"- {part}: {row}" for row in before[part] if row not in now[part]]
         for row in now[part]:
             if row not in before[part] and f"{part} {row}" not in now[_HELD]:
-                said.append(f"+ {part}: {row}")
-    return said
+                lines.append(f"+ {part}: {row}")
+    return lines
 
 
-def by_subject(said: Iterable[str]) -> dict[str, int]:
-    """Count differences by what they are about, all of `SUBJECTS`. Raises KeyError for another."""
+def count_by_subject(lines: Iterable[str]) -> dict[str, int]:
+    """Return the number of differences by subject, for all of `SUBJECTS`.
+
+    Raises KeyError for a line that is not from `differences`.
+    """
     subject = {part: name for name, parts in SUBJECTS.items() for part in parts}
-    count = dict.fromkeys(SUBJECTS, 0)
-    for line in said:
-        count[subject[line[2:].partition(":")[0]]] += 1
-    return count
+    counts = dict.fromkeys(SUBJECTS, 0)
+    for line in lines:
+        counts[subject[line[2:].partition(":")[0]]] += 1
+    return counts
 
 
-def settled(before: Mapping[str, Any], within_s: float = SETTLES_S) -> list[str]:
-    """Return what differs from an earlier state once the machine has settled."""
-    return lasting(lambda: differences(before, snapshot()), within_s)
+def settled_differences(before: Mapping[str, Any], within_s: float = SETTLES_S) -> list[str]:
+    """Wait until the machine has settled; return what differs from an earlier snapshot."""
+    return lasting_differences(lambda: differences(before, snapshot()), within_s)
 
 
-def lasting(find: Callable[[], list[str]], within_s: float = SETTLES_S) -> list[str]:
-    """Return nothing as soon as `find` finds nothing, else what it finds for long.
+def lasting_differences(find: Callable[[], list[str]], within_s: float = SETTLES_S) -> list[str]:
+    """Call `find` until it finds nothing, or for `within_s` seconds; return what lasted.
 
-    What is left stays for ever; what others have begun to do meanwhile does not count.
+    Differences count if they were there for the second half of that time. So what other programs
+    have begun to do meanwhile does not count.
     """
     began = time.monotonic()
     since_s: dict[str, float] = {}
@@ -121,21 +129,23 @@ def lasting(find: Callable[[], list[str]], within_s: float = SETTLES_S) -> list[
     return []
 
 
-def _listed(argv: tuple[str, ...]) -> list[str]:
-    found = json.loads(interfaces.command(argv) or "[]")
-    return sorted(json.dumps(_lasting(item), sort_keys=True) for item in found)
+def _json_items(argv: tuple[str, ...]) -> list[str]:
+    found = json.loads(interfaces.run_command(argv) or "[]")
+    return sorted(json.dumps(_without_transient(item), sort_keys=True) for item in found)
 
 
-def _lasting(item: Any) -> Any:
+def _without_transient(item: Any) -> Any:
     if isinstance(item, list):
-        return [_lasting(part) for part in item]
+        return [_without_transient(part) for part in item]
     if isinstance(item, dict):
-        return {key: _lasting(value) for key, value in item.items() if key not in _PASSING}
+        return {
+            key: _without_transient(value) for key, value in item.items() if key not in _TRANSIENT
+        }
     return item
 
 
 def _cgroups() -> tuple[list[str], set[str]]:
-    """Return all control groups, and those with processes in them or below."""
+    """Return all control groups, and the names of those that have processes in them or below."""
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     mounts = [words[1] for words in lines if words[2] in ("cgroup", "cgroup2")]
     found, held = [], set()
@@ -149,10 +159,10 @@ def _cgroups() -> tuple[list[str], set[str]]:
 
 
 def _containers() -> list[str]:
-    """Return the containers of the machine's runtimes, and those that a gone rack's groups hold."""
+    """Return the containers of the machine's runtimes, and those that a killed rack has left."""
     found = [str(path) for state in _STATES for path in state.glob("*")]
-    for group in groups.leftovers():
-        with suppress(OSError):  # they may go meanwhile
+    for group in control_groups.orphaned_groups():
+        with suppress(OSError):  # the groups may disappear meanwhile
             for procs in group.glob("*/cgroup.procs"):
                 with suppress(OSError):
                     found += [str(procs.parent)] * bool(procs.read_text())
@@ -160,18 +170,20 @@ def _containers() -> list[str]:
 
 
 def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
-    """Return the numbers of all BPF programs, maps and links, and of those with a descriptor.
+    """Return, by kind, the numbers of all BPF objects, and of those that a process has open.
 
-    The others are pinned, or attached to something.
+    Objects that no process has open are pinned, or attached to something.
     """
-    # before the descriptors: what is made meanwhile is not counted
-    numbers = {kind: _all(command) for kind, command in _BPF.items()}
+    # before the descriptors, so that objects created meanwhile are not counted
+    numbers = {kind: _object_ids(command) for kind, command in _BPF.items()}
     held = _with_descriptors()
     if any(set(numbers[kind]) - held[kind] for kind in _BPF):
-        # the kernel frees what a program used some time after the program
+        # the kernel frees a program's maps and links some time after the program
         time.sleep(_FREED_WITHIN_S)
-        still = {kind: set(_all(command)) for kind, command in _BPF.items()}
-        numbers = {kind: [one for one in numbers[kind] if one in still[kind]] for kind in _BPF}
+        still = {kind: set(_object_ids(command)) for kind, command in _BPF.items()}
+        numbers = {
+            kind: [number for number in numbers[kind] if number in still[kind]] for kind in _BPF
+        }
     return {kind: (numbers[kind], held[kind]) for kind in _BPF}
 
 
@@ -187,32 +199,32 @@ def _with_descriptors() -> dict[str, set[int]]:
     return held
 
 
-def _all(command: int) -> list[int]:
+def _object_ids(command: int) -> list[int]:
     found = [0]
     while True:
         attributes = bytearray(struct.pack("=3I", found[-1], 0, 0))
         try:
             bpf(command, attributes, "next number")
-        except LoadError:  # there are no more, or they may not be seen
+        except LoadError:  # there are no more, or this process may not see them
             return found[1:]
         found.append(struct.unpack_from("=I", attributes, 4)[0])
 
 
-def running(*words: str) -> set[int]:
-    """Return the processes on whose command line these words are, in parts of its own words."""
+def find_processes(*words: str) -> set[int]:
+    """Return the ids of processes whose command line has all these words, as parts of arguments."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            given = entry.read_bytes().decode(errors="replace").split("\0")
-            if all(any(word in item for item in given) for word in words):
+            argv = entry.read_bytes().decode(errors="replace").split("\0")
+            if all(any(word in item for item in argv) for word in words):
                 found.add(int(entry.parent.name))
     return found
 
 
 def children(pid: int) -> set[int]:
-    """Return the child processes of a process."""
+    """Return the ids of a process's children."""
     found = set()
-    with suppress(OSError):  # it may end meanwhile, as may each of its threads
+    with suppress(OSError):  # the process may end meanwhile, and so may each of its threads
         for task in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError):
                 text = Path(f"/proc/{pid}/task/{task}/children").read_text()
@@ -220,18 +232,18 @@ def children(pid: int) -> set[int]:
     return found
 
 
-def family(pid: int) -> set[Process]:
+def process_tree(pid: int) -> set[Process]:
     """Return a process and its descendants."""
-    return {Process.of(pid)}.union(*(family(child) for child in children(pid)))
+    return {Process.of(pid)}.union(*(process_tree(child) for child in children(pid)))
 
 
 def namespaces(processes: Iterable[Process]) -> set[str]:
-    """Return the namespaces of processes that are not this process's own."""
+    """Return the namespaces of these processes, without this process's own."""
     return _namespaces(process.pid for process in processes) - _namespaces([os.getpid()])
 
 
 def mounted_namespaces() -> set[str]:
-    """Return the namespaces that a mount keeps."""
+    """Return the namespaces that a mount keeps alive."""
     return {*re.findall(r" (\w+:\[\d+\]) ", Path("/proc/self/mountinfo").read_text())}
 
 

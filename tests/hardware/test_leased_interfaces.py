@@ -18,7 +18,7 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.agent.linux import ethtool
 from orchestration.agent.safety.deadman_process import Process
-from orchestration.bench import machine
+from orchestration.bench import machine_state
 from orchestration.bench.killed_racks import FOUR_DEVICES
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack import cleanup, interface_leases, interfaces
@@ -38,7 +38,7 @@ LLDP = 0x88CC
 @pytest.fixture
 def cards():
     """Two interfaces, as if a cable connected them, one with a state of its own."""
-    ip = interfaces.command
+    ip = interfaces.run_command
     ip(["ip", "link", "add", NEAR, "type", "veth", "peer", "name", FAR])
     ip(["ip", "link", "set", "dev", NEAR, "mtu", "1400", "txqueuelen", "77", "alias", "my card"])
     ip(["ip", "link", "set", "dev", NEAR, "address", "02:aa:00:00:00:01", "promisc", "on"])
@@ -52,7 +52,7 @@ def cards():
     end = time.monotonic() + 60
     while "tentative" in ip(["ip", "-j", "address", "show"]) and time.monotonic() < end:
         time.sleep(0.1)
-    yield [interfaces.state(name) for name in (NEAR, FAR)]
+    yield [interfaces.read_state(name) for name in (NEAR, FAR)]
     with suppress(RuntimeError):
         ip(["ip", "link", "del", NEAR])
 
@@ -62,7 +62,7 @@ def settled(wanted):
     end = time.monotonic() + 60
     while True:
         try:
-            found = [interfaces.state(state.name) for state in wanted]
+            found = [interfaces.read_state(state.name) for state in wanted]
         except (ValueError, OSError, RuntimeError) as error:  # one is away
             found = [error]
         if found == wanted or time.monotonic() > end:
@@ -85,7 +85,7 @@ def in_rack(rack, *argv):
 
 def test_two_cards_are_a_cable_of_the_rack_and_are_given_back(cards, testbed):
     words = (f"h1:eth0={NEAR}", f"leaf1:eth0={FAR}")
-    before = machine.snapshot()
+    before = machine_state.snapshot()
     rack, _ = up(testbed, clock="real", interfaces=words)
     try:
         assert not {NEAR, FAR} & {link["ifname"] for link in interfaces.links()}
@@ -99,15 +99,15 @@ def test_two_cards_are_a_cable_of_the_rack_and_are_given_back(cards, testbed):
         assert in_rack(rack, "ssh", "h1", change)[0] == 0
         _, again = up(testbed, clock="real", interfaces=words)
         assert not again
-        with pytest.raises(NotReadyError, match=f"{NEAR} has been given to the rack") as refused:
+        with pytest.raises(NotReadyError, match=f"{NEAR} is leased to the rack") as refused:
             up(testbed, clock="real", interfaces=words[:1], folder=rack.folder.with_name("other"))
         assert "rack down" in refused.value.remedy
-        kept = {row.name: row.alive for row in cleanup.leftovers()}
+        kept = {row.name: row.in_use_by for row in cleanup.cleanup_items()}
         assert all(kept[name] for name in (NEAR, FAR, "four"))
     finally:
         rack.down()
     assert settled(cards) == cards
-    assert machine.settled(before) == []
+    assert machine_state.settled_differences(before) == []
 
 
 def test_one_card_goes_to_what_is_outside(cards, testbed):
@@ -138,24 +138,24 @@ def test_an_error_while_it_is_built_gives_back_what_was_lent(cards, testbed, mon
     with pytest.raises(NotReadyError, match="nic9 cannot be moved to leaf1"):
         up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}", "leaf1:eth0=nic9"))
     assert settled(cards) == cards
-    assert interface_leases.loans() == []
+    assert interface_leases.leases() == []
 
 
 def test_refused_before_anything_is_made(cards, testbed, tmp_path):
-    interfaces.command(["ip", "route", "add", "default", "dev", FAR])
+    interfaces.run_command(["ip", "route", "add", "default", "dev", FAR])
     refused = {"nic9": "has no interface", FAR: "uplink", "lo": "loopback"}
     for name, why in refused.items():
         with pytest.raises(NotReadyError, match=why):
             up(testbed, clock="real", interfaces=(f"h1:eth0={name}",))
-    interfaces.command(["ip", "address", "add", "192.0.2.77/32", "dev", NEAR])
+    interfaces.run_command(["ip", "address", "add", "192.0.2.77/32", "dev", NEAR])
     with pytest.raises(NotReadyError, match=r"has the address 192\.0\.2\.77/32"):
         up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}",))
     assert not (tmp_path / "state").exists()
-    assert interface_leases.loans() == []
+    assert interface_leases.leases() == []
 
 
-def guardian_of(rack):
-    (pid,) = machine.running("virtual_rack.guardian", str(rack.folder))
+def reaper_of(rack):
+    (pid,) = machine_state.find_processes("virtual_rack.reaper", str(rack.folder))
     return pid
 
 
@@ -174,17 +174,17 @@ def closloop(*arguments):
     return json.loads(done.stdout)
 
 
-def test_a_guardian_that_is_killed_is_replaced_and_without_one_clean_gives_back(cards, testbed):
-    before = machine.snapshot()
+def test_a_killed_reaper_is_replaced_and_without_one_clean_returns_interfaces(cards, testbed):
+    before = machine_state.snapshot()
     rack, _ = up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}", f"leaf1:eth0={FAR}"))
-    first = guardian_of(rack)
+    first = reaper_of(rack)
     killed(first)
     end = time.monotonic() + 60
-    while not machine.running("virtual_rack.guardian", str(rack.folder)):
+    while not machine_state.find_processes("virtual_rack.reaper", str(rack.folder)):
         assert time.monotonic() < end
         time.sleep(0.05)
     # all at once: nobody is left to give anything back
-    second = guardian_of(rack)
+    second = reaper_of(rack)
     os.kill(second, signal.SIGSTOP)
     killed(rack.status()["pid"], second)
     with pytest.raises(NotReadyError, match="closloop clean"):
@@ -198,7 +198,7 @@ def test_a_guardian_that_is_killed_is_replaced_and_without_one_clean_gives_back(
     assert {row["done"] for row in done} == {"given back", "removed"}
     assert closloop("clean", "--json") == []
     assert settled(cards) == cards
-    assert machine.settled(before) == []
+    assert machine_state.settled_differences(before) == []
 
 
 @pytest.fixture
@@ -216,21 +216,21 @@ def namespace(tmp_path):
 def test_a_card_that_the_kernel_has_brought_back_is_found_by_its_mark(cards, namespace, tmp_path):
     # what default_device_exit_net does to a card when its namespace ends
     interface_leases.take_lease(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
-    (loan,) = interface_leases.loans()
-    interfaces.move("eth0", Path(f"/proc/{os.getpid()}/ns/net"), "dev7", loan.namespace)
-    interface_leases.unmount(str(loan.namespace))
-    assert not loan.alive
-    assert interface_leases.return_interface(loan)
+    (lease,) = interface_leases.leases()
+    interfaces.move("eth0", Path(f"/proc/{os.getpid()}/ns/net"), "dev7", lease.namespace)
+    interface_leases.unmount(str(lease.namespace))
+    assert not lease.rack_alive
+    assert interface_leases.return_interface(lease)
     assert settled(cards) == cards
     # again, as after a kill between two steps
-    assert interface_leases.return_interface(loan) == "it had been given back"
+    assert interface_leases.return_interface(lease) == "it had been given back"
 
 
 def test_a_loan_of_an_earlier_boot_has_nothing_to_put_back(cards, namespace, tmp_path):
     interface_leases.take_lease(NEAR, "h1", "eth0", tmp_path, Process(1, ""), namespace)
-    (loan,) = interface_leases.loans()
+    (lease,) = interface_leases.leases()
     assert (
-        interface_leases.return_interface(replace(loan, boot="another"))
+        interface_leases.return_interface(replace(lease, boot="another"))
         == "the machine has booted since"
     )
-    assert interface_leases.loans() == []
+    assert interface_leases.leases() == []
