@@ -101,8 +101,8 @@ def offered_load() -> Outcome:
         tuple(figures),
         notes=(
             f"Offered: mean ± deviation (median) over {_SEEDS} seeds. Of it, how much can "
-            "arrive at line rate within the window, and how much the fluid model delivers under SECN1 "
-            f"({_FLUID_SEEDS} seeds).",
+            "arrive at line rate within the window, and how much the fluid model delivers under "
+            f"SECN1 ({_FLUID_SEEDS} seeds).",
         ),
         data=data,
     )
