@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tuners.learning.checkpoint import load as load_checkpoint
     from tuners.learning.learner import Learner
 
-API_VERSION = "1.2"
+API_VERSION = "2.0"
 
 _MODULES = {
     "closloop.campaigns": ("compare", "plan", "run"),

@@ -23,7 +23,7 @@ duration: 1ms
 
 
 def test_every_public_name_is_there():
-    assert closloop.API_VERSION == "1.2"
+    assert closloop.API_VERSION == "2.0"
     for name in closloop.__all__:
         assert getattr(closloop, name) is not None
     assert set(closloop.__all__) == set(dir(closloop))
