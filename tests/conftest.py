@@ -133,7 +133,7 @@ def schema_of_containerlab() -> Path:
 def _no_namespaces() -> str:
     if os.geteuid():
         return "not root: run these tests with sudo"
-    from orchestration.backends.emulated.machine import missing_parts
+    from orchestration.backends.emulated.host_kernel import missing_parts
     from orchestration.core.errors import NotReadyError
 
     try:

@@ -25,7 +25,7 @@ import numpy as np
 from collectors.bpf.policy import CONTEXT, HEADERS, PolicyError, policy_object
 from inventory.files import load_testbed
 from inventory.generators import Cable, fat_tree
-from orchestration.backends.emulated.programs import CHUNK, load_in_guest
+from orchestration.backends.emulated.bpf_programs import CHUNK, load_in_guest
 from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder
 from orchestration.core.congestion import congestion_control
 from orchestration.core.errors import TrialError

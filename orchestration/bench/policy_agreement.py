@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from collectors.bpf.policy import CONTEXT, HEADERS, policy_object
-from orchestration.backends.emulated.programs import load_in_guest
+from orchestration.backends.emulated.bpf_programs import load_in_guest
 from orchestration.bench.outcome import Figure, Outcome, zero
 from orchestration.policies import reference
 from orchestration.policies.catboost_model import read_model

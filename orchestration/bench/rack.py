@@ -13,7 +13,7 @@ from typing import Any
 
 from inventory.files import load_testbed
 from orchestration.agent.sonic.configdb import DEFAULTS, undone
-from orchestration.backends.emulated.forwarding import fitting, known_or_measured
+from orchestration.backends.emulated.forwarding import smallest_scale, stored_or_measured_hops_per_s
 from orchestration.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.core.errors import TrialError
 from orchestration.results.reader import read_trial
@@ -61,7 +61,7 @@ def temporary_rack(
     testbed_spec = load_testbed(testbed)
     rack_folder = folder / testbed_spec.name
     if on_host:
-        scale = fitting(testbed_spec, known_or_measured())
+        scale = smallest_scale(testbed_spec, stored_or_measured_hops_per_s())
         rack, _ = up(testbed_spec, folder=rack_folder, clock="real", scale=scale)
     else:
         rack, _ = up(testbed_spec, sonic=sonic, folder=rack_folder, real_time=real_time)

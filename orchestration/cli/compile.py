@@ -57,7 +57,7 @@ def compile(
 def loads(program: Path) -> None:
     """Have a guest's kernel look at a BPF object, if there is one."""
     from collectors.bpf.policy import PolicyError
-    from orchestration.backends.emulated.programs import load_in_guest
+    from orchestration.backends.emulated.bpf_programs import load_in_guest
     from orchestration.kernel.cache import find_kernel
 
     if find_kernel() is None:

@@ -89,7 +89,7 @@ def _forwarding() -> Finding:
         found = forwarding.measure(forwarding.MEASURE_S)
     except NotReadyError as error:
         return Finding.of(what, "note", error)
-    forwarding.record(found.hops_per_s)
+    forwarding.store_hops_per_s(found.hops_per_s)
     judged = "marking" if found.judged else "without marking"
     said = f"{found.hops_per_s:,} packet-hops a second, {judged}, for racks in real time"
     return Finding(what, "ok", said)

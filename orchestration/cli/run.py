@@ -196,7 +196,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
     """
     if text is None:
         return campaign
-    from orchestration.backends.emulated.forwarding import chosen_scale
+    from orchestration.backends.emulated.forwarding import parse_scale
     from orchestration.campaign.scale import in_words, with_scale
     from orchestration.core.capabilities import capabilities
 
@@ -209,7 +209,7 @@ def at_scale(campaign: Campaign, text: str | None) -> Campaign:
             "leave it out",
         )
     testbed = campaign.testbeds[campaign.trials[0].testbed]
-    made = with_scale(campaign, chosen_scale(text, testbed))
+    made = with_scale(campaign, parse_scale(text, testbed))
     if said := in_words(made):
         typer.echo(f"note: {said}", err=True)
     return made

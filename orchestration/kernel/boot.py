@@ -65,7 +65,7 @@ def guest_argv(
     ]
 
 
-def held_argv(argv: Sequence[str], cpu: int | None) -> list[str]:
+def pinned_argv(argv: Sequence[str], cpu: int | None) -> list[str]:
     """Return `argv` wrapped so that it dies with the thread that starts it, on one CPU only.
 
     Without `cpu` it is not pinned. Pinning matters: see `docs/kernel.md`.
@@ -100,7 +100,7 @@ def launch(
         own = cwd / "memory"
         own.mkdir(exist_ok=True)
         argv = [*_OWN_MOUNTS, "sh", "-c", _IN_LARGE_PAGES, "sh", str(own), *argv]
-    command = held_argv(argv, cpu)
+    command = pinned_argv(argv, cpu)
     try:
         return subprocess.Popen(
             command,
@@ -198,7 +198,7 @@ def check_kernel(kernel: Path) -> BootReport:
     Raises NotReadyError if it does not boot, has no virtual clock, or lacks what trials need.
     """
     report = boot(kernel)
-    faults = report_faults(report)
+    faults = kernel_problems(report)
     if faults:
         raise NotReadyError(
             f"{kernel} boots, but trials cannot run on it: {'; '.join(faults)}",
@@ -228,17 +228,17 @@ def boot(kernel: Path) -> BootReport:
                 memory_dir=memory,
             )
         )
-        return parse_console(console, wall_s=time.monotonic() - start)
+        return parse_report(console, wall_s=time.monotonic() - start)
 
 
-def parse_console(console: str, wall_s: float) -> BootReport:
+def parse_report(console: str, wall_s: float) -> BootReport:
     """Return the report on a probed guest's console.
 
     Raises NotReadyError if there is none.
     """
     for line in console.splitlines():
-        if line.startswith(probe.MARK):
-            found = json.loads(line.removeprefix(probe.MARK))
+        if line.startswith(probe.REPORT_PREFIX):
+            found = json.loads(line.removeprefix(probe.REPORT_PREFIX))
             packed = base64.b64decode(found.pop("config_gz"))
             config = gzip.decompress(packed).decode() if packed else ""
             return BootReport(**found, config=config, wall_s=wall_s)
@@ -250,7 +250,7 @@ def parse_console(console: str, wall_s: float) -> BootReport:
     )
 
 
-def report_faults(report: BootReport) -> list[str]:
+def kernel_problems(report: BootReport) -> list[str]:
     """Return what trials need and the guest lacks, in words; [] if it is fit."""
     faults = []
     try:

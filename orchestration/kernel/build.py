@@ -18,7 +18,7 @@ from collectors.bpf.compile import COMPILER, PACKAGE
 from orchestration.core.errors import NotReadyError
 from orchestration.kernel.boot import check_kernel
 from orchestration.kernel.cache import Kernel, Manifest, build_lock, built_kernels, install
-from orchestration.kernel.fetch import Archive, take_source, tree_version
+from orchestration.kernel.fetch import Archive, copy_source, tree_version
 from orchestration.kernel.patches import FRAGMENT, config_hash, patch_tree, unmet_options
 from orchestration.kernel.process import LoggedRunner
 
@@ -128,7 +128,7 @@ def _build(
     else:
         origin = _origin(source)
         progress.phase(f"taking {source}")
-        take_source(source, tree, runner, progress.step)
+        copy_source(source, tree, runner, progress.step)
     version = tree_version(tree)
     key = Manifest(version, "", config_hash(), origin, "", "", 0.0).key
     if not force and (same := [kernel for kernel in built_kernels() if kernel.hash == key]):

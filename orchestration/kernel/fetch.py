@@ -188,7 +188,7 @@ def tree_version(tree: Path) -> str:
     return version
 
 
-def take_source(given: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
+def copy_source(given: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
     """Make `to` a modifiable source tree, from the user's tree or tarball.
 
     Raises InputError if `given` is neither.

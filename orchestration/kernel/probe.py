@@ -10,7 +10,7 @@ import json
 import os
 import time
 
-MARK = "closloop-probe "
+REPORT_PREFIX = "closloop-probe "
 SYSTEM_CALLS = 20_000
 SLEEP_S = 1000
 _POWER_OFF = 0x4321FEDC
@@ -37,7 +37,7 @@ def main() -> None:
         "red_stream": os.path.exists("/sys/module/sch_red/parameters/stream"),
         "config_gz": base64.b64encode(_read("/proc/config.gz")).decode(),
     }
-    print(f"{MARK}{json.dumps(found)}", flush=True)
+    print(f"{REPORT_PREFIX}{json.dumps(found)}", flush=True)
     libc.reboot(_POWER_OFF)
 
 

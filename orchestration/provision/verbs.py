@@ -18,7 +18,7 @@ from orchestration.render.terminal import renderable, show
 
 if TYPE_CHECKING:
     from inventory.rack import Rack
-    from orchestration.backends.hardware.safety.outcomes import Outcome
+    from orchestration.backends.hardware.safety.restore_result import RestoreResult
     from orchestration.device.ssh import Secrets
     from orchestration.provision.outcome import ProvisionResult, Step
     from orchestration.provision.run import What
@@ -288,7 +288,7 @@ def restore(
     raise typer.Exit(0 if good else 1)
 
 
-def _show_restored(outcomes: list[Outcome]) -> None:
+def _show_restored(outcomes: list[RestoreResult]) -> None:
     rows = [
         Row([o.device, o.how, str(len(o.changed) or "")], style="" if o.settled else "bad")
         for o in outcomes
@@ -297,7 +297,7 @@ def _show_restored(outcomes: list[Outcome]) -> None:
     show(*(outcome.text for outcome in outcomes if outcome.differences))
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: RestoreResult) -> dict[str, Any]:
     return {
         "device": outcome.device,
         "settled": outcome.settled,

@@ -63,7 +63,7 @@ def checked(campaign: Campaign, *, with_policies: bool = False) -> CheckedCampai
     raise_any(found.problems(campaign.location_of_tuner))
     nics = (trial.host.roce for trial in campaign.trials)
     if with_policies and any(nic is not None and nic.program for nic in nics):
-        from orchestration.backends.emulated.programs import check_policies
+        from orchestration.backends.emulated.bpf_programs import check_policies
 
         check_policies(campaign.trials)
     return CheckedCampaign(**{**vars(campaign), "repeats": rule}, marking=found)

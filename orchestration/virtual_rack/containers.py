@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.emulated.machine import own_namespaces_argv
+from orchestration.backends.emulated.host_kernel import own_namespaces_argv
 from orchestration.backends.emulated.system import (
     MS_BIND,
     MS_REC,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from inventory.rack import scaled
-from orchestration.backends.common.realtime import RACK_CLOCK
+from orchestration.backends.common.machine_monitor import RACK_CLOCK
 from orchestration.core import machine
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.topology import Testbed

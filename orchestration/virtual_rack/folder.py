@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestration.backends.common.realtime import RACK_CLOCK
+from orchestration.backends.common.machine_monitor import RACK_CLOCK
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.files import state_folder
 from orchestration.device.jump_hosts import PACKAGE, PROGRAM, new_key, public_words

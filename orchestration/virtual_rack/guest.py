@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.common.realtime import RACK_CLOCK
+from orchestration.backends.common.machine_monitor import RACK_CLOCK
 from orchestration.backends.emulated.system import (
     bind,
     mount,

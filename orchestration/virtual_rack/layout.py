@@ -4,7 +4,7 @@ Devices are namespaces of one guest, or of the machine's own kernel (`clock` "re
 testbed's ports, named as its operating system names them, and a management port to the controller,
 which runs in the first namespace.
 
-What this machine's own kernel lacks is found out by trying it (`backends.emulated.machine`).
+What this machine's own kernel lacks is found out by trying it (`backends.emulated.host_kernel`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Rack
 from inventory.testbed_json import testbed_from_json, testbed_to_json
-from orchestration.backends.emulated.machine import CONTROLS, missing_parts
+from orchestration.backends.emulated.host_kernel import CONGESTION_CONTROLS, missing_parts
 from orchestration.core.errors import InputError, NotReadyError, check_known
 from orchestration.core.topology import Port, Testbed
 
@@ -259,7 +259,7 @@ def limitations(lacks: Sequence[str]) -> list[str]:
         sentences.append("this kernel lacks fq: a NIC's flows share one queue")
     if "dctcp" in lacks:
         sentences.append("this kernel lacks DCTCP: hosts load it as a BPF program during trials")
-    if controls := [name for name in CONTROLS if name in lacks and name != "dctcp"]:
+    if controls := [name for name in CONGESTION_CONTROLS if name in lacks and name != "dctcp"]:
         sentences.append(
             f"no {', '.join(controls)}: this kernel lacks it, or does not allow it in namespaces "
             "(net.ipv4.tcp_allowed_congestion_control)"

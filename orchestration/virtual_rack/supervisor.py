@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from orchestration.backends.emulated.machine import own_namespaces_argv
-from orchestration.kernel.boot import guest_argv, held_argv
+from orchestration.backends.emulated.host_kernel import own_namespaces_argv
+from orchestration.kernel.boot import guest_argv, pinned_argv
 from orchestration.virtual_rack import containers, control_groups
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import Layout
@@ -310,7 +310,7 @@ def main() -> None:
     # one CPU, for speed (docs/kernel.md), but not the same for every rack
     cpus = sorted(os.sched_getaffinity(0))
     cpu = cpus[os.getpid() % len(cpus)]
-    asyncio.run(Supervisor(folder).run(held_argv(argv, cpu)))
+    asyncio.run(Supervisor(folder).run(pinned_argv(argv, cpu)))
 
 
 if __name__ == "__main__":

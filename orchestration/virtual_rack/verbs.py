@@ -69,7 +69,7 @@ def up(
     Example: closloop rack up graphcc --sonic spine1
     """
     from inventory.files import load_testbed
-    from orchestration.backends.emulated.forwarding import scale_in_words
+    from orchestration.backends.emulated.forwarding import describe_scale
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import containers, control
     from orchestration.virtual_rack.folder import limitations
@@ -96,7 +96,7 @@ def up(
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
     if clock == "real":
-        typer.echo(f"scale {scale_factor}: {scale_in_words(fabric, scale_factor)}")
+        typer.echo(f"scale {scale_factor}: {describe_scale(fabric, scale_factor)}")
     groups = containers.limitations() if rack.layout.image else ()
     for text in (*limitations(), *missing_here(rack.layout.lacks), *groups):
         typer.echo(f"note: {text}", err=True)
@@ -228,10 +228,10 @@ def _progress_display(phases: Phases) -> Callable[[str, int, int], None]:
 
 def _scale(text: str, testbed: Testbed, clock: Clock) -> int:
     """Return the scale that the user chose, or in real time the one that this machine can carry."""
-    from orchestration.backends.emulated.forwarding import chosen_scale
+    from orchestration.backends.emulated.forwarding import parse_scale
 
     if clock == "real":
-        return chosen_scale(text or "auto", testbed)
+        return parse_scale(text or "auto", testbed)
     if text:
         raise InputError.single("--scale", "virtual time needs no scale", "leave it out")
     return 1

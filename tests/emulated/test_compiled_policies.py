@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectors.bpf.policy import policy_object
-from orchestration.backends.emulated.programs import load_in_guest
+from orchestration.backends.emulated.bpf_programs import load_in_guest
 from orchestration.bench.policy_agreement import built_in_models, count_differing, flows, run_as_c
 from tests.unit.compiled_policies import RECORDED, compiled, model_file, present_file
 

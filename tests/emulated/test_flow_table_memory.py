@@ -6,7 +6,7 @@ import pytest
 from collectors.bpf.compile import flow_table_object
 from inventory.files import load_testbed
 from orchestration.backends.emulated import backend as emulated
-from orchestration.backends.emulated import programs
+from orchestration.backends.emulated import bpf_programs
 from orchestration.bench.outcome import run_trial
 from orchestration.core.ports import TrialRun
 from orchestration.core.records import DONE
@@ -34,7 +34,7 @@ MS = 1_000_000
 
 def test_a_table_that_is_full_keeps_working(monkeypatch):
     """552 flows through tables of 64 entries."""
-    monkeypatch.setattr(programs, "flow_table_object", lambda: flow_table_object(6))
+    monkeypatch.setattr(bpf_programs, "flow_table_object", lambda: flow_table_object(6))
     traffic = (AllToAllSpec(40_000, 100 * MS, 0, MS),)
     run = run_trial(
         "graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True, fabric=LINUX

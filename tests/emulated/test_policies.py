@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from orchestration.analysis.stamp import stamp
-from orchestration.backends.emulated.programs import check_policies
+from orchestration.backends.emulated.bpf_programs import check_policies
 from orchestration.bench.outcome import SECN1, run_trial
 from orchestration.bench.repeatable import differing_values
 from orchestration.core.errors import InputError

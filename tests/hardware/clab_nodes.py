@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from orchestration.backends.emulated.machine import own_namespaces_argv
+from orchestration.backends.emulated.host_kernel import own_namespaces_argv
 from orchestration.backends.emulated.system import (
     enter_namespaces,
     mount,

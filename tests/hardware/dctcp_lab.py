@@ -27,7 +27,7 @@ from pathlib import Path
 
 from collectors.bpf.compile import DCTCP, compiled
 from orchestration.agent.bpf.congestion import Control, read_control
-from orchestration.backends.common.linux import new_name
+from orchestration.backends.common.linux import new_program_name
 
 PORT, BLOCK, BUFFER = 7000, 1 << 16, 1 << 22
 CLONE_NEWNET = 0x40000000
@@ -174,7 +174,7 @@ def main():
     wish = json.loads(sys.argv[1])
     control, name = None, wish["control"]
     if name == "program":
-        name = new_name()
+        name = new_program_name()
         control = Control(read_control(compiled(DCTCP).read_bytes()), name)
     receiver = Host("10.9.0.2", "10.9.0.1", name)
     receiver.socket.bind(("", PORT))

@@ -15,7 +15,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Lacking
-from orchestration.backends.emulated.machine import missing_parts
+from orchestration.backends.emulated.host_kernel import missing_parts
 from orchestration.bench.rack import program
 from orchestration.exchange.containerlab.lab import Lab, write_lab
 from orchestration.results.reader import read_trial, trial_folders

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.backends.emulated.machine import said_apart
+from orchestration.backends.emulated.host_kernel import run_in_namespaces
 from orchestration.virtual_rack.folder import python_path
 
 pytestmark = [pytest.mark.root]
@@ -123,4 +123,4 @@ def test_marked_ports_are_read_in_namespaces_of_their_own():
     assert done.stdout == "read\n", done.stderr
     assert {path.name for path in Path("/sys/class/net").iterdir()} == before
     with pytest.raises(RuntimeError):
-        said_apart(("--net",), "orchestration.backends.emulated.forwarding", "many")
+        run_in_namespaces(("--net",), "orchestration.backends.emulated.forwarding", "many")

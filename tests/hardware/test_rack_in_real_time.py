@@ -14,7 +14,7 @@ import pytest
 from collectors.bpf.compile import DCTCP, compiled
 from orchestration.agent.bpf.congestion import OLDEST, Control, read_control, registered
 from orchestration.agent.bpf.load import kernel_release
-from orchestration.backends.common.linux import new_name
+from orchestration.backends.common.linux import new_program_name
 from orchestration.bench.rack import closloop
 from orchestration.core.errors import NotReadyError
 from orchestration.virtual_rack.control import find_rack, up
@@ -127,7 +127,7 @@ def test_a_rack_is_up_once_with_one_clock(prepared, four_devices):
 def test_a_control_that_another_program_registers_is_not_of_a_device(prepared):
     rack, _ = prepared
     state = rack.dump("h1")
-    control = Control(read_control(compiled(DCTCP).read_bytes()), new_name())
+    control = Control(read_control(compiled(DCTCP).read_bytes()), new_program_name())
     try:
         assert rack.dump("h1") == state
     finally:

@@ -16,9 +16,9 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.agent.bpf.load import LoadError, bpf
-from orchestration.backends.common.linux import delays
+from orchestration.backends.common.linux import has_link_delays
 from orchestration.backends.emulated.backend import EmulatedBackend
-from orchestration.backends.emulated.machine import missing_parts
+from orchestration.backends.emulated.host_kernel import missing_parts
 from orchestration.campaign.expand import load_campaign
 from orchestration.core.ports import TrialRun
 from orchestration.results.reader import read_trial
@@ -118,7 +118,7 @@ def test_two_tuners_mark_by_their_thresholds_and_leave_the_machine_alone(folder)
         marks = facts["sources"]["leaf1"]["marked_packets"]
         assert marks.startswith("a BPF program" if "red" in lacks else "Linux RED"), marks
         warned = " ".join(reason.text for reason in trial.stamp.reasons)
-        assert ("no propagation delay" in warned) == (not delays(lacks))
+        assert ("no propagation delay" in warned) == (not has_link_delays(lacks))
         assert (trial.table("flows")["status"] == "done").all()
         assert trial.ports.marked_packets[-1].sum() > 0
         hosts = trial.table("hosts")

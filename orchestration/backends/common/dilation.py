@@ -1,9 +1,11 @@
-"""Scaled time: a trial whose seconds take `trial.scale` seconds of the clock.
+"""Time dilation: a trial whose seconds take `trial.scale` seconds of the clock.
 
-Devices have rates divided by the factor (`inventory.rack`), and what lasts, lasts so many times
-longer (`stretched`). The rig in real time is given those. The loop, the tuner and the records see
-the trial as it was written, by `_DilatedRig`: its times are the clock's, divided by the factor. Why
-nothing else changes: docs/decisions/0076-real-time-trials-divide-rates-by-a-factor.md.
+A machine that cannot forward packets at a testbed's rates can run a slowed-down copy of it (Gupta
+et al., NSDI 2006). Devices get rates divided by the factor (`inventory.rack`), and every duration
+is multiplied by it (`dilated_trial`). The rig in real time works with these. The loop, the tuner
+and the records see the trial as it was written, through `_DilatedRig`, which divides the clock's
+times by the factor. Why nothing else changes:
+docs/decisions/0076-real-time-trials-divide-rates-by-a-factor.md.
 """
 
 from __future__ import annotations
@@ -47,15 +49,15 @@ _OF_THE_CLOCK = {
 }
 
 
-def stretched(trial: TrialSpec) -> TrialSpec:
+def dilated_trial(trial: TrialSpec) -> TrialSpec:
     """Return the trial with all that lasts `scale` times longer: what devices are to be told.
 
     The tuner's parameters stay: it decides in the trial's own time.
     """
-    return _stretched(trial, trial.scale)
+    return _dilated(trial, trial.scale)
 
 
-def _stretched(spec: _Spec, factor: int) -> _Spec:
+def _dilated(spec: _Spec, factor: int) -> _Spec:
     """Multiply the fields of a frozen spec that are durations, whatever depth they are at."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]
@@ -63,18 +65,18 @@ def _stretched(spec: _Spec, factor: int) -> _Spec:
         if field.name.endswith("_ns") and value is not None:
             values[field.name] = value * factor
         elif dataclasses.is_dataclass(value):
-            values[field.name] = _stretched(value, factor)
+            values[field.name] = _dilated(value, factor)
         elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
-            values[field.name] = tuple(_stretched(item, factor) for item in value)
+            values[field.name] = tuple(_dilated(item, factor) for item in value)
     return replace(spec, **values)  # type: ignore[type-var]
 
 
-def stretched_schedule(schedule: Schedule, factor: int) -> Schedule:
+def dilated_schedule(schedule: Schedule, factor: int) -> Schedule:
     """Return the schedule of the same flows, each starting `factor` times later."""
     return replace(schedule, start_ns=schedule.start_ns * factor)
 
 
-def unscalable(trial: TrialSpec) -> list[dict[str, str]]:
+def dilation_findings(trial: TrialSpec) -> list[dict[str, str]]:
     """Return findings for the stamp on what does not follow the factor."""
     controls = {trial.host.congestion_control, *(s.congestion_control for s in trial.traffic)}
     return [
@@ -88,7 +90,7 @@ def unscalable(trial: TrialSpec) -> list[dict[str, str]]:
     ]
 
 
-def dilated(rig: Rig, factor: int) -> Rig:
+def dilated_rig(rig: Rig, factor: int) -> Rig:
     """Return a rig whose time is that of `rig`, divided by the factor."""
     return rig if factor == 1 else _DilatedRig(rig, factor)
 

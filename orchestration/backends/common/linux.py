@@ -73,12 +73,12 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
     }
 
 
-def absent_settings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+def absent_setting_findings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Return findings for a trial's stamp on settings, by device, that its kernel does not have."""
-    by_name: dict[str, list[str]] = {}
+    with_dctcp_program: dict[str, list[str]] = {}
     for device, names in absent.items():
         for name in names:
-            by_name.setdefault(name, []).append(device)
+            with_dctcp_program.setdefault(name, []).append(device)
     return [
         {
             "code": "settings-absent",
@@ -86,11 +86,11 @@ def absent_settings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]
             "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
             f"it stays as it is there",
         }
-        for name, devices in sorted(by_name.items())
+        for name, devices in sorted(with_dctcp_program.items())
     ]
 
 
-def delays(lacks: Collection[str]) -> bool:
+def has_link_delays(lacks: Collection[str]) -> bool:
     """Return whether ports have propagation delays, on a kernel that `lacks` these parts.
 
     A program that marks in RED's place takes the port's whole backlog for its queue, and that would
@@ -179,12 +179,12 @@ DCTCP = "dctcp"
 _NAME, _DIGITS = "bpf_dctcp_", 5
 
 
-def new_name() -> str:
+def new_program_name() -> str:
     """Return a name for a trial's program, which all of the kernel sees."""
     return _NAME + secrets.token_hex(_DIGITS)[:_DIGITS]
 
 
-def by_name(trial: TrialSpec, name: str) -> TrialSpec:
+def with_dctcp_program(trial: TrialSpec, name: str) -> TrialSpec:
     """Return the trial with flows that ask for the program, by its name, in place of DCTCP."""
 
     def own(control: str) -> Any:

@@ -28,12 +28,12 @@ from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 
 # Hosts' TCP counters are kept at every tenth sample.
-HOST_EVERY = 10
+SAMPLES_PER_HOST_READING = 10
 _NEVER = 1 << 62
 
 # Sets all columns of a knob on some targets, and reads them back: (targets, values) -> values.
 # Values have shape (targets, columns).
-Exchange = Callable[[Ints, Ints], Ints]
+SetAndRead = Callable[[Ints, Ints], Ints]
 
 
 class BaseRig(Rig):
@@ -151,7 +151,7 @@ class FlowReadings:
 class KnobSettings:
     """A knob's whole numbers on all its targets. `known` has them by name, and is never altered."""
 
-    def __init__(self, knob: Knob, testbed: Testbed, values: Ints, exchange: Exchange) -> None:
+    def __init__(self, knob: Knob, testbed: Testbed, values: Ints, exchange: SetAndRead) -> None:
         """`values` (targets, columns) are those before the first change."""
         self._knob, self._exchange, self._values = knob, exchange, values
         self._bounds = knob.bounds(testbed)
@@ -173,7 +173,7 @@ class KnobSettings:
         return Change(change.knob, targets, self._knob.named(*values[targets].T))
 
 
-def dcqcn_settings(roce: RoceSpec, testbed: Testbed, exchange: Exchange) -> KnobSettings:
+def dcqcn_settings(roce: RoceSpec, testbed: Testbed, exchange: SetAndRead) -> KnobSettings:
     """Return DCQCN's parameters of all hosts, which begin with those of `roce`."""
     values = [roce.parameters[name] for name in DCQCN.column_names]
     of_all = np.tile(np.array(values, dtype=np.int64), (len(testbed.hosts), 1))

@@ -57,7 +57,7 @@ class TimerLatency:
         }
 
 
-class LagProgram:
+class LatencyProbe:
     """This module as a program that runs until it is told to end, and then says how late it was.
 
     It has no lag where it does not run, as shapers without root's rights.

@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 
 from inventory.rack import scaled
-from orchestration.backends.common.dilation import stretched
-from orchestration.backends.common.linux import by_name
-from orchestration.backends.common.realtime import bound_shapers_late_ns
-from orchestration.backends.emulated import memory, programs
+from orchestration.backends.common.dilation import dilated_trial
+from orchestration.backends.common.linux import with_dctcp_program
+from orchestration.backends.common.machine_monitor import bound_shapers_late_ns
+from orchestration.backends.emulated import bpf_programs, memory
 from orchestration.backends.emulated.fabric import check_supported, fault_steps, plan_fabric
 from orchestration.backends.emulated.job import Job, read_result, write_job
-from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
-from orchestration.backends.emulated.real_time import check_here, facts_here, findings_here
-from orchestration.backends.emulated.remote import AnsweringTuner
+from orchestration.backends.emulated.launcher import Listener, run_guest, run_on_host_kernel
+from orchestration.backends.emulated.real_time import (
+    check_host_kernel,
+    real_time_facts,
+    real_time_findings,
+)
+from orchestration.backends.emulated.remote_tuner import TunerServer
 from orchestration.core.errors import TrialError
 from orchestration.core.knobs import ECN
 from orchestration.core.marking_probability import MarkingProbability
@@ -54,13 +58,13 @@ class EmulatedBackend:
         of one's own are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
-        programs.check_flow_tables(trials)
+        bpf_programs.check_flow_tables(trials)
         if real := [trial for trial in trials if trial.clock == REAL]:
-            self._lacks = check_here(testbed, jobs, real)
+            self._lacks = check_host_kernel(testbed, jobs, real)
         if real and len(real) == len(trials):
             return
         require_kernel()
-        programs.check_policies(trials)
+        bpf_programs.check_policies(trials)
         memory.require_guests(testbed, jobs, trials)
         _prepare(testbed, trials)
 
@@ -73,7 +77,7 @@ class EmulatedBackend:
 
         A machine without the compiler can use these. Raises NotReadyError without a kernel.
         """
-        return programs.cached_bundle()
+        return bpf_programs.cached_bundle()
 
     def run(self, run: TrialRun) -> TrialRecord:
         """Run one trial; raise TrialError with the end of the guest's console if it fails.
@@ -81,12 +85,12 @@ class EmulatedBackend:
         Raises NotReadyError before the trial starts if the machine lacks the memory. If a tuner is
         given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
-        trial, testbed, tuner = programs.with_object(run.trial), run.testbed, run.tuner
+        trial, testbed, tuner = bpf_programs.with_compiled_policy(run.trial), run.testbed, run.tuner
         ground = self._ground(replace(run, trial=trial))
         lacks, late_ns = ground.lacks, ground.shapers_late_ns
-        dctcp = programs.dctcp_program(trial, lacks)
-        told, slow = stretched(trial), scaled(testbed, trial.scale)
-        told = by_name(told, dctcp[1]) if dctcp else told
+        dctcp = bpf_programs.dctcp_program(trial, lacks)
+        told, slow = dilated_trial(trial), scaled(testbed, trial.scale)
+        told = with_dctcp_program(told, dctcp[1]) if dctcp else told
         plan = plan_fabric(slow, told.host, trial.seed, trial.fabric, lacks, late_ns)
         job = Job(
             trial,
@@ -95,9 +99,9 @@ class EmulatedBackend:
             fault_steps(told, slow, plan),
             run.schedule,
             host_observes=None if tuner is None else tuple(tuner.observes),
-            flow_object=programs.flow_object(trial.fabric),
+            flow_object=bpf_programs.flow_object(trial.fabric),
             keep_flow_table=self._flow_table,
-            mark_object=programs.mark_object(lacks),
+            mark_object=bpf_programs.mark_object(lacks),
             dctcp=dctcp,
             tuners=entry_points(),
         )
@@ -105,7 +109,7 @@ class EmulatedBackend:
         stages = _StageClock()
         answering = None
         if tuner is not None:
-            answering = AnsweringTuner(run.folder, tuner, testbed, trial.seed)
+            answering = TunerServer(run.folder, tuner, testbed, trial.seed)
 
         def listen(message: dict[str, Any]) -> None:
             stages.note(message)
@@ -140,11 +144,16 @@ class EmulatedBackend:
             start = partial(run_guest, kernel, run.folder, memory_bytes)
             return _TrialGround(start, {"clock": "virtual", "kernel_hash": kernel.hash})
         if self._lacks is None:
-            self._lacks = check_here(testbed, 1, [trial])
+            self._lacks = check_host_kernel(testbed, 1, [trial])
         lacks = self._lacks
         late_ns = bound_shapers_late_ns(trial.scale)
-        about, findings = facts_here(testbed, lacks, late_ns), findings_here(testbed, lacks)
-        return _TrialGround(partial(run_here, run.folder), about, lacks, findings, late_ns)
+        about, findings = (
+            real_time_facts(testbed, lacks, late_ns),
+            real_time_findings(testbed, lacks),
+        )
+        return _TrialGround(
+            partial(run_on_host_kernel, run.folder), about, lacks, findings, late_ns
+        )
 
 
 def _prepare(testbed: Testbed, trials: Sequence[TrialSpec]) -> None:

@@ -29,7 +29,7 @@ from inventory.routing import next_hops, nic_policy
 from orchestration.agent.linux import qdiscs
 from orchestration.backends.common.faults import fault_plan
 from orchestration.backends.common.linux import (
-    delays,
+    has_link_delays,
     host_queues,
     host_sysctls,
     switch_queues,
@@ -178,7 +178,7 @@ def _switch_words(testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]) 
     leaf = "ets > red per class" if testbed.classes else "red"
     if "red" in lacks:
         leaf = "bfifo, marked by a BPF program"
-    delay = "netem > " if delays(lacks) else ""
+    delay = "netem > " if has_link_delays(lacks) else ""
     return {
         "switch_up": f"{delay}tbf > {leaf}",
         "switch_down": f"tbf > {leaf}",
@@ -222,7 +222,7 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
 def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str], late_ns: int) -> list[bytes]:
     index, parent, requests = ifindex(port), qdiscs.TC_H_ROOT, []
     delay_ns = delay_before_queue_ns(testbed, port)
-    if delay_ns and delays(lacks):
+    if delay_ns and has_link_delays(lacks):
         requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
         parent = qdiscs.NETEM_HANDLE + 1
     queues = switch_queues(testbed, port, lacks=lacks, late_ns=late_ns)

@@ -1,6 +1,6 @@
 """How many packets this machine forwards: what a rack in real time can carry.
 
-    python -m orchestration.backends.emulated.forwarding SECONDS    prints `Forwarded` in JSON
+    python -m orchestration.backends.emulated.forwarding SECONDS    prints `ForwardingRate` in JSON
 
 It is tried on a router and, for each CPU, a sender and a receiver, in namespaces that are gone
 afterwards: with full frames of TCP, their acknowledgements, a shaper at each port, and at the
@@ -29,8 +29,8 @@ from orchestration.agent.bpf.btf import LayoutError
 from orchestration.agent.bpf.elf import read_program
 from orchestration.agent.bpf.load import GPL, LoadedProgram
 from orchestration.agent.linux_switch.marks import Marker, offsets
-from orchestration.backends.common.realtime import rounded_up
-from orchestration.backends.emulated.machine import said_apart
+from orchestration.backends.common.machine_monitor import round_up_scale
+from orchestration.backends.emulated.host_kernel import run_in_namespaces
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
 from orchestration.core.errors import InputError, NotReadyError
@@ -59,17 +59,17 @@ _MODULE = "orchestration.backends.emulated.forwarding"
 _OWN = ("--net", "--pid", "--mount-proc")
 
 
-class Forwarded(NamedTuple):
+class ForwardingRate(NamedTuple):
     """Packet-hops a second, and whether the marking program judged them, or could not be had."""
 
     hops_per_s: int
     judged: bool
 
 
-def measure(seconds: float) -> Forwarded:
+def measure(seconds: float) -> ForwardingRate:
     """Return what this machine forwards. Raises NotReadyError if that fails."""
     try:
-        return Forwarded(*said_apart(_OWN, _MODULE, str(seconds)))
+        return ForwardingRate(*run_in_namespaces(_OWN, _MODULE, str(seconds)))
     except RuntimeError as error:
         raise NotReadyError(
             f"how much this machine forwards cannot be tried: {error}",
@@ -77,14 +77,14 @@ def measure(seconds: float) -> Forwarded:
         ) from error
 
 
-def record(hops_per_s: int) -> None:
-    """Keep what was measured, for `known`."""
+def store_hops_per_s(hops_per_s: int) -> None:
+    """Keep what was measured, for `stored_hops_per_s`."""
     file = _file()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps({"packet_hops_per_s": hops_per_s}))
 
 
-def wanted(testbed: Testbed) -> float:
+def line_rate_hops_per_s(testbed: Testbed) -> float:
     """Return the packet-hops a second of a testbed whose NICs all send full frames at line rate.
 
     Each frame takes a longest way, and so do acknowledgements.
@@ -95,23 +95,23 @@ def wanted(testbed: Testbed) -> float:
     return sum(port.rate_bps for port in nics) / frame_bits * links * _WITH_ACKS
 
 
-def known() -> int | None:
+def stored_hops_per_s() -> int | None:
     """Return the packet-hops a second that were measured here last; None if that was never."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads(_file().read_text())["packet_hops_per_s"])
     return None
 
 
-def known_or_measured() -> int:
+def stored_or_measured_hops_per_s() -> int:
     """Return this machine's packet-hops a second. Raises NotReadyError as `measure` does."""
-    hops_per_s = known()
+    hops_per_s = stored_hops_per_s()
     if hops_per_s is None:
         hops_per_s = measure(MEASURE_S).hops_per_s
-        record(hops_per_s)
+        store_hops_per_s(hops_per_s)
     return hops_per_s
 
 
-def fitting(testbed: Testbed, hops_per_s: int) -> int:
+def smallest_scale(testbed: Testbed, hops_per_s: int) -> int:
     """Return the scale at which a machine carries a testbed's rates with `_SPARE`, in time.
 
     It is 1 if they fit as they are, else rounded up to two digits.
@@ -119,16 +119,18 @@ def fitting(testbed: Testbed, hops_per_s: int) -> int:
     fastest_bps = max(port.rate_bps for host in testbed.hosts for port in testbed.ports_of[host])
     frames_ns = _LATE_FRAMES * testbed.frame_bytes * 8e9 / fastest_bps
     late_ns = _LATE_NS + _TURN_NS * len(testbed.hosts) / len(os.sched_getaffinity(0))
-    return rounded_up(max(wanted(testbed) * _SPARE / hops_per_s, late_ns / frames_ns))
+    return round_up_scale(
+        max(line_rate_hops_per_s(testbed) * _SPARE / hops_per_s, late_ns / frames_ns)
+    )
 
 
-def chosen_scale(text: str, testbed: Testbed) -> int:
+def parse_scale(text: str, testbed: Testbed) -> int:
     """Return the scale that a text names: a number, or `auto` for what fits this machine.
 
     Raises InputError for any other text, and NotReadyError as `measure` does.
     """
     if text == "auto":
-        return fitting(testbed, known_or_measured())
+        return smallest_scale(testbed, stored_or_measured_hops_per_s())
     if not (text.isdecimal() and 1 <= int(text) <= MAX_SCALE):
         raise InputError.single(
             "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MAX_SCALE}, or auto"
@@ -136,9 +138,9 @@ def chosen_scale(text: str, testbed: Testbed) -> int:
     return int(text)
 
 
-def scale_in_words(testbed: Testbed, scale: int) -> str:
+def describe_scale(testbed: Testbed, scale: int) -> str:
     """Return a sentence on what a scale makes of an unscaled testbed's rates on this machine."""
-    hops_per_s, needed = known(), wanted(testbed) / scale
+    hops_per_s, needed = stored_hops_per_s(), line_rate_hops_per_s(testbed) / scale
     rates = sorted({port.rate_bps for port in scaled(testbed, scale).ports})
     links = " and ".join(format_rate(rate) for rate in rates)
     machine = "what this machine forwards is not known: closloop doctor --benchmark tries it"
@@ -147,8 +149,8 @@ def scale_in_words(testbed: Testbed, scale: int) -> str:
             f"NICs at line rate make {needed:,.0f} packet-hops a second, and this machine did "
             f"{hops_per_s:,}"
         )
-        if fitting(scaled(testbed, scale), hops_per_s) > 1:
-            machine += f": --scale {fitting(testbed, hops_per_s)} would fit"
+        if smallest_scale(scaled(testbed, scale), hops_per_s) > 1:
+            machine += f": --scale {smallest_scale(testbed, hops_per_s)} would fit"
     said = f"links of {links}, and a second of a trial takes {scale}" if scale > 1 else "no scale"
     return f"{said}; {machine}"
 
@@ -220,7 +222,7 @@ def _sent(pid: int) -> int:
     return sum(int(line.split(":")[1].split()[9]) for line in lines)
 
 
-def _try(seconds: float) -> Forwarded:
+def _try(seconds: float) -> ForwardingRate:
     count = 2 * len(os.sched_getaffinity(0))
     # those who receive are there first
     works = [_receive] * (count // 2) + [_sending(to) for to in range(count // 2)]
@@ -247,7 +249,7 @@ def _try(seconds: float) -> Forwarded:
     sent, elapsed_s = sum(map(_sent, namespaces)) - before, time.monotonic() - began
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    return Forwarded(round(sent / elapsed_s), bool(markers))
+    return ForwardingRate(round(sent / elapsed_s), bool(markers))
 
 
 def _mark(ports: Sequence[str]) -> list[Marker]:

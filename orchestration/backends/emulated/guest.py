@@ -1,7 +1,7 @@
 """The guest's first process: builds the fabric, runs one trial, writes the result, powers off.
 
 The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
-through its console (`system.say`). Any other output is for people.
+through its console (`system.send_message`). Any other output is for people.
 
 With the argument `real` it is the first process of namespaces of the machine's own kernel, and it
 ends where the guest powers off (see `machine`).
@@ -17,7 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.system import RED_STREAM, mount_kernel_files, power_off, say
+from orchestration.backends.emulated.system import (
+    RED_STREAM,
+    mount_kernel_files,
+    power_off,
+    send_message,
+)
 from orchestration.core.errors import ClosloopError, NotReadyError
 from orchestration.core.problems import told
 from orchestration.core.trial import REAL
@@ -68,35 +73,35 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.job import POLICY, read_job, write_result
     from orchestration.backends.emulated.namespaces import Fabric, attach_flow_tables
     from orchestration.backends.emulated.rig import EmulatedRig
-    from orchestration.backends.emulated.traffic import traffic_of
+    from orchestration.backends.emulated.traffic import make_traffic
     from orchestration.core.ports import TrialRun
     from orchestration.session import run_trial
 
     if (folder / POLICY).exists():
-        from orchestration.backends.emulated.programs import run_policy
+        from orchestration.backends.emulated.bpf_programs import run_policy
 
         run_policy(folder)
         return
     written = read_job(folder)
     real = None
     if written.trial.clock == REAL:
-        from orchestration.backends.emulated.real_time import RealTime
+        from orchestration.backends.emulated.real_time import RealTimeJob
 
-        real = RealTime(written)
+        real = RealTimeJob(written)
     job = real.job if real else written
-    say(stage="build")
+    send_message(stage="build")
     fabric = Fabric(job)
-    say(stage="connect")
+    send_message(stage="connect")
     if job.probe is not None:
         from orchestration.backends.emulated.probes import run_probe
 
-        run_probe(job, fabric, folder, lambda: traffic_of(job, fabric))
+        run_probe(job, fabric, folder, lambda: make_traffic(job, fabric))
         return
     tuner = _tuner(job, folder)
     if not real:
         repeat_draws(job.trial.seed)
     flows = attach_flow_tables(job, fabric, tuner.observes)
-    driver = traffic_of(job, fabric)
+    driver = make_traffic(job, fabric)
     rig = EmulatedRig(job, fabric, driver, flows, tuner.observes)
     shown = 0
 
@@ -104,12 +109,12 @@ def run_job(folder: Path) -> None:
         nonlocal shown
         if t_ns >= shown:
             shown = t_ns + end_ns // 50
-            say(t_ns=t_ns, done=driver.flows_done())
+            send_message(t_ns=t_ns, done=driver.flows_done())
 
-    say(stage="run")
+    send_message(stage="run")
     run = TrialRun(written.trial, written.testbed, written.schedule, folder, progress)
     record = real.run(rig, tuner, run) if real else run_trial(rig, tuner, run, in_guest=True)
-    say(stage="write", t_ns=rig.now_ns())
+    send_message(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
 
 
@@ -120,27 +125,27 @@ def _tuner(job: Job, folder: Path) -> Tuner:
 
         know(job.tuners)
         return create(job.trial.tuner)
-    from orchestration.backends.emulated.remote import AskingTuner
+    from orchestration.backends.emulated.remote_tuner import TunerClient
 
     pause_s = _PAUSE_S if job.trial.clock == REAL else 0.0
-    return AskingTuner(folder, job.host_observes, say, pause_s)
+    return TunerClient(folder, job.host_observes, send_message, pause_s)
 
 
 def main(clock: str = "") -> None:
     """Run as process 1 of the guest, or with the clock `REAL` of namespaces of the machine."""
     try:
         prepare_process(clock)
-        say(stage="boot")
+        send_message(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
         if clock != REAL:
             os.sync()  # this message may be the last that a guest does
-        say(stage="done")
+        send_message(stage="done")
     except ClosloopError as error:
-        say(stage="failed", **told(error.problems, "error"))
+        send_message(stage="failed", **told(error.problems, "error"))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        say(stage="failed")
+        send_message(stage="failed")
     if clock == REAL:
         os._exit(0)  # with what else runs in its namespaces
     power_off()

@@ -22,9 +22,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.emulated.machine import own_namespaces_argv
-from orchestration.backends.emulated.remote import ASKS
-from orchestration.backends.emulated.system import CONSOLE_MARK
+from orchestration.backends.emulated.host_kernel import own_namespaces_argv
+from orchestration.backends.emulated.remote_tuner import QUESTION
+from orchestration.backends.emulated.system import MESSAGE_PREFIX
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.files import BROUGHT
 from orchestration.core.trial import REAL
@@ -62,7 +62,7 @@ def run_guest(
 ) -> None:
     """Run the job in `folder` to its end; `listener` gets the guest's messages.
 
-    The guest is stopped while `listener` answers a question (a message with `ASKS`).
+    The guest is stopped while `listener` answers a question (a message with `QUESTION`).
 
     Raises TrialError, with the end of its console, if the guest failed, died or hung,
     NotReadyError if there is no space for its memory.
@@ -73,10 +73,10 @@ def run_guest(
         argv = guest_argv(kernel.path, memory_bytes=memory_bytes, init=init)
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
         process = launch(argv, cpu=cpu, cwd=plain, memory_dir=where, **pipes)
-        _attend(process, listener, silence_s, stops=True)
+        _relay_messages(process, listener, silence_s, stops=True)
 
 
-def run_here(folder: Path, listener: Listener) -> None:
+def run_on_host_kernel(folder: Path, listener: Listener) -> None:
     """Run the job in `folder` in namespaces of this machine's kernel, which end with this thread.
 
     `listener` gets the messages of their first process, which goes on meanwhile. Raises TrialError
@@ -91,10 +91,10 @@ def run_here(folder: Path, listener: Listener) -> None:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    _attend(process, listener, SILENCE_S, stops=False)
+    _relay_messages(process, listener, SILENCE_S, stops=False)
 
 
-def _attend(
+def _relay_messages(
     process: subprocess.Popen[bytes], listener: Listener, silence_s: float, *, stops: bool
 ) -> None:
     """Pass on a guest's messages until its end; raise TrialError unless that was a good one."""
@@ -103,13 +103,13 @@ def _attend(
     said: dict[str, Any] = {}
     try:
         for line in _lines(process, silence_s, console):
-            if line.startswith(CONSOLE_MARK):
-                message = json.loads(line[len(CONSOLE_MARK) :])
+            if line.startswith(MESSAGE_PREFIX):
+                message = json.loads(line[len(MESSAGE_PREFIX) :])
                 if message.get("stage") in ("done", "failed"):
                     ended, said = message["stage"], message
                 else:
                     stage = message.get("stage", stage)
-                with _stopped(process) if stops and ASKS in message else nullcontext():
+                with _suspended(process) if stops and QUESTION in message else nullcontext():
                     listener(message)
                 if ended == "done":
                     break  # what is left of it is to power off
@@ -134,7 +134,7 @@ def _attend(
 
 
 @contextmanager
-def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _suspended(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Stop the guest's processes. While waiting they would spin on a CPU that the host can use."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGSTOP)

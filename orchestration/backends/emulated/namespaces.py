@@ -219,9 +219,9 @@ class Fabric:
 
     def findings(self) -> list[dict[str, str]]:
         """Return findings for the stamp on settings that the machine's kernel does not have."""
-        from orchestration.backends.common.linux import absent_settings
+        from orchestration.backends.common.linux import absent_setting_findings
 
-        return absent_settings(self.absent)
+        return absent_setting_findings(self.absent)
 
     def enter(self, place: int) -> None:
         """Move this process into a device's namespace."""

@@ -14,15 +14,21 @@ from orchestration.agent.bpf.btf import VMLINUX
 from orchestration.agent.bpf.congestion import OLDEST, Control, read_control
 from orchestration.agent.bpf.load import kernel_release
 from orchestration.backends.common.dilation import (
-    dilated,
-    stretched,
-    stretched_schedule,
-    unscalable,
+    dilated_rig,
+    dilated_schedule,
+    dilated_trial,
+    dilation_findings,
 )
-from orchestration.backends.common.linux import DCTCP, by_name, dctcp_facts, dctcp_findings, delays
-from orchestration.backends.common.realtime import MachineMonitor
+from orchestration.backends.common.linux import (
+    DCTCP,
+    dctcp_facts,
+    dctcp_findings,
+    has_link_delays,
+    with_dctcp_program,
+)
+from orchestration.backends.common.machine_monitor import MachineMonitor
+from orchestration.backends.emulated.host_kernel import missing_parts
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.machine import missing_parts
 from orchestration.core.errors import NotReadyError
 from orchestration.core.ports import Rig, TrialRun, Tuner
 from orchestration.core.records import SHAPERS_LATE, TrialRecord
@@ -36,7 +42,7 @@ _CUTS = ("clsact", "matchall")
 _QUEUE = "at the moment of reading"
 
 
-def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tuple[str, ...]:
+def check_host_kernel(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tuple[str, ...]:
     """Return what this machine's kernel lacks, with which the trials can do.
 
     Nothing is left of the attempt. Raises NotReadyError if they cannot.
@@ -56,7 +62,7 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
         )
     }
     if not testbed.classes:
-        controls -= dctcp_of(lacks)
+        controls -= replaceable_dctcp(lacks)
     if without := sorted(controls & {*lacks}):
         raise NotReadyError(
             f"this machine's kernel has no {', '.join(without)}, or does not allow it to "
@@ -82,13 +88,13 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
     return lacks
 
 
-def dctcp_of(lacks: Collection[str]) -> set[str]:
+def replaceable_dctcp(lacks: Collection[str]) -> set[str]:
     """Return DCTCP's name if a program can be it here: the kernel has none, and takes one."""
     takes = kernel_release() >= OLDEST and VMLINUX.exists()
     return {DCTCP} & {*lacks} if takes else set()
 
 
-def facts_here(testbed: Testbed, lacks: Collection[str], late_ns: int) -> dict[str, Any]:
+def real_time_facts(testbed: Testbed, lacks: Collection[str], late_ns: int) -> dict[str, Any]:
     """Return the facts of a trial in real time: its clock, who counts and who marks.
 
     Its shapers make up for waking up to `late_ns` late.
@@ -107,10 +113,10 @@ def facts_here(testbed: Testbed, lacks: Collection[str], late_ns: int) -> dict[s
     }
 
 
-def findings_here(testbed: Testbed, lacks: Collection[str]) -> list[dict[str, str]]:
+def real_time_findings(testbed: Testbed, lacks: Collection[str]) -> list[dict[str, str]]:
     """Return findings on what differs from the testbed because the kernel lacks it."""
     said = []
-    if not delays(lacks) and any(link.delay_ns for link in testbed.links):
+    if not has_link_delays(lacks) and any(link.delay_ns for link in testbed.links):
         without = ", ".join(name for name in ("netem", "red") if name in lacks)
         said.append(
             f"no propagation delay, without {without}: round trips are those of queues and CPU"
@@ -120,7 +126,7 @@ def findings_here(testbed: Testbed, lacks: Collection[str]) -> list[dict[str, st
     return [{"code": "kernel-lacks", "severity": "warning", "text": text} for text in said]
 
 
-class RealTime:
+class RealTimeJob:
     """A job by the machine's clock, whose DCTCP is a program where the kernel has none.
 
     `job` is in the clock's time, which passes faster than a scaled trial's. The program is
@@ -132,21 +138,21 @@ class RealTime:
         self._name, self._control = "", None
         if written.dctcp is not None:
             path, self._name = written.dctcp
-            trial = by_name(trial, self._name)
+            trial = with_dctcp_program(trial, self._name)
             self._control = Control(read_control(Path(path).read_bytes()), self._name)
         self.job = replace(
             written,
-            trial=stretched(trial),
+            trial=dilated_trial(trial),
             testbed=scaled(written.testbed, factor),
-            schedule=stretched_schedule(written.schedule, factor),
+            schedule=dilated_schedule(written.schedule, factor),
         )
 
     def run(self, rig: Rig, tuner: Tuner, run: TrialRun) -> TrialRecord:
         """Run the trial, and say what of the machine disturbed it."""
         scale = run.trial.scale
         with MachineMonitor(run.trial) as watch:
-            record = run_trial(dilated(rig, scale), tuner, run)
-        findings = [*record.facts["findings"], *watch.findings(), *unscalable(run.trial)]
+            record = run_trial(dilated_rig(rig, scale), tuner, run)
+        findings = [*record.facts["findings"], *watch.findings(), *dilation_findings(run.trial)]
         facts = {**record.facts, **watch.facts(), "findings": findings}
         if self._control is not None:
             totals = self._control.totals()

@@ -12,7 +12,7 @@ import numpy as np
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.common.rig import (
-    HOST_EVERY,
+    SAMPLES_PER_HOST_READING,
     BaseRig,
     FlowReadings,
     KnobSettings,
@@ -193,7 +193,9 @@ class EmulatedRig(BaseRig):
     def _ahead(self, times_ns: range, samples: SampleFile) -> int:
         """Return how many readings to ask for: none behind a fault, which this process makes, a
         reading of flows, or the end of those that last."""
-        maximum = min(samples.max_ahead, max(HOST_EVERY, samples_a_snapshot(self._job.trial)))
+        maximum = min(
+            samples.max_ahead, max(SAMPLES_PER_HOST_READING, samples_a_snapshot(self._job.trial))
+        )
         if self._steps:
             before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
             maximum = min(maximum, max(1, len(before)))
@@ -204,8 +206,8 @@ class EmulatedRig(BaseRig):
         return min(maximum, len(times_ns))
 
     def _ask(self, samples: SampleFile, first_ns: int, period_ns: int, readings: int) -> None:
-        due = HOST_EVERY - 1 - self._ticks % HOST_EVERY
-        hosts = (0, 1) if self._watches_hosts else (due, HOST_EVERY)
+        due = SAMPLES_PER_HOST_READING - 1 - self._ticks % SAMPLES_PER_HOST_READING
+        hosts = (0, 1) if self._watches_hosts else (due, SAMPLES_PER_HOST_READING)
         samples.ask(first_ns, period_ns, readings, *hosts)
 
     def observe(self) -> Observation:
@@ -235,7 +237,7 @@ class EmulatedRig(BaseRig):
         self._known = sample.queues
         self._ticks += 1
         t_ns = sample.t_ns - self._t0_ns
-        due = last or self._ticks % HOST_EVERY == 0
+        due = last or self._ticks % SAMPLES_PER_HOST_READING == 0
         hosts = sample.hosts
         if hosts is None and (due or self._watches_hosts):
             hosts = self._hosts.read()

@@ -24,14 +24,14 @@ _REBOOT_POWER_OFF = 0x4321FEDC
 # The state of RED's random stream, in a guest: see `kernel.patches`.
 RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
 
-CONSOLE_MARK = "@closloop "
+MESSAGE_PREFIX = "@closloop "
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def say(**message: Any) -> None:
+def send_message(**message: Any) -> None:
     """Send the host a message (in the guest)."""
-    os.write(1, f"{CONSOLE_MARK}{json.dumps(message)}\n".encode())
+    os.write(1, f"{MESSAGE_PREFIX}{json.dumps(message)}\n".encode())
 
 
 def run(argv: Sequence[str], text: str = "") -> str:

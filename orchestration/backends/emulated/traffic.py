@@ -53,7 +53,7 @@ class Traffic:
         return {}
 
 
-class _Driver(Traffic):
+class _SocketTraffic(Traffic):
     """The traffic driver, in a process of its own that ends with the trial."""
 
     senders = Senders.PROCESS
@@ -229,11 +229,11 @@ class _MixedTraffic(Traffic):
         return {name: fact for _, traffic in self._parts for name, fact in traffic.facts().items()}
 
 
-def traffic_of(job: Any, fabric: Any) -> Traffic:
+def make_traffic(job: Any, fabric: Any) -> Traffic:
     """Return what sends the trial's flows, ready to start."""
     if job.trial.host.roce is None:
         own = job.trial.fabric.kind != "linux"
-        return _Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
+        return _SocketTraffic(job, fabric, job.schedule, last_reading_now if own else lambda: None)
     from inventory.routing import roce_flows
     from traffic.schedule import part_of
 
@@ -243,6 +243,6 @@ def traffic_of(job: Any, fabric: Any) -> Traffic:
     return _MixedTraffic(
         [
             (roce, _RoceTraffic(job, part_of(job.schedule, roce))),
-            (~roce, _Driver(job, fabric, part_of(job.schedule, ~roce), last_reading_now)),
+            (~roce, _SocketTraffic(job, fabric, part_of(job.schedule, ~roce), last_reading_now)),
         ]
     )

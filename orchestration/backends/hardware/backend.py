@@ -9,7 +9,7 @@ from typing import Any
 
 from inventory.ansible import load_rack
 from orchestration.backends.hardware.agents import RackAgents, services_for, switches_of
-from orchestration.backends.hardware.marking import try_marking
+from orchestration.backends.hardware.marking_check import check_marking
 from orchestration.backends.hardware.readiness import (
     check_free,
     check_queues,
@@ -77,7 +77,7 @@ class HardwareBackend:
             check_free(fleet.ask("lease.show", {device: {} for device in fleet.agents}), own)
             if over_rdma:
                 guard = self._agents.guard(fleet, over_rdma[0])
-                try_marking(rack, fleet, guard, switches, over_rdma)
+                check_marking(rack, fleet, guard, switches, over_rdma)
 
     def offers(self, trials: Sequence[TrialSpec], testbed: Testbed) -> list[dict[str, Any]]:
         """Ask every switch what it offers these trials: sources of its numbers, and what it lacks.

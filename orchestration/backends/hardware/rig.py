@@ -25,7 +25,7 @@ from orchestration.device.client import Clock, Fleet
 if TYPE_CHECKING:
     from orchestration.backends.hardware.safety.guard import Guard
     from orchestration.backends.hardware.safety.limits import ChangeLimiter, GuardrailMonitor
-    from orchestration.backends.hardware.switch_programs import Balancing, RackFlowTables
+    from orchestration.backends.hardware.switch_programs import PathChoice, RackFlowTables
     from traffic.drivers.rack import RackTraffic
 
 # Traffic starts this long after the order has gone out to all hosts.
@@ -59,7 +59,7 @@ class HardwareRig(BaseRig):
         guard: Guard,
         corridor: GuardrailMonitor,
         limiter: ChangeLimiter,
-        paths: Balancing | None = None,
+        paths: PathChoice | None = None,
         flows: RackFlowTables | None = None,
     ) -> None:
         super().__init__(rack.testbed)

@@ -18,12 +18,12 @@ from orchestration.backends.common.linux import (
     dctcp_facts,
     dctcp_findings,
     host_sysctls,
-    new_name,
+    new_program_name,
     switch_sysctls,
 )
 from orchestration.backends.hardware.readiness import raise_problems
 from orchestration.backends.hardware.switch_programs import SETTINGS as PATH_SETTINGS
-from orchestration.backends.hardware.switch_programs import chooses
+from orchestration.backends.hardware.switch_programs import chooses_paths
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 from orchestration.device.client import Fleet, gather
@@ -33,7 +33,7 @@ _SERVICE = "control"  # the agent's
 _CONTROL = "net/ipv4/tcp_congestion_control"
 
 
-def wanted(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
+def wanted_controls(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
     """Return the congestion controls that trials want of hosts' kernels."""
     found = set()
     for trial in trials:
@@ -43,21 +43,21 @@ def wanted(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
     return found - {""}
 
 
-def programmed(rack: Rack, trials: Iterable[TrialSpec]) -> list[str]:
+def hosts_without_dctcp(rack: Rack, trials: Iterable[TrialSpec]) -> list[str]:
     """Return the hosts that need a program, since their kernel has no DCTCP."""
-    if DCTCP not in wanted(trials, rack.testbed):
+    if DCTCP not in wanted_controls(trials, rack.testbed):
         return []
     return [host for host in rack.testbed.hosts if DCTCP in rack.access[host].lacks]
 
 
 def control_services(rack: Rack, trials: Iterable[TrialSpec]) -> dict[str, tuple[str, ...]]:
     """Return the agent's services that trials need besides a host's own, by host."""
-    return dict.fromkeys(programmed(rack, trials), (_SERVICE,))
+    return dict.fromkeys(hosts_without_dctcp(rack, trials), (_SERVICE,))
 
 
 def check_controls(rack: Rack, testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
     """Raise NotReadyError if flows want a control that a host lacks and no program stands for."""
-    asked = wanted(trials, testbed) - {DCTCP}
+    asked = wanted_controls(trials, testbed) - {DCTCP}
     problems = [
         f"{host}: its kernel has no {name}"
         for host in rack.testbed.hosts
@@ -77,10 +77,10 @@ def check_programs(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> Non
 
     The agents register it and take it away again: no connection has it.
     """
-    hosts = programmed(rack, trials)
+    hosts = hosts_without_dctcp(rack, trials)
     if not hosts:
         return
-    request = {"programs": _programs(), "name": new_name()}
+    request = {"programs": _programs(), "name": new_program_name()}
     answers = gather({host: (fleet.agents[host], ("control.try", request)) for host in hosts})
     problems = [said.problems[0].line for said in answers.values() if isinstance(said, DeviceError)]
     raise_problems(
@@ -95,8 +95,8 @@ class Controls:
     """The programs of one trial. `names` has, by host, what stands for a congestion control."""
 
     def __init__(self, rack: Rack, trial: TrialSpec) -> None:
-        self._hosts = programmed(rack, [trial])
-        self._name = new_name()
+        self._hosts = hosts_without_dctcp(rack, [trial])
+        self._name = new_program_name()
         self.names = {host: {DCTCP: self._name} for host in self._hosts}
         self._totals: dict[str, dict[str, Any]] = {}
 
@@ -152,7 +152,7 @@ class Settings:
                 values[_CONTROL] = own.get(values[_CONTROL], values[_CONTROL])
                 self._values[device.name] = values
             elif rack.access[device.name].is_linux:
-                more = PATH_SETTINGS if chooses(trial) else {}
+                more = PATH_SETTINGS if chooses_paths(trial) else {}
                 values = {**switch_sysctls(trial.seed, number), **more}
                 del values[_FORWARDING]
                 self._values[device.name] = values

@@ -44,35 +44,37 @@ _PROVISION = "run `closloop provision` on the inventory"
 SETTINGS = {"net/ipv4/conf/all/ignore_routes_with_linkdown": "1"}
 
 
-def chooses(trial: TrialSpec) -> bool:
+def chooses_paths(trial: TrialSpec) -> bool:
     """Return whether switches choose paths in a trial, other than by the hash of the flow."""
     return trial.load_balancing.kind != ECMP.kind
 
 
-def choosers(rack: Rack) -> list[str]:
+def switches_with_choice(rack: Rack) -> list[str]:
     """Return the switches that have several ports towards a destination."""
     return [name for name in rack.testbed.switches if _choices(rack, name)]
 
 
 def path_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
     """Return the agent's services that the choice of paths needs, by switch."""
-    return dict.fromkeys(choosers(rack) if any(map(chooses, trials)) else (), (_PATHS,))
+    return dict.fromkeys(
+        switches_with_choice(rack) if any(map(chooses_paths, trials)) else (), (_PATHS,)
+    )
 
 
 def table_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
     """Return the agent's services that flow tables need, by switch."""
-    return dict.fromkeys(_keepers(rack) if _wants_tables(trials) else (), (_TABLES,))
+    return dict.fromkeys(_linux_switches(rack) if _wants_tables(trials) else (), (_TABLES,))
 
 
 def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
     """Raise NotReadyError, naming every switch that is to choose paths and does not run Linux."""
-    asked = next((one.load_balancing for one in trials if chooses(one)), ECMP)
+    asked = next((one.load_balancing for one in trials if chooses_paths(one)), ECMP)
     raise_problems(
         f"switches cannot do load balancing by {asked.kind}",
         [
             f"{name}: runs {rack.access[name].system.title}, no release of which chooses other "
             "than by the flow"
-            for name in (choosers(rack) if asked != ECMP else ())
+            for name in (switches_with_choice(rack) if asked != ECMP else ())
             if not rack.access[name].is_linux
         ],
         "use `load_balancing: ecmp`, or Linux switches",
@@ -85,14 +87,14 @@ def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     The agents load the program and end it again: no packet is sent another way. That they run Linux
     was checked before (`check_platforms`).
     """
-    asked = list(dict.fromkeys(one.load_balancing for one in trials if chooses(one)))
+    asked = list(dict.fromkeys(one.load_balancing for one in trials if chooses_paths(one)))
     if not asked:
         return
     problems = []
     maximum = max(asked, key=lambda spec: spec.entries)
     requests = {
         name: (fleet.agents[name], ("paths.try", _path_program(rack, name, maximum)))
-        for name in choosers(rack)
+        for name in switches_with_choice(rack)
     }
     for name, answer in gather(requests).items():
         if isinstance(answer, DeviceError):
@@ -106,13 +108,13 @@ def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     )
 
 
-class Balancing:
+class PathChoice:
     """The choice of paths of one trial, with each switch's flowlet timeout."""
 
     def __init__(self, rack: Rack, fleet: Fleet, trial: TrialSpec) -> None:
         testbed, spec = rack.testbed, trial.load_balancing
         self._rack, self._fleet, self._spec, self._seed = rack, fleet, spec, trial.seed
-        self._choosers = choosers(rack)
+        self._choosers = switches_with_choice(rack)
         self._places = {name: place for place, name in enumerate(testbed.switches)}
         preset = [[spec.timeout_ns(testbed.device[name].tier)] for name in testbed.switches]
         values = np.array(preset, dtype=np.int64)
@@ -208,7 +210,7 @@ def check_tables(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     """
     if not _wants_tables(trials):
         return
-    keepers = _keepers(rack)
+    keepers = _linux_switches(rack)
     problems = [
         f"{name}: is a SONiC switch, whose ASIC forwards packets past any program"
         for name in rack.testbed.switches
@@ -244,7 +246,7 @@ class RackFlowTables:
 
     def begin(self) -> None:
         """Keep tables from now on. Raises DeviceError."""
-        rack, keepers = self._rack, _keepers(self._rack)
+        rack, keepers = self._rack, _linux_switches(self._rack)
         answers = self._fleet.ask(
             "table.begin", {name: _table_program(rack, name) for name in keepers}
         )
@@ -281,7 +283,7 @@ class RackFlowTables:
         return {"flow_table": {**self._flows.facts(), **own}}
 
 
-def _keepers(rack: Rack) -> list[str]:
+def _linux_switches(rack: Rack) -> list[str]:
     return [name for name in rack.testbed.switches if rack.access[name].is_linux]
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from inventory.rack import shapers_late_ns
 from orchestration.backends.common.dilation import (
-    dilated,
-    stretched,
-    stretched_schedule,
-    unscalable,
+    dilated_rig,
+    dilated_schedule,
+    dilated_trial,
+    dilation_findings,
 )
-from orchestration.backends.common.linux import absent_settings
-from orchestration.backends.common.realtime import on_this_machine, watch_for
+from orchestration.backends.common.linux import absent_setting_findings
+from orchestration.backends.common.machine_monitor import monitor_for, on_this_machine
 from orchestration.backends.hardware.agents import RackAgents, services_for, switches_of
 from orchestration.backends.hardware.facts import expected_settings, rack_facts, source_findings
 from orchestration.backends.hardware.monitors import LinkMonitor, NicMonitor
@@ -21,10 +21,10 @@ from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.safety.limits import ChangeLimiter, GuardrailMonitor
 from orchestration.backends.hardware.settings import Controls, Settings
 from orchestration.backends.hardware.switch_programs import (
-    Balancing,
+    PathChoice,
     RackFlowTables,
     check_platforms,
-    chooses,
+    chooses_paths,
 )
 from orchestration.core.knobs import ECN
 from orchestration.core.ports import TrialRun
@@ -44,7 +44,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
     rack, trial = agents.rack, run.trial
     tuner = run.tuner or create(trial.tuner)
     # what devices are told, in the clock's time
-    told = stretched(trial)
+    told = dilated_trial(trial)
     controls = Controls(rack, trial)
     settings = Settings(rack, told, controls.names)
     rack_programs.check_drivers(trial, run.testbed)
@@ -59,7 +59,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         clocks = fleet.clocks()
         nics = NicMonitor(rack, fleet)
         nics.start()
-        later = stretched_schedule(run.schedule, trial.scale)
+        later = dilated_schedule(run.schedule, trial.scale)
         promptly = on_this_machine()
         traffic = RackTraffic(told, rack, later, fleet, controls.names, promptly=promptly)
         guard.tick()
@@ -69,7 +69,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         interval_ns = rack.safety.min_change_interval_ns
         limiter = ChangeLimiter(ECN, len(run.testbed.queues), interval_ns)
         corridor = GuardrailMonitor(rack.testbed, rack.safety.guardrails)
-        paths = Balancing(rack, fleet, told) if chooses(trial) else None
+        paths = PathChoice(rack, fleet, told) if chooses_paths(trial) else None
         watched = wants_flow_table(tuner.observes)
         flows = RackFlowTables(rack, fleet, told) if watched else None
         rig = HardwareRig(
@@ -77,21 +77,21 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         )
         check_sources(switches, {trial.tuner.name: tuner} if run.tuner is None else {})
         try:
-            with watch_for(trial) as watch:
-                record = run_trial(dilated(rig, trial.scale), tuner, run)
+            with monitor_for(trial) as watch:
+                record = run_trial(dilated_rig(rig, trial.scale), tuner, run)
             nics.finish()
             controls.finish(fleet)
         finally:
             traffic.stop()
         balancing = paths.facts() if paths else {}
         findings = [
-            *absent_settings(absent),
+            *absent_setting_findings(absent),
             *source_findings(switches, told.sample_period_ns),
             *rig.read_back.findings(),
             *controls.findings(),
             *balancing.get("findings", ()),
             *watch.findings(),
-            *unscalable(trial),
+            *dilation_findings(trial),
         ]
         facts = {
             **record.facts,

@@ -23,7 +23,7 @@ from collectors.readers.ns3 import (
 )
 from orchestration.backends.common.faults import FaultStep, fault_plan
 from orchestration.backends.common.rig import (
-    HOST_EVERY,
+    SAMPLES_PER_HOST_READING,
     BaseRig,
     FlowReadings,
     KnobSettings,
@@ -175,7 +175,7 @@ class SimulatedRig(BaseRig):
         """Read every queue, all at one instant."""
         self._known, hosts = self._read()
         self._ticks += 1
-        due = self._ticks % HOST_EVERY == 0 or self._all_done()
+        due = self._ticks % SAMPLES_PER_HOST_READING == 0 or self._all_done()
         signals = self._host_signals(hosts) if due or self._watches_hosts else {}
         if due:
             self._keep_hosts(signals)

@@ -27,7 +27,7 @@ from orchestration.agent.linux_switch.paths import Paths
 from orchestration.agent.main import OperationError
 from orchestration.backends.hardware import switch_programs as balancing
 from orchestration.backends.hardware.settings import Settings
-from orchestration.backends.hardware.switch_programs import Balancing, check_paths, path_services
+from orchestration.backends.hardware.switch_programs import PathChoice, check_paths, path_services
 from orchestration.core.errors import NotReadyError, TrialError
 from orchestration.core.knobs import FLOWLET_TIMEOUT
 from orchestration.core.load_balancing import ECMP, LoadBalancingSpec, stream_of
@@ -276,7 +276,7 @@ def test_what_a_rack_lacks_is_said_of_every_switch_at_once(switches):
 
 
 def test_switches_are_told_their_streams_and_timeouts_and_report_theirs(switches):
-    paths = Balancing(rack_of(), Fleet(switches), trial())
+    paths = PathChoice(rack_of(), Fleet(switches), trial())
     paths.begin()
     for place, name in enumerate(TESTBED.switches):
         if name in switches:
@@ -295,7 +295,7 @@ def test_switches_are_told_their_streams_and_timeouts_and_report_theirs(switches
 
 
 def test_a_timeout_is_set_where_there_is_a_choice_and_known_everywhere(switches):
-    paths = Balancing(rack_of(), Fleet(switches), trial())
+    paths = PathChoice(rack_of(), Fleet(switches), trial())
     spine = next(n for n, name in enumerate(TESTBED.switches) if name not in switches)
     leaf = TESTBED.switches.index(LEAVES[0])
     change = paths.timeouts.turn(FLOWLET_TIMEOUT.change([leaf, spine], [5_000, 6_000]))
@@ -308,7 +308,7 @@ def test_a_timeout_is_set_where_there_is_a_choice_and_known_everywhere(switches)
 
 
 def test_spray_remembers_ports_long_and_lost_routes_end_a_trial(switches):
-    paths = Balancing(rack_of(), Fleet(switches), trial(LoadBalancingSpec("spray")))
+    paths = PathChoice(rack_of(), Fleet(switches), trial(LoadBalancingSpec("spray")))
     paths.begin()
     ((_, told),) = switches[LEAVES[0]].asked
     assert (told["timeout_ns"], told["spray"]) == (10**9, True)

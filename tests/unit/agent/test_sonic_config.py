@@ -12,7 +12,7 @@ from orchestration.backends.hardware.sonic.config import (
     MAX_BYTES,
     TABLES,
     desired_tables,
-    queue_places,
+    queue_locations,
 )
 from orchestration.backends.hardware.sonic.switch import SonicSwitch, shares
 from orchestration.core.errors import InputError
@@ -43,7 +43,7 @@ def test_every_queue_has_a_profile_of_its_own_that_never_marks_yet():
         "green_max_threshold": "16000000",
         "green_drop_probability": "100",
     }
-    assert queue_places(rack, device)[1] == ("Ethernet4", 3, "CLOSLOOP_Ethernet4_3")
+    assert queue_locations(rack, device)[1] == ("Ethernet4", 3, "CLOSLOOP_Ethernet4_3")
 
 
 def test_queues_have_a_watchdog_that_only_reports_and_lossless_ones_have_pfc():
@@ -128,7 +128,7 @@ def test_percent_become_shares():
 def test_null_is_missing_and_nonsense_names_the_device():
     rack, device = rack_of("graphcc", (3,))
     switch = SonicSwitch(rack, device)
-    count = len(queue_places(rack, device))
+    count = len(queue_locations(rack, device))
     row = [None, 10, 2, None, 0, 5120, 51_200, 20]
     about = {
         "polls_ms": {"QUEUE": 10_000},

@@ -18,7 +18,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.agent.sonic.configdb import DEFAULTS
 from orchestration.agent.sonic.stream import GROUPS, PROFILES
-from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
+from orchestration.backends.hardware.sonic.config import desired_tables, queue_locations
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import Traits, config_rows, switch_model
 
@@ -268,7 +268,7 @@ def test_rows_that_stream_depths_are_valid(models, name, queues):
     """From 202511 on; the models of 202605 have the counters in cells."""
     rack, device, model = rack_of(name, queues)
     folder, before = models("202605"), stock(model)
-    places = [(port, str(queue)) for port, queue, _ in queue_places(rack, device)]
+    places = [(port, str(queue)) for port, queue, _ in queue_locations(rack, device)]
     rows = load("sonic_rows").stream_rows(StockSwitch(before), places, 1000, "mellanox", True)
     wanted = merged(before, desired_tables(rack, device), split(rows))
     assert problems(wanted, folder) == ""

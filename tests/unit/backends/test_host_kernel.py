@@ -12,9 +12,9 @@ from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
 from inventory.rack import scaled
 from orchestration.agent.bpf.btf import LayoutError, Layouts, minimal_type_information
-from orchestration.backends.emulated import forwarding, machine
+from orchestration.backends.emulated import forwarding, host_kernel
 from orchestration.backends.hardware.linux_switch import LinuxSwitch, MarkedSwitch
-from orchestration.backends.hardware.settings import check_controls, programmed
+from orchestration.backends.hardware.settings import check_controls, hosts_without_dctcp
 from orchestration.backends.hardware.switches import make_switch
 from orchestration.core.errors import InputError, NotReadyError
 from orchestration.core.trial import HostSpec
@@ -34,7 +34,7 @@ def kernel(monkeypatch):
     def lacks(*names, code=0, said=""):
         done = subprocess.CompletedProcess([], code, json.dumps(names), said)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
+        monkeypatch.setattr(host_kernel.subprocess, "run", lambda *_, **__: done)
 
     return lacks
 
@@ -120,21 +120,21 @@ def layout_of_all():
 def test_the_scale_that_fits_a_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    assert forwarding.known() is None
-    assert "doctor --benchmark" in forwarding.scale_in_words(SEVEN, 1)
+    assert forwarding.stored_hops_per_s() is None
+    assert "doctor --benchmark" in forwarding.describe_scale(SEVEN, 1)
     # seven NICs of 100 Gbit/s, frames of 1524 bytes with what a wire adds, two links, and ACKs
     frame_bits = 8 * (SEVEN.mtu_bytes + SEVEN.framing_bytes)
     wanted = 7 * 100e9 / frame_bits * 2 * 1.5
-    assert forwarding.wanted(SEVEN) == pytest.approx(wanted)
+    assert forwarding.line_rate_hops_per_s(SEVEN) == pytest.approx(wanted)
     # a quarter of what it did, in packets; or four frames a NIC in the 2 ms that a process is late
     # and the 0.5 ms that each of 3.5 on a core takes
-    assert forwarding.fitting(SEVEN, round(wanted / 5_000) + 1) == 20_000
-    assert forwarding.fitting(SEVEN, round(wanted * 10)) == 7_700
-    assert forwarding.fitting(scaled(SEVEN, 8000), round(wanted)) == 1
-    forwarding.record(round(wanted / 5_000) + 1)
-    assert forwarding.known_or_measured() == round(wanted / 5_000) + 1
-    assert "--scale 20000 would fit" in forwarding.scale_in_words(SEVEN, 100)
-    fits = forwarding.scale_in_words(SEVEN, 20_000)
+    assert forwarding.smallest_scale(SEVEN, round(wanted / 5_000) + 1) == 20_000
+    assert forwarding.smallest_scale(SEVEN, round(wanted * 10)) == 7_700
+    assert forwarding.smallest_scale(scaled(SEVEN, 8000), round(wanted)) == 1
+    forwarding.store_hops_per_s(round(wanted / 5_000) + 1)
+    assert forwarding.stored_or_measured_hops_per_s() == round(wanted / 5_000) + 1
+    assert "--scale 20000 would fit" in forwarding.describe_scale(SEVEN, 100)
+    fits = forwarding.describe_scale(SEVEN, 20_000)
     assert "links of 5Mbps" in fits
     assert "would fit" not in fits
 
@@ -161,9 +161,9 @@ def test_dctcp_is_a_program_where_the_kernel_has_none(kernel):
     rack = layouts.real_time_layout(make_layout(SEVEN, (), ())).rack("/key", "/known")
     for trial in (Trial("dctcp"), Trial("reno", "dctcp")):
         check_controls(rack, SEVEN, [trial])
-        assert programmed(rack, [trial]) == list(SEVEN.hosts)
-    assert programmed(rack, [Trial("reno")]) == []
-    assert programmed(layout_of_all().rack("/key", "/known"), [Trial("dctcp")]) == []
+        assert hosts_without_dctcp(rack, [trial]) == list(SEVEN.hosts)
+    assert hosts_without_dctcp(rack, [Trial("reno")]) == []
+    assert hosts_without_dctcp(layout_of_all().rack("/key", "/known"), [Trial("dctcp")]) == []
 
 
 def btf():

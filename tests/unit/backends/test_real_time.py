@@ -15,12 +15,16 @@ from collectors.readers.tc import PlainReader, ReaderError
 from inventory.files import load_testbed
 from orchestration.agent.linux import qdiscs
 from orchestration.analysis.counters import check_rates
-from orchestration.backends.common.realtime import SHAPERS_LATE_NS
-from orchestration.backends.emulated import forwarding, machine, real_time
+from orchestration.backends.common.machine_monitor import SHAPERS_LATE_NS
+from orchestration.backends.emulated import forwarding, host_kernel, real_time
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.launcher import init_script
-from orchestration.backends.emulated.real_time import check_here, facts_here, findings_here
+from orchestration.backends.emulated.real_time import (
+    check_host_kernel,
+    real_time_facts,
+    real_time_findings,
+)
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.cli.run import at_scale
@@ -60,7 +64,7 @@ def kernel(monkeypatch):
         done = subprocess.CompletedProcess([], code, json.dumps(names), said)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         # only here: a compiler that another module runs is a real one
-        monkeypatch.setattr(machine, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
+        monkeypatch.setattr(host_kernel, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
 
     return lacks
 
@@ -136,7 +140,7 @@ def test_a_congestion_control_that_the_kernel_lacks_is_refused(file, kernel, mon
             check([wrong])
         assert "reno" in refused.value.remedy
         assert f"tcp_{name}" in refused.value.remedy
-    assert check_here(SEVEN, 1, [trial]) == BARE
+    assert check_host_kernel(SEVEN, 1, [trial]) == BARE
 
 
 def test_classes_and_faults_take_parts_of_the_kernel(file, kernel):
@@ -202,13 +206,16 @@ def test_shapers_may_make_up_for_late_timers_and_the_stamp_knows():
 
 def test_the_record_says_who_marks_and_the_stamp_what_is_not_there():
     switch = SEVEN.switches[0]
-    bare, whole = facts_here(SEVEN, BARE, SHAPERS_LATE_NS), facts_here(SEVEN, (), SHAPERS_LATE_NS)
+    bare, whole = (
+        real_time_facts(SEVEN, BARE, SHAPERS_LATE_NS),
+        real_time_facts(SEVEN, (), SHAPERS_LATE_NS),
+    )
     assert bare["clock"] == whole["clock"] == "real"
     assert bare["sources"][switch]["marked_packets"].startswith("a BPF program")
     assert bare["sources"][switch]["qlen_bytes"].startswith("the plain queue")
     assert set(whole["sources"][switch].values()) == {"Linux RED, at the moment of reading"}
-    assert findings_here(SEVEN, ()) == []
-    said = findings_here(SEVEN, BARE)
+    assert real_time_findings(SEVEN, ()) == []
+    said = real_time_findings(SEVEN, BARE)
     assert {(one["code"], one["severity"]) for one in said} == {("kernel-lacks", "warning")}
     assert "no propagation delay" in said[0]["text"]
 
@@ -272,9 +279,9 @@ def test_plain_queues_are_read_without_marks_which_are_the_programs():
 def test_a_scale_is_asked_for_in_real_time_only(file, monkeypatch):
     (trial, _) = at_scale(load_campaign(file, clock="real"), "40").trials
     assert trial.scale == 40
-    monkeypatch.setattr(forwarding, "known_or_measured", lambda: 1_000)
+    monkeypatch.setattr(forwarding, "stored_or_measured_hops_per_s", lambda: 1_000)
     (trial, _) = at_scale(load_campaign(file, clock="real"), "auto").trials
-    assert trial.scale == forwarding.fitting(SEVEN, 1_000)
+    assert trial.scale == forwarding.smallest_scale(SEVEN, 1_000)
     assert at_scale(load_campaign(file), None).trials[0].scale == 1
     for clock, backend, text, says in (
         ("real", "emulated", "0", "no scale"),
@@ -288,7 +295,7 @@ def test_a_scale_is_asked_for_in_real_time_only(file, monkeypatch):
 def test_dctcp_is_a_program_where_the_kernel_has_none_and_takes_one(monkeypatch):
     monkeypatch.setattr(real_time, "kernel_release", lambda: (6, 4))
     monkeypatch.setattr(real_time, "VMLINUX", Path("/"))
-    assert real_time.dctcp_of(["dctcp", "red"]) == {"dctcp"}
-    assert real_time.dctcp_of(["red"]) == set()
+    assert real_time.replaceable_dctcp(["dctcp", "red"]) == {"dctcp"}
+    assert real_time.replaceable_dctcp(["red"]) == set()
     monkeypatch.setattr(real_time, "kernel_release", lambda: (6, 3))
-    assert real_time.dctcp_of(["dctcp"]) == set()
+    assert real_time.replaceable_dctcp(["dctcp"]) == set()

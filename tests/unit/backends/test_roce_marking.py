@@ -4,7 +4,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware import marking
+from orchestration.backends.hardware import marking_check
 from orchestration.backends.hardware.linux_switch import LinuxSwitch
 from orchestration.core.errors import NotReadyError
 from orchestration.core.pattern import DriverSpec
@@ -128,8 +128,8 @@ class Programs:
 
 @pytest.fixture
 def make_lab(monkeypatch):
-    monkeypatch.setattr(marking, "RackPrograms", Programs)
-    monkeypatch.setattr(marking, "_POLLED_S", 0.0)
+    monkeypatch.setattr(marking_check, "RackPrograms", Programs)
+    monkeypatch.setattr(marking_check, "_POLLED_S", 0.0)
     return lambda count=5: Lab(TESTBED.hosts[:count])
 
 
@@ -141,7 +141,7 @@ def trial(**options):
 
 
 def tries(lab, *trials):
-    marking.try_marking(lab.rack, lab, lab, lab.switches, trials or [trial()])
+    marking_check.check_marking(lab.rack, lab, lab, lab.switches, trials or [trial()])
 
 
 def test_marks_that_become_cnps_are_proved_at_every_nic(make_lab):
@@ -209,7 +209,7 @@ def test_each_way_of_marking_is_tried(make_lab):
 @pytest.mark.parametrize("count", range(3, 12))
 def test_rounds_have_every_host_receive_once_from_two_that_send_nowhere_else(count):
     hosts = [f"h{n}" for n in range(count)]
-    found = marking.rounds(hosts)
+    found = marking_check.receiver_rounds(hosts)
     assert sorted(r for turn in found for r, _ in turn) == sorted(hosts)
     assert {s for turn in found for _, pair in turn for s in pair} == set(hosts)
     for turn in found:

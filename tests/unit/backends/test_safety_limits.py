@@ -5,8 +5,8 @@ import pytest
 
 from inventory.rack import Guardrails
 from orchestration.backends.hardware.safety.limits import (
-    Breaker,
     ChangeLimiter,
+    CircuitBreaker,
     GuardrailCrossed,
     PortCounters,
 )
@@ -147,13 +147,13 @@ def counters(
 
 
 def test_a_bound_that_is_just_reached_is_kept() -> None:
-    breaker = Breaker(Guardrails(max_drop_share=0.05, max_pause_share=0.5), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_drop_share=0.05, max_pause_share=0.5), PORTS)
     breaker.feed(0, counters())
     breaker.feed(S, counters((950, 0, 0), (50, 0, 0), paused=(0, S // 2, 0)))
 
 
 def test_drops_beyond_the_bound_name_port_share_and_bound() -> None:
-    breaker = Breaker(Guardrails(max_drop_share=0.05), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_drop_share=0.05), PORTS)
     breaker.feed(0, counters())
     with pytest.raises(
         GuardrailCrossed, match=r"port leaf1:1 dropped 5\.1% of its packets within 1 s"
@@ -162,7 +162,7 @@ def test_drops_beyond_the_bound_name_port_share_and_bound() -> None:
 
 
 def test_pauses_beyond_the_bound_name_port_share_and_bound() -> None:
-    breaker = Breaker(Guardrails(max_pause_share=0.5), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_pause_share=0.5), PORTS)
     breaker.feed(0, counters())
     with pytest.raises(
         GuardrailCrossed, match=r"spine1:0 was paused for 60\.0% of the time.*50\.0%"
@@ -173,12 +173,12 @@ def test_pauses_beyond_the_bound_name_port_share_and_bound() -> None:
 def test_low_throughput_counts_while_traffic_is_offered_only() -> None:
     corridor = Guardrails(min_throughput_share=0.2)
     busy, idle = counters(octets=(10**6, 0, 0)), counters(octets=(10**6 + 10**5, 0, 0))
-    breaker = Breaker(corridor, PORTS)
+    breaker = CircuitBreaker(corridor, PORTS)
     breaker.feed(0, counters())
     breaker.feed(S, busy)
     breaker.feed(2 * S, idle, offered=False)
 
-    breaker = Breaker(corridor, PORTS)
+    breaker = CircuitBreaker(corridor, PORTS)
     breaker.feed(0, counters())
     breaker.feed(S, busy)
     with pytest.raises(GuardrailCrossed, match=r"10\.0% of the busiest window.*ends at 20\.0%"):
@@ -186,7 +186,7 @@ def test_low_throughput_counts_while_traffic_is_offered_only() -> None:
 
 
 def test_nothing_is_judged_before_a_whole_window_has_passed() -> None:
-    breaker = Breaker(Guardrails(max_drop_share=0.05), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_drop_share=0.05), PORTS)
     breaker.feed(0, counters())
     breaker.feed(S - 1, counters((500, 0, 0), (500, 0, 0)))
     with pytest.raises(GuardrailCrossed):
@@ -195,7 +195,7 @@ def test_nothing_is_judged_before_a_whole_window_has_passed() -> None:
 
 def test_a_bad_second_is_found_wherever_it_begins() -> None:
     # 10 % in one second, which straddles two seconds of the clock: 5 % in each
-    breaker = Breaker(Guardrails(max_drop_share=0.06), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_drop_share=0.06), PORTS)
     readings = []
     sent = dropped = 0
     for tick in range(26):
@@ -210,7 +210,9 @@ def test_a_bad_second_is_found_wherever_it_begins() -> None:
     assert ends[0] == 22
 
 
-def left_corridor(breaker: Breaker, t_ns: int, reading: PortCounters) -> GuardrailCrossed | None:
+def left_corridor(
+    breaker: CircuitBreaker, t_ns: int, reading: PortCounters
+) -> GuardrailCrossed | None:
     try:
         breaker.feed(t_ns, reading)
     except GuardrailCrossed as left:
@@ -219,20 +221,20 @@ def left_corridor(breaker: Breaker, t_ns: int, reading: PortCounters) -> Guardra
 
 
 def test_a_few_packets_are_not_judged() -> None:
-    breaker = Breaker(Guardrails(max_drop_share=0.05), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_drop_share=0.05), PORTS)
     breaker.feed(0, counters())
     breaker.feed(S, counters((50, 0, 0), (49, 0, 0)))
 
 
 def test_the_widest_corridor_is_never_left() -> None:
     corridor = Guardrails(max_drop_share=1.0, max_pause_share=1.0, min_throughput_share=0.0)
-    breaker = Breaker(corridor, PORTS)
+    breaker = CircuitBreaker(corridor, PORTS)
     breaker.feed(0, counters())
     breaker.feed(S, counters((0, 0, 0), (10**6, 0, 0), paused=(S, S, S)))
 
 
 def test_counters_that_went_back_start_the_window_anew() -> None:
-    breaker = Breaker(Guardrails(max_drop_share=0.05), PORTS)
+    breaker = CircuitBreaker(Guardrails(max_drop_share=0.05), PORTS)
     breaker.feed(0, counters((10**6, 10**6, 0), (10**5, 0, 0)))
     breaker.feed(S, counters((10, 10**6, 0), (5, 0, 0)))
     breaker.feed(2 * S - 1, counters((1000, 10**6, 0), (500, 0, 0)))

@@ -12,7 +12,11 @@ from orchestration.agent.linux.qdiscs import Red
 from orchestration.agent.main import OperationError
 from orchestration.agent.safety.snapshot_form import check_form
 from orchestration.agent.safety.state import differences, restore_plan, snapshot
-from orchestration.backends.hardware.safety.outcomes import is_foreign, outcome_of, said
+from orchestration.backends.hardware.safety.restore_result import (
+    describe_difference,
+    is_foreign,
+    restore_result,
+)
 
 RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)
 ROOT = 0xFFFFFFFF
@@ -108,7 +112,9 @@ def test_addresses_and_routes_that_changed_are_somebody_elses() -> None:
     assert not any(restore_plan(now, state()))
     (item,) = differences(state(), now)
     assert is_foreign(item._asdict())
-    assert said(item._asdict()) == "its routes were changed meanwhile, not by this run"
+    assert (
+        describe_difference(item._asdict()) == "its routes were changed meanwhile, not by this run"
+    )
 
 
 PROFILE, QUEUE = "WRED_PROFILE|CLOSLOOP_Ethernet0_3", "QUEUE|Ethernet0|3"
@@ -131,7 +137,7 @@ def test_a_profile_that_is_gone_is_said_and_not_made_again() -> None:
     assert (item.part, item.where) == ("lost row", PROFILE)
     assert not is_foreign(item._asdict())
     # nothing can be restored: it does not keep the device from the next run
-    assert outcome_of("s", {"differences": [item._asdict()]}, "x").settled
+    assert restore_result("s", {"differences": [item._asdict()]}, "x").settled
 
 
 def test_a_queue_that_somebody_else_bound_to_another_profile_is_said_and_left_alone() -> None:
@@ -139,7 +145,7 @@ def test_a_queue_that_somebody_else_bound_to_another_profile_is_said_and_left_al
     assert not any(restore_plan(state(rows=now), state(rows=ROWS)))
     (item,) = differences(state(rows=ROWS), state(rows=now))
     assert (item.part, item.what) == ("other row", "wred_profile")
-    assert "is OTHER, not LOSSLESS as before the run" in said(item._asdict())
+    assert "is OTHER, not LOSSLESS as before the run" in describe_difference(item._asdict())
 
 
 def test_a_row_that_somebody_else_added_is_said_and_stays() -> None:
@@ -157,7 +163,7 @@ def test_thresholds_that_somebody_saved_during_the_run_are_said() -> None:
     (item,) = differences(wanted, state(rows=ROWS, saved=tuned))
     assert (item.part, item.where) == ("saved row", "/etc/sonic/config_db.json")
     assert is_foreign(item._asdict())
-    assert "do it again now (config save)" in said(item._asdict())
+    assert "do it again now (config save)" in describe_difference(item._asdict())
     # what was saved before, or is as before, is no news
     assert differences(wanted, state(rows=ROWS, saved=ROWS)) == []
     assert differences({**wanted, "saved": tuned}, state(rows=ROWS, saved=tuned)) == []
@@ -178,7 +184,7 @@ def test_a_setting_that_no_run_writes_is_not_written(name: str) -> None:
     assert not any(restore_plan(now, wanted))
     (item,) = differences(wanted, now)
     assert item.part == "other sysctl"
-    assert outcome_of("s", {"differences": [item._asdict()]}, "x").settled
+    assert restore_result("s", {"differences": [item._asdict()]}, "x").settled
     for refuses in (
         lambda: snapshot({"sysctls": [name]}),
         lambda: write_sysctls({"values": {name: "0"}}),
@@ -312,7 +318,7 @@ def test_cut_netlink_attributes_end_quietly() -> None:
 
 
 def test_an_outcome_is_read_strictly_and_shown_safely() -> None:
-    outcome = outcome_of(
+    outcome = restore_result(
         "leaf1",
         {
             "changed": ["RED\x1b[2J", 5],
@@ -326,4 +332,4 @@ def test_an_outcome_is_read_strictly_and_shown_safely() -> None:
     assert outcome.text.splitlines()[0] == (
         "leaf1: was restored, but not entirely; 2 settings put back"
     )
-    assert outcome_of("leaf1", {"changed": None, "differences": 3}, "x").settled
+    assert restore_result("leaf1", {"changed": None, "differences": 3}, "x").settled

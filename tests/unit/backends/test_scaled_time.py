@@ -12,10 +12,10 @@ from inventory.files import load_testbed
 from inventory.rack import MAX_SCALE, Access, Rack, scaled
 from inventory.routing import ideal_times_ns
 from orchestration.backends.common.dilation import (
-    dilated,
-    stretched,
-    stretched_schedule,
-    unscalable,
+    dilated_rig,
+    dilated_schedule,
+    dilated_trial,
+    dilation_findings,
 )
 from orchestration.backends.hardware.readiness import check_same_fabric, check_scale
 from orchestration.campaign.expand import load_campaign
@@ -96,7 +96,7 @@ def test_links_hold_as_many_bytes_and_buffers_stay(factor):
 
 @given(FACTORS)
 def test_what_lasts_lasts_longer_and_nothing_else_changes(factor):
-    before, after = dict(numbers(trial(factor))), dict(numbers(stretched(trial(factor))))
+    before, after = dict(numbers(trial(factor))), dict(numbers(dilated_trial(trial(factor))))
     assert before.keys() == after.keys()
     for path, value in before.items():
         # a tuner's own parameters are in the trial's time, in which it decides
@@ -110,7 +110,7 @@ def test_what_lasts_lasts_longer_and_nothing_else_changes(factor):
 def test_the_same_flows_have_the_same_slowdown(factor):
     slow, spec = scaled(GRAPHCC, factor), trial(factor)
     schedule = make_schedule(spec, GRAPHCC)
-    late = stretched_schedule(schedule, factor)
+    late = dilated_schedule(schedule, factor)
     assert (late.size_bytes == schedule.size_bytes).all()
     assert (late.start_ns == schedule.start_ns * factor).all()
     ideal, ideal_slow = ideal_times_ns(GRAPHCC, schedule), ideal_times_ns(slow, late)
@@ -180,8 +180,8 @@ class Seen:
 
 def test_the_loop_sees_the_trials_time():
     rig = SlowRig()
-    assert dilated(rig, 1) is rig
-    slow = dilated(rig, 1_000)
+    assert dilated_rig(rig, 1) is rig
+    slow = dilated_rig(rig, 1_000)
     assert slow.now_ns() == 5_000
     assert slow.wait_until(100_000)
     assert rig.waited == [100_000_000]
@@ -200,7 +200,7 @@ def test_thresholds_stay_and_timeouts_follow():
     rig = SlowRig()
     thresholds = ECN.change([0, 1], 5_000, 200_000, 0.01)
     timeouts = FLOWLET_TIMEOUT.change([0], 200_000)
-    applied = dilated(rig, 1_000).apply((thresholds, timeouts))
+    applied = dilated_rig(rig, 1_000).apply((thresholds, timeouts))
     asked_ecn, asked_timeouts = rig.asked[0]
     assert asked_ecn.kmax_bytes.tolist() == [200_000, 200_000]
     assert asked_timeouts.timeout_ns.tolist() == [200_000_000]
@@ -211,7 +211,7 @@ def test_thresholds_stay_and_timeouts_follow():
 
 def test_records_are_in_the_trials_time():
     seen = Seen()
-    outcome = dilated(SlowRig(), 1_000).finish(seen)
+    outcome = dilated_rig(SlowRig(), 1_000).finish(seen)
     assert outcome.flows.sent_ns.tolist() == [1_000, -1]
     assert outcome.flows.end_ns.tolist() == [2_000, -1]
     assert outcome.flows.retransmits.tolist() == [1, 2]
@@ -295,11 +295,11 @@ def test_what_cannot_be_scaled_is_refused(tmp_path, more, says):
 def test_controls_with_seconds_in_their_laws_are_named():
     for control, count in (("cubic", 1), ("bbr", 1), ("dctcp", 0), ("reno", 0)):
         host = HostSpec(congestion_control=control)
-        assert len(unscalable(trial(10, host=host))) == count
-        assert unscalable(trial(1, host=host)) == []
+        assert len(dilation_findings(trial(10, host=host))) == count
+        assert dilation_findings(trial(1, host=host)) == []
 
 
 def test_path_choice_is_stretched_too():
     spec = trial(50, load_balancing=LoadBalancingSpec("flowlets", 200_000, 100_000))
-    told = stretched(spec).load_balancing
+    told = dilated_trial(spec).load_balancing
     assert (told.edge_timeout_ns, told.aggregation_timeout_ns) == (10_000_000, 5_000_000)

@@ -8,7 +8,7 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.kernel import boot, build, cache, patches
 from orchestration.kernel import fetch as source
 from orchestration.kernel import patches as config
-from orchestration.kernel.fetch import take_source, tree_version
+from orchestration.kernel.fetch import copy_source, tree_version
 
 MAKEFILE = "# SPDX\nVERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 4\nEXTRAVERSION =\nNAME = x\n"
 DEB822 = """\
@@ -115,10 +115,10 @@ def test_a_source_may_be_a_tree_or_a_tarball_and_nothing_else(tmp_path):
         archive.add(tree, "linux-7.3")
     for number, given in enumerate((tree, tmp_path / "linux-7.3.tar.gz")):
         to = tmp_path / f"work{number}" / "source"
-        take_source(given, to, runner, lambda done, total: None)
+        copy_source(given, to, runner, lambda done, total: None)
         assert tree_version(to) == "7.3.4"
     with pytest.raises(InputError, match="no file or folder"):
-        take_source(tmp_path / "none", tmp_path / "w", runner, lambda done, total: None)
+        copy_source(tmp_path / "none", tmp_path / "w", runner, lambda done, total: None)
 
 
 def test_a_broken_tarball_is_named(tmp_path):
@@ -126,7 +126,7 @@ def test_a_broken_tarball_is_named(tmp_path):
     broken.write_bytes(b"not xz")
     runner = build.LoggedRunner(tmp_path / "log", {"PATH": "/usr/bin:/bin"})
     with pytest.raises(NotReadyError, match=r"linux\.tar\.xz"):
-        take_source(broken, tmp_path / "w", runner, lambda done, total: None)
+        copy_source(broken, tmp_path / "w", runner, lambda done, total: None)
 
 
 def test_unmet_options_are_told():
@@ -154,8 +154,8 @@ def test_the_command_line_boots_in_virtual_time_with_the_hosts_tree():
         "init=/tmp/i",
     ):
         assert word in argv
-    assert boot.held_argv(argv, 1)[-len(argv) :] == argv
-    assert "--cpu-list" in boot.held_argv(argv, 1)
+    assert boot.pinned_argv(argv, 1)[-len(argv) :] == argv
+    assert "--cpu-list" in boot.pinned_argv(argv, 1)
 
 
 def test_too_little_memory_is_said_before_anything_starts():

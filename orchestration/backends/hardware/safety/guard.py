@@ -10,12 +10,17 @@ from uuid import uuid4
 from inventory.rack import Rack
 from orchestration.agent.safety.shared_folder import boottime_ns
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.outcomes import Outcome, is_foreign, outcome_of, said
 from orchestration.backends.hardware.safety.recovery import (
     RESTORE_TIMEOUT_S,
     dead_runs,
     restored_itself,
     settle_dead_runs,
+)
+from orchestration.backends.hardware.safety.restore_result import (
+    RestoreResult,
+    describe_difference,
+    is_foreign,
+    restore_result,
 )
 from orchestration.core.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.core.problems import Code, Problem
@@ -74,8 +79,8 @@ class Guard:
         self._feeds: dict[str, tuple[int, list[int]]] = {}
         self._problems: list[str] = []
         self._unguarded: list[str] = []
-        self.outcomes: list[Outcome] = []
-        self.settled_before: list[Outcome] = []
+        self.outcomes: list[RestoreResult] = []
+        self.settled_before: list[RestoreResult] = []
 
     def __enter__(self) -> Guard:
         safety = self._rack.safety
@@ -189,7 +194,7 @@ class Guard:
             del numbers[0]
         return True
 
-    def restore(self) -> list[Outcome]:
+    def restore(self) -> list[RestoreResult]:
         """Restore and release all devices, once; return the outcome of each."""
         if not self._run:
             return self.outcomes
@@ -246,15 +251,15 @@ class Guard:
     def _mine(self, devices: Iterable[str]) -> dict[str, dict[str, Any]]:
         return {device: {"nonce": self._nonce} for device in devices}
 
-    def _outcome(self, device: str, answer: Any) -> Outcome:
+    def _outcome(self, device: str, answer: Any) -> RestoreResult:
         promise = f"its dead-man's timer restores it within {self._rack.safety.deadman_s:g} s"
         if isinstance(answer, DeviceGone):
-            return Outcome(device, False, f"cannot be reached ({answer.what}); {promise}")
-        if isinstance(answer, Outcome):
+            return RestoreResult(device, False, f"cannot be reached ({answer.what}); {promise}")
+        if isinstance(answer, RestoreResult):
             return answer
         if isinstance(answer, DeviceError):
-            return Outcome(device, False, f"could not be restored ({answer.what}); {promise}")
-        return outcome_of(device, answer, "was restored")
+            return RestoreResult(device, False, f"could not be restored ({answer.what}); {promise}")
+        return restore_result(device, answer, "was restored")
 
     def findings(self) -> list[dict[str, str]]:
         """Return findings on the restore for the trial's stamp, once it is done."""
@@ -262,7 +267,7 @@ class Guard:
         for outcome in self.outcomes:
             for item in outcome.differences:
                 severity = "warning" if is_foreign(item) else "invalid"
-                text = f"{outcome.device}: {said(item)}"
+                text = f"{outcome.device}: {describe_difference(item)}"
                 found.append(("restored-with-differences", severity, text))
         for device in self._unguarded:
             text = (

@@ -285,7 +285,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class RunOnRack:
     """An open run that was on this rack.
 
     A run belongs to the devices that it was on, not to a file's name or place. A device is
@@ -304,9 +304,9 @@ class Part:
     elsewhere: tuple[str, ...]
 
 
-def parts_of_rack(
+def runs_on_rack(
     ledger: Ledger, runs: Sequence[OpenRun], agents: Mapping[str, AgentClient], timeout_s: float
-) -> list[Part]:
+) -> list[RunOnRack]:
     """Return those of the user's open runs that were on the devices of `agents`, oldest first."""
     identities: Mapping[str, Any] = {}
     if any(run.identities for run in runs):
@@ -326,7 +326,7 @@ def parts_of_rack(
         names = {device: name for device, name in found.items() if name}
         if names or (here and not devices):
             elsewhere = tuple(device for device, name in found.items() if not name)
-            parts.append(Part(run, names, elsewhere))
+            parts.append(RunOnRack(run, names, elsewhere))
     return parts
 
 

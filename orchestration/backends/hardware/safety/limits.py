@@ -35,7 +35,7 @@ class PortCounters:
     paused_ns: Ints
 
 
-class Breaker:
+class CircuitBreaker:
     """Judges every window of `corridor.window_s` by the counters at its two ends.
 
     A window ends with each reading and begins with the latest reading that is at least a window
@@ -116,7 +116,7 @@ class GuardrailMonitor:
         ports = [queue.index for queue in testbed.queues]
         self._places, self._port_of = np.unique(np.array(ports), return_inverse=True)
         labels = [testbed.ports[int(index)].label for index in self._places]
-        self._breaker = Breaker(corridor, labels)
+        self._breaker = CircuitBreaker(corridor, labels)
 
     def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
         """Check a reading. Raises GuardrailCrossed."""

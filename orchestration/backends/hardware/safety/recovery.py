@@ -9,8 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun, Part, parts_of_rack
-from orchestration.backends.hardware.safety.outcomes import Outcome, outcome_of
+from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun, RunOnRack, runs_on_rack
+from orchestration.backends.hardware.safety.restore_result import RestoreResult, restore_result
 from orchestration.core.errors import NotReadyError, check_known
 from orchestration.device.client import AgentClient, Fleet, gather, holder_name, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, printable
@@ -28,7 +28,7 @@ def restore_runs(
     inventory: Path,
     secrets: Secrets | None = None,
     forget: Collection[str] = (),
-) -> list[Outcome]:
+) -> list[RestoreResult]:
     """Restore every device that can be reached; return the outcome of all, the unreachable too.
 
     Devices of `forget` that cannot be restored are given up, in the ledger and on the device.
@@ -44,7 +44,9 @@ def restore_runs(
         outcomes = restore_open_runs(agents, ledger, forget)
     named = {outcome.device for outcome in outcomes}
     outcomes += [
-        Outcome(error.device, False, error.what) for error in problems if error.device not in named
+        RestoreResult(error.device, False, error.what)
+        for error in problems
+        if error.device not in named
     ]
     places = {device: number for number, device in enumerate(rack.access)}
     return sorted(outcomes, key=lambda outcome: places.get(outcome.device, len(places)))
@@ -60,7 +62,7 @@ def dead_runs(ledger: Ledger) -> list[OpenRun]:
 
 def restore_open_runs(
     agents: Mapping[str, AgentClient], ledger: Ledger, forget: Collection[str] = ()
-) -> list[Outcome]:
+) -> list[RestoreResult]:
     """Restore what dead runs changed on the devices that `agents` reach.
 
     Returns the outcome of each device, including unreachable ones of open runs. Devices that are
@@ -68,7 +70,7 @@ def restore_open_runs(
     Raises NotReadyError while a run on these devices is active.
     """
     runs = ledger.open_runs()
-    parts = parts_of_rack(ledger, runs, agents, RESTORE_TIMEOUT_S)
+    parts = runs_on_rack(ledger, runs, agents, RESTORE_TIMEOUT_S)
     for part in parts:
         if part.run.alive:
             raise NotReadyError(
@@ -100,7 +102,9 @@ def restore_open_runs(
                     outcomes.append(other)
             elif device not in seen:
                 in_use = not isinstance(refused[device], DeviceGone)
-                outcomes.append(Outcome(device, in_use, f"{refused[device].what}: left alone"))
+                outcomes.append(
+                    RestoreResult(device, in_use, f"{refused[device].what}: left alone")
+                )
     finally:
         for agent in free.values():
             with suppress(DeviceError):
@@ -108,26 +112,26 @@ def restore_open_runs(
     return outcomes
 
 
-def settle_dead_runs(agents: Mapping[str, AgentClient], ledger: Ledger) -> list[Outcome]:
+def settle_dead_runs(agents: Mapping[str, AgentClient], ledger: Ledger) -> list[RestoreResult]:
     """Before a new run, restore what dead runs changed, where that is safe.
 
     It is safe if the dead-man's timer has fired or can be made to fire, or if the device has
     restarted. Raises NotReadyError for a device whose changes since then are unknown. The leases
     of all devices are held.
     """
-    parts = parts_of_rack(ledger, dead_runs(ledger), agents, RESTORE_TIMEOUT_S)
+    parts = runs_on_rack(ledger, dead_runs(ledger), agents, RESTORE_TIMEOUT_S)
     return _settle(agents, ledger, parts, force=False, refused={})
 
 
 def _settle(
     agents: Mapping[str, AgentClient],
     ledger: Ledger,
-    parts: Sequence[Part],
+    parts: Sequence[RunOnRack],
     *,
     force: bool,
     refused: Mapping[str, DeviceError],
     forget: Collection[str] = (),
-) -> list[Outcome]:
+) -> list[RestoreResult]:
     outcomes = []
     # the latest run first: the state that the earliest run found is the wanted one
     for part in reversed(parts):
@@ -140,11 +144,13 @@ def _settle(
                     continue
                 outcome = _elsewhere(device, run, ledger)
             elif name in refused:
-                outcome = Outcome(name, False, f"{refused[name].what}: left alone")
+                outcome = RestoreResult(name, False, f"{refused[name].what}: left alone")
             else:
                 outcome = _settle_device(agents.get(name), name, device, run, ledger, force)
             if not outcome.settled and outcome.device in forget:
-                outcome = Outcome(outcome.device, True, f"was given up, as told: {outcome.how}")
+                outcome = RestoreResult(
+                    outcome.device, True, f"was given up, as told: {outcome.how}"
+                )
             outcomes.append(outcome)
             if (outcome.settled and name is not None) or outcome.device in forget:
                 ledger.restored(run.run, device, outcome.differences, outcome.how)
@@ -154,32 +160,32 @@ def _settle(
     return outcomes
 
 
-def _elsewhere(device: str, run: OpenRun, ledger: Ledger) -> Outcome:
+def _elsewhere(device: str, run: OpenRun, ledger: Ledger) -> RestoreResult:
     """Return the outcome for a device of a run whose others are in this inventory."""
     other = run.inventory != ledger.inventory and Path(run.inventory).exists()
     how = (
         f"is none of this inventory's devices that answer; {run.holder} did not restore it, with "
         f"{run.inventory}"
     )
-    return Outcome(device, other, how)
+    return RestoreResult(device, other, how)
 
 
 def _settle_device(
     agent: AgentClient | None, name: str, device: str, run: OpenRun, ledger: Ledger, force: bool
-) -> Outcome:
+) -> RestoreResult:
     """Settle a device that is `device` in the run, and `name` now."""
     if agent is None:
-        return Outcome(name, False, f"cannot be reached; {run.holder} did not restore it")
+        return RestoreResult(name, False, f"cannot be reached; {run.holder} did not restore it")
     try:
         settled = _settled_by_device(agent, device, run, force)
         return settled or _settled_by_ledger(agent, device, run, ledger, force)
     except DeviceError as error:
-        return Outcome(name, False, f"could not be restored: {error.alone.line}")
+        return RestoreResult(name, False, f"could not be restored: {error.alone.line}")
 
 
 def _settled_by_device(
     agent: AgentClient, device: str, run: OpenRun, force: bool
-) -> Outcome | None:
+) -> RestoreResult | None:
     """Have the device restore what the run changed, if it remembers the run."""
     status = call(agent, "deadman.status")
     armed, record = status["armed"], _record_of(status, run.run)
@@ -188,7 +194,7 @@ def _settled_by_device(
         how = "was restored by its dead-man's timer, told to"
     # a timer of another account is none where this run is unresolved: it could not have been armed
     elif armed and (record is None or armed.get("trusted", True)):
-        return Outcome(agent.device, False, f"is in use by {_holder(armed)}: left alone")
+        return RestoreResult(agent.device, False, f"is in use by {_holder(armed)}: left alone")
     else:
         if record is None:
             return None
@@ -202,19 +208,19 @@ def _settled_by_device(
             record, how = settled, "was restored"
         elif not record["fired_at"]:
             record, how = {"restarted": True}, ""
-    outcome = outcome_of(agent.device, record or {}, how)
+    outcome = restore_result(agent.device, record or {}, how)
     if outcome.settled:
         call(agent, "deadman.clear", nonce=run.run)
     return outcome
 
 
-def restored_itself(agent: AgentClient, nonce: str) -> Outcome | None:
+def restored_itself(agent: AgentClient, nonce: str) -> RestoreResult | None:
     """Return the outcome of a device that has restored itself completely; remove its record."""
     record = _record_of(call(agent, "deadman.status"), nonce)
     if record is None or not record["resolved"]:
         return None
     call(agent, "deadman.clear", nonce=nonce)
-    return outcome_of(agent.device, record, _itself(record))
+    return restore_result(agent.device, record, _itself(record))
 
 
 def _record_of(status: Mapping[str, Any], nonce: str) -> dict[str, Any] | None:
@@ -276,40 +282,42 @@ def _unknown(device: str, run: OpenRun) -> NotReadyError:
 
 def _settled_by_ledger(
     agent: AgentClient, device: str, run: OpenRun, ledger: Ledger, force: bool
-) -> Outcome:
+) -> RestoreResult:
     """Restore the ledger's snapshot on a device that does not remember the run."""
     name = run.snapshots.get(device)
     if name is None or device not in run.changed:
-        return Outcome(agent.device, True, "was not changed yet")
+        return RestoreResult(agent.device, True, "was not changed yet")
     snapshot = ledger.load_snapshot(name, run.run)
     if call(agent, "deadman.status")["boot"] == snapshot.get("boot") and not force:
         raise _unknown(agent.device, run)
     answer = call(agent, "state.restore", snapshot=snapshot)
-    return outcome_of(agent.device, answer, "was restored")
+    return restore_result(agent.device, answer, "was restored")
 
 
-def _settle_others(agent: AgentClient, device: str, forget: Collection[str]) -> Outcome:
+def _settle_others(agent: AgentClient, device: str, forget: Collection[str]) -> RestoreResult:
     """Settle a device as far as no open run of this user names it."""
     try:
         status = call(agent, "deadman.status")
         if status["armed"]:
             holder = _holder(status["armed"])
-            return Outcome(device, True, f"is in use by {holder}, of another ledger: left alone")
+            return RestoreResult(
+                device, True, f"is in use by {holder}, of another ledger: left alone"
+            )
         settled = _settle_all(agent, give_up=device in forget)
     except DeviceError as error:
-        return Outcome(device, False, error.alone.line)
+        return RestoreResult(device, False, error.alone.line)
     if settled is None:
-        return Outcome(device, True, "what was left on it was given up, as told")
+        return RestoreResult(device, True, "what was left on it was given up, as told")
     for record in settled:
         holder = printable(str(record["holder"]))
-        return outcome_of(device, record, f"was restored after {holder} fell silent")
+        return restore_result(device, record, f"was restored after {holder} fell silent")
     for record in status["records"]:
         if record.get("trusted", True):
             holder, when = (printable(str(record[name])) for name in ("holder", "fired_at"))
-            return outcome_of(
+            return restore_result(
                 device, record, f"has restored itself at {when} after {holder} fell silent"
             )
-    return Outcome(device, True, "has nothing to restore")
+    return RestoreResult(device, True, "has nothing to restore")
 
 
 def _settle_all(agent: AgentClient, *, give_up: bool) -> Sequence[Mapping[str, Any]] | None:

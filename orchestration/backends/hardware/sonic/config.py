@@ -121,7 +121,7 @@ def _problems(where: str, access: Access, classes: int) -> Iterator[Problem]:
             )
 
 
-def queue_places(rack: Rack, device: str) -> list[tuple[str, int, str]]:
+def queue_locations(rack: Rack, device: str) -> list[tuple[str, int, str]]:
     """Return (interface, queue number, WRED profile) of a switch's queues, in the testbed's order.
 
     That is the order of `Testbed.queues` within the switch.

@@ -9,7 +9,7 @@ import numpy as np
 
 from inventory.rack import Rack
 from orchestration.agent.sonic.asics import Cells, cells_of
-from orchestration.backends.hardware.sonic.config import queue_places
+from orchestration.backends.hardware.sonic.config import queue_locations
 from orchestration.backends.hardware.switches import Switch, SwitchReading
 from orchestration.core.records import MISSING, Floats, Ints
 
@@ -74,7 +74,7 @@ class SonicSwitch(Switch):
     _operations = "sonic"
 
     def __init__(self, rack: Rack, device: str) -> None:
-        super().__init__(device, queue_places(rack, device))
+        super().__init__(device, queue_locations(rack, device))
         queues = [queue for queue in rack.testbed.queues if queue.device == device]
         self._rates_bps = np.array([queue.rate_bps for queue in queues], dtype=np.float64)
         # the switch's answer to `sonic.capabilities`; whether all opened queues have these numbers

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Rack, SwitchSystem
-from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
+from orchestration.backends.hardware.sonic.config import desired_tables, queue_locations
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def _desired(rack: Rack, device: str) -> dict[str, Any]:
 def _rows(rack: Rack, device: str) -> list[str]:
     """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
     rows = []
-    for interface, queue, profile in queue_places(rack, device):
+    for interface, queue, profile in queue_locations(rack, device):
         rows += [f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}"]
     return rows
 

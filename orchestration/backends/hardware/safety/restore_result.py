@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RestoreResult:
     """One device, restored or not.
 
     `how` says who restored it, or why nobody did. `changed` are the settings that were put back,
@@ -35,12 +35,14 @@ class Outcome:
         lines = [f"{self.device}: {self.how}"]
         if self.changed:
             lines[0] += f"; {len(self.changed)} settings put back"
-        shown = [f"{self.device}: {said(item)}" for item in self.differences[:_SHOWN]]
+        shown = [
+            f"{self.device}: {describe_difference(item)}" for item in self.differences[:_SHOWN]
+        ]
         more = len(self.differences) - _SHOWN
         return "\n".join([*lines, *shown, *([f"{self.device}: and {more} more"] * (more > 0))])
 
 
-def outcome_of(device: str, answer: Mapping[str, Any], how: str) -> Outcome:
+def restore_result(device: str, answer: Mapping[str, Any], how: str) -> RestoreResult:
     """Return the outcome in an agent's answer, or in a dead-man's record."""
     differences = tuple(_difference(item) for item in _items(answer.get("differences")))
     error = str(answer.get("error") or "")
@@ -53,7 +55,7 @@ def outcome_of(device: str, answer: Mapping[str, Any], how: str) -> Outcome:
     elif left:
         how = f"{how}, but not entirely"
     changed = tuple(printable(str(item)) for item in _items(answer.get("changed")))
-    return Outcome(device, not left and not error, how, changed, differences)
+    return RestoreResult(device, not left and not error, how, changed, differences)
 
 
 def is_foreign(difference: Mapping[str, Any]) -> bool:
@@ -61,7 +63,7 @@ def is_foreign(difference: Mapping[str, Any]) -> bool:
     return difference["part"] in _OTHERS
 
 
-def said(difference: Mapping[str, Any]) -> str:
+def describe_difference(difference: Mapping[str, Any]) -> str:
     """Return a difference in words."""
     where, what = difference["where"], difference["what"]
     told = {

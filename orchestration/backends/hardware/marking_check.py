@@ -66,7 +66,7 @@ _CHAIN = (
 )
 
 
-def rounds(hosts: Sequence[str]) -> list[list[tuple[str, tuple[str, str]]]]:
+def receiver_rounds(hosts: Sequence[str]) -> list[list[tuple[str, tuple[str, str]]]]:
     """Return rounds of receivers, each with its two senders; each host receives in one round.
 
     In a round a host sends to one receiver only, so that two senders have twice the rate of one.
@@ -86,7 +86,9 @@ def rounds(hosts: Sequence[str]) -> list[list[tuple[str, tuple[str, str]]]]:
     return found
 
 
-def overloads(trials: Sequence[TrialSpec], rack: Rack, hosts: Sequence[str]) -> list[TrialSpec]:
+def overload_trials(
+    trials: Sequence[TrialSpec], rack: Rack, hosts: Sequence[str]
+) -> list[TrialSpec]:
     """Return trials with nothing but overloads, one for each kind of RDMA traffic and round."""
     kinds: dict[tuple[str, tuple[tuple[str, Scalar], ...]], None] = {}
     for spec in (spec for trial in trials for spec in trial.traffic):
@@ -112,11 +114,11 @@ def overloads(trials: Sequence[TrialSpec], rack: Rack, hosts: Sequence[str]) -> 
             ),
         )
         for queue_class, options in kinds
-        for turn in rounds(hosts)
+        for turn in receiver_rounds(hosts)
     ]
 
 
-def try_marking(
+def check_marking(
     rack: Rack,
     fleet: Fleet,
     guard: Guard,
@@ -133,7 +135,7 @@ def try_marking(
     nics.finish()
     if len(hosts) < MIN_HOSTS or not nics.counted(_SENT):
         return
-    tried = overloads(trials, rack, hosts)
+    tried = overload_trials(trials, rack, hosts)
     check_programs(fleet, hosts, tried[0])
     with guard:
         before = _read(fleet, switches, set_lowest=rack.testbed.mtu_bytes)
@@ -142,7 +144,7 @@ def try_marking(
         time.sleep(_POLLED_S)
         after = _read(fleet, switches)
         nics.finish()
-    judge(_marked(before, after), {name: nics.counted(name) for name, _ in _CHAIN})
+    check_counters(_marked(before, after), {name: nics.counted(name) for name, _ in _CHAIN})
 
 
 def _send(rack: Rack, fleet: Fleet, guard: Guard, probe: TrialSpec) -> None:
@@ -170,7 +172,7 @@ def _send(rack: Rack, fleet: Fleet, guard: Guard, probe: TrialSpec) -> None:
             )
 
 
-def judge(marked: int, counted: Mapping[str, Mapping[str, int]]) -> None:
+def check_counters(marked: int, counted: Mapping[str, Mapping[str, int]]) -> None:
     """Raise NotReadyError for the first counter that did not move where it should have.
 
     `marked` are the switches' marks, -1 if they count none; `counted` is by counter, then NIC.

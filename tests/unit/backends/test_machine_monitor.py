@@ -10,8 +10,14 @@ from contextlib import suppress
 
 import pytest
 
-from orchestration.backends.common import realtime
-from orchestration.backends.common.realtime import Counters, Load, MachineMonitor, judge, rounded_up
+from orchestration.backends.common import machine_monitor
+from orchestration.backends.common.machine_monitor import (
+    Counters,
+    Load,
+    MachineMonitor,
+    load_findings,
+    round_up_scale,
+)
 from orchestration.backends.common.timer_latency import TimerLatency
 from orchestration.core.trial import TrialSpec, TunerSpec
 
@@ -87,8 +93,8 @@ def test_a_kernel_without_pressure_counters_is_read_too(tmp_path):
     ],
 )
 def test_beyond_a_bound_a_trial_is_invalid_and_the_scale_that_fits_is_named(code, beyond, says):
-    assert judge(IDLE, 50) == []
-    (found,) = judge(dataclasses.replace(IDLE, **beyond), 50)
+    assert load_findings(IDLE, 50) == []
+    (found,) = load_findings(dataclasses.replace(IDLE, **beyond), 50)
     assert (found["code"], found["severity"]) == (code, "invalid")
     assert says in found["text"]
     assert "--scale " in found["text"]
@@ -97,26 +103,29 @@ def test_beyond_a_bound_a_trial_is_invalid_and_the_scale_that_fits_is_named(code
 
 
 def test_the_factor_is_that_of_the_racks_own_share():
-    (found,) = judge(dataclasses.replace(IDLE, busy=0.96, others=0.0), 100)
+    (found,) = load_findings(dataclasses.replace(IDLE, busy=0.96, others=0.0), 100)
     assert found["text"].endswith("about 1.2 times the scale would fit, --scale 120")
-    (found,) = judge(dataclasses.replace(IDLE, busy=1.0, others=0.7), 100)
+    (found,) = load_findings(dataclasses.replace(IDLE, busy=1.0, others=0.7), 100)
     assert "70% by programs that are not the rack's: end them" in found["text"]
     assert found["text"].endswith("about 3 times the scale would fit, --scale 300")
     # beside programs that leave nothing no scale is right, and one is still above the present
-    (found,) = judge(dataclasses.replace(IDLE, busy=1.0, others=0.9), 100)
+    (found,) = load_findings(dataclasses.replace(IDLE, busy=1.0, others=0.9), 100)
     assert found["text"].endswith("--scale 130")
 
 
 def test_lateness_is_harmless_in_slow_time():
     late = dataclasses.replace(IDLE, processes=LATE, shapers=LATE)
-    assert [found["code"] for found in judge(late, 4_000)] == ["timers-late", "shapers-late"]
-    assert judge(late, 5_000) == []
+    assert [found["code"] for found in load_findings(late, 4_000)] == [
+        "timers-late",
+        "shapers-late",
+    ]
+    assert load_findings(late, 5_000) == []
     few = TimerLatency(0, 9_000_000, 20)
-    assert judge(dataclasses.replace(late, processes=few, shapers=few), 1) == []
+    assert load_findings(dataclasses.replace(late, processes=few, shapers=few), 1) == []
 
 
 def test_scales_have_two_digits():
-    assert [rounded_up(x) for x in (0.2, 1, 9.1, 99, 101, 1999)] == [1, 1, 10, 99, 110, 2000]
+    assert [round_up_scale(x) for x in (0.2, 1, 9.1, 99, 101, 1999)] == [1, 1, 10, 99, 110, 2000]
 
 
 def a_trial():
@@ -169,9 +178,9 @@ def test_departures_of_shapers_are_timed_on_each_cpu():
 
 
 def test_only_a_rack_in_real_time_is_watched(monkeypatch):
-    for clock, watched_kind in (("real", MachineMonitor), ("virtual", realtime.NoWatch)):
-        monkeypatch.setenv(realtime.RACK_CLOCK, clock)
-        assert type(realtime.watch_for(a_trial())) is watched_kind
-    with realtime.NoWatch() as watch:
+    for clock, watched_kind in (("real", MachineMonitor), ("virtual", machine_monitor.NoMonitor)):
+        monkeypatch.setenv(machine_monitor.RACK_CLOCK, clock)
+        assert type(machine_monitor.monitor_for(a_trial())) is watched_kind
+    with machine_monitor.NoMonitor() as watch:
         pass
     assert (watch.facts(), list(watch.findings())) == ({}, [])

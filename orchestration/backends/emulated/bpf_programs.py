@@ -19,11 +19,11 @@ from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
 from collectors.bpf.compile import RED_LAW, cache_folder, compiled, flow_table_object
 from collectors.bpf.policy import CONTEXT, PolicyError, attach, policy_object
 from orchestration.agent.bpf.load import run_on_each
-from orchestration.backends.common.linux import by_name, new_name
+from orchestration.backends.common.linux import new_program_name, with_dctcp_program
 from orchestration.backends.emulated.job import POLICY
 from orchestration.backends.emulated.launcher import Listener, run_guest
-from orchestration.backends.emulated.real_time import dctcp_of
-from orchestration.backends.emulated.system import say
+from orchestration.backends.emulated.real_time import replaceable_dctcp
+from orchestration.backends.emulated.system import send_message
 from orchestration.core.errors import InputError, NotReadyError, TrialError
 from orchestration.core.files import BPF, here, packaged
 from orchestration.core.ports import TrialBundle
@@ -66,11 +66,11 @@ def run_policy(folder: Path) -> None:
     size = CONTEXT.itemsize
     buffer = ctypes.create_string_buffer(CHUNK * size)
     with (folder / CONTEXTS).open("rb") as given, (folder / CHANGED).open("wb") as changed:
-        say(stage="run", contexts=0)
+        send_message(stage="run", contexts=0)
         while count := given.readinto(buffer):
             run_on_each(program, (ctypes.c_char * count).from_buffer(buffer), size)
             changed.write(memoryview(buffer)[:count])
-            say(stage="run", contexts=count // size)
+            send_message(stage="run", contexts=count // size)
 
 
 def check_flow_tables(trials: Sequence[TrialSpec]) -> None:
@@ -119,7 +119,7 @@ def cached_bundle() -> TrialBundle:
     return TrialBundle(files, variables)
 
 
-def with_object(trial: TrialSpec) -> TrialSpec:
+def with_compiled_policy(trial: TrialSpec) -> TrialSpec:
     """Let a trial name its policy's compiled object in place of its source."""
     roce = trial.host.roce
     if roce is None or not roce.program:
@@ -151,6 +151,6 @@ def mark_object(lacks: Collection[str]) -> str:
 
 def dctcp_program(trial: TrialSpec, lacks: Collection[str]) -> tuple[str, str] | None:
     """Return the program that is DCTCP for a trial on a kernel without it, and its name."""
-    name = new_name()
-    wants = by_name(trial, name) != trial
-    return (str(compiled(DCTCP_SOURCE)), name) if wants and dctcp_of(lacks) else None
+    name = new_program_name()
+    wants = with_dctcp_program(trial, name) != trial
+    return (str(compiled(DCTCP_SOURCE)), name) if wants and replaceable_dctcp(lacks) else None

@@ -7,7 +7,7 @@ the cables lie between new namespaces.
 
 What this kernel lacks is found by trying it, in a namespace that is gone afterwards:
 
-    python -m orchestration.backends.emulated.machine     prints what is missing, as a JSON list
+    python -m orchestration.backends.emulated.host_kernel     prints what is missing, as a JSON list
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TRIED: Mapping[str, str] = {
     "matchall": "tc filter add dev peer ingress matchall action mirred egress redirect dev delay",
 }
 # Congestion controls besides reno, which every namespace may use.
-CONTROLS = ("dctcp", "cubic", "bbr")
+CONGESTION_CONTROLS = ("dctcp", "cubic", "bbr")
 _CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 NEEDED = ("veth", "tbf", "bfifo")
 _MODULES = {"veth": "veth", "tbf": "sch_tbf", "bfifo": "sch_fifo"}
@@ -72,7 +72,7 @@ def missing_parts(what: str = "a rack") -> tuple[str, ...]:
             "run it with sudo; or in virtual time, which does not: leave --clock real out",
         )
     try:
-        lacks = tuple(said_apart(_NAMESPACES, "orchestration.backends.emulated.machine"))
+        lacks = tuple(run_in_namespaces(_NAMESPACES, "orchestration.backends.emulated.host_kernel"))
     except RuntimeError as error:
         raise NotReadyError(
             f"this machine gives no namespaces for {what} in real time: {error}",
@@ -87,7 +87,7 @@ def missing_parts(what: str = "a rack") -> tuple[str, ...]:
     return lacks
 
 
-def said_apart(namespaces: Sequence[str], module: str, *words: str) -> Any:
+def run_in_namespaces(namespaces: Sequence[str], module: str, *words: str) -> Any:
     """Return the JSON that a module prints in namespaces of its own, which end with it.
 
     `namespaces` are options of unshare. Raises RuntimeError with the last line of what went wrong.
@@ -127,7 +127,7 @@ def _try_all() -> list[str]:
             run(line.split())
         except RuntimeError:
             lacks.append(name)
-    return lacks + [name for name in CONTROLS if not has_control(name)]
+    return lacks + [name for name in CONGESTION_CONTROLS if not has_control(name)]
 
 
 if __name__ == "__main__":

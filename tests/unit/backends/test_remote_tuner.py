@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.emulated.remote import AnsweringTuner, AskingTuner
+from orchestration.backends.emulated.remote_tuner import TunerClient, TunerServer
 from orchestration.core.codec import (
     pack_observation,
     pack_setup,
@@ -102,13 +102,13 @@ class Raising(BaseTuner):
 
 def test_what_a_guest_asks_is_answered_by_the_hosts_tuner(tmp_path):
     tuner = Raising()
-    answering = AnsweringTuner(tmp_path, tuner, TESTBED, 7)
+    answering = TunerServer(tmp_path, tuner, TESTBED, 7)
     answering.answer({"t_ns": 5})  # no question
 
     def tell(**message):
         threading.Thread(target=answering.answer, args=(message,)).start()
 
-    asking = AskingTuner(tmp_path, ("qlen_bytes", "incast_degree"), tell)
+    asking = TunerClient(tmp_path, ("qlen_bytes", "incast_degree"), tell)
     assert asking.observes == ("qlen_bytes", "incast_degree")
     (change,) = asking.reset(TESTBED, 0).action
     assert tuner.told == (TESTBED, 7)

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from orchestration.core.topology import Testbed
 
 # The key of a question in the guest's message; the value is the kind of question.
-ASKS = "asks"
+QUESTION = "asks"
 _EXCHANGE = "exchange"
 
 
-class AskingTuner(BaseTuner):
+class TunerClient(BaseTuner):
     """Represents the host's tuner in the guest. `tell` sends the host a message.
 
     In real time it looks for the answer every `pause_s`, and does not spin. It has no facts and no
@@ -64,7 +64,7 @@ class AskingTuner(BaseTuner):
     def _ask(self, kind: str, data: bytes) -> Setup:
         self._asked += 1
         write_whole(f"{self._folder}/question-{self._asked}", data, 0o600)
-        self._tell(**{ASKS: kind}, number=self._asked)
+        self._tell(**{QUESTION: kind}, number=self._asked)
         answer = f"answer-{self._asked}"
         while answer not in os.listdir(self._folder):
             if self._pause_s:
@@ -75,7 +75,7 @@ class AskingTuner(BaseTuner):
         return unpack_setup(answered)
 
 
-class AnsweringTuner:
+class TunerServer:
     """Answers a guest's questions to `tuner`. The tuner's exceptions leave `answer` unchanged."""
 
     def __init__(self, folder: Path, tuner: Tuner, testbed: Testbed, seed: int) -> None:
@@ -87,12 +87,12 @@ class AnsweringTuner:
 
     def answer(self, message: Mapping[str, Any]) -> None:
         """Take a question from the guest's console and answer it; ignore any other message."""
-        if ASKS not in message:
+        if QUESTION not in message:
             return
         question = self._folder / f"question-{message['number']}"
         data = _read(str(question))
         question.unlink()
-        if message[ASKS] == "reset":
+        if message[QUESTION] == "reset":
             answer = self._tuner.reset(self._testbed, self._seed)
         else:
             answer = Setup(self._tuner.act(unpack_observation(data)))

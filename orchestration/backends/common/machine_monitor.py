@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.common.timer_latency import LagProgram, TimerLatency
+from orchestration.backends.common.timer_latency import LatencyProbe, TimerLatency
 from orchestration.core.trial import TrialSpec
 
 # Says to programs in a rack whose time passes there: see `virtual_rack.layout.Clock`.
@@ -166,12 +166,13 @@ def bound_shapers_late_ns(scale: int) -> int:
     return max(SHAPERS_LATE_NS, HARMLESS_NS * scale)
 
 
-def judge(load: Load, scale: int) -> list[dict[str, str]]:
+def load_findings(load: Load, scale: int) -> list[dict[str, str]]:
     """Return a finding for each bound that a machine went beyond, for the trial's stamp."""
     found: list[tuple[str, str]] = []
 
     def add(code: str, text: str, factor: float) -> None:
-        fits = f"about {factor:.2g} times the scale would fit, --scale {rounded_up(scale * factor)}"
+        fitting = round_up_scale(scale * factor)
+        fits = f"about {factor:.2g} times the scale would fit, --scale {fitting}"
         found.append((code, f"{text}; {fits}"))
 
     if load.busy > MAX_BUSY:
@@ -214,7 +215,7 @@ class MachineMonitor:
         self._period_ns = min(max(period_ns, _MIN_PERIOD_NS), _MAX_PERIOD_NS)
 
     def __enter__(self) -> MachineMonitor:
-        self._lags = LagProgram("timers", str(self._period_ns)), LagProgram("shapers")
+        self._lags = LatencyProbe("timers", str(self._period_ns)), LatencyProbe("shapers")
         for program in self._lags:
             program.await_start()
         self._first = Counters.now()
@@ -230,13 +231,13 @@ class MachineMonitor:
 
     def findings(self) -> list[dict[str, str]]:
         """Return findings for the trial's stamp."""
-        return judge(self.load, self._scale)
+        return load_findings(self.load, self._scale)
 
 
-class NoWatch:
+class NoMonitor:
     """In place of a watch where devices have machines of their own."""
 
-    def __enter__(self) -> NoWatch:
+    def __enter__(self) -> NoMonitor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -256,12 +257,12 @@ def on_this_machine() -> bool:
     return os.environ.get(RACK_CLOCK) == "real"
 
 
-def watch_for(trial: TrialSpec) -> MachineMonitor | NoWatch:
+def monitor_for(trial: TrialSpec) -> MachineMonitor | NoMonitor:
     """Return a watch of this machine if all devices are on it, in real time."""
-    return MachineMonitor(trial) if on_this_machine() else NoWatch()
+    return MachineMonitor(trial) if on_this_machine() else NoMonitor()
 
 
-def rounded_up(factor: float) -> int:
+def round_up_scale(factor: float) -> int:
     """Return the least scale of two digits, and zeros, that is not below a factor."""
     minimum = max(1, math.ceil(factor))
     step: int = 10 ** max(0, len(str(minimum)) - 2)
