@@ -1,6 +1,7 @@
 """Observe, act, apply: the one loop in which every tuner runs, on every backend.
 
-It uses protocols only. Time is the rig's: waiting advances a simulation, or virtual time.
+The loop uses only the protocols of `core.ports`. The rig keeps the time: waiting advances a
+simulation or virtual time, and sleeps on a real rack.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def run_loop(
     """Run one trial on `rig` until every flow has ended or the trial's drain time is over.
 
     The tuner's programs and initial settings are set before the clock starts. The fabric is read
-    every `sample_period_ns`. At every multiple of `action_period_ns` the tuner sees that reading,
-    and its changes take effect `decision_latency_ns` later. Settings out of bounds are clipped and
-    counted. Returns facts for the trial's record.
+    every `sample_period_ns`. At every multiple of `action_period_ns` the tuner sees the reading of
+    that moment, and its changes take effect `decision_latency_ns` later. Settings out of bounds are
+    clipped and counted. Returns facts for the trial's record.
 
     Raises TrialError if the tuner set a target to a value that is not a number, or a target that
     does not exist.
@@ -52,12 +53,13 @@ def run_loop(
     period_ns, tick, more = trial.sample_period_ns, 0, True
     times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []
-    ahead = rig if isinstance(rig, ReadsAhead) else None  # looks at each method: once will do
+    # isinstance() of a protocol looks up each of its methods, so it is asked once
+    batching = rig if isinstance(rig, ReadsAhead) else None
     while more and tick < len(times_ns):
         until = tick + every - tick % every if tuner.decides else None
         due_ns = times_ns[tick:until]
         observations, more = (
-            ahead.readings(due_ns) if ahead is not None else _reading(rig, due_ns[0])
+            batching.readings(due_ns) if batching is not None else _read_once(rig, due_ns[0])
         )
         for observation in observations:
             observer.observed(observation)
@@ -86,14 +88,14 @@ def run_loop(
     }
 
 
-def _reading(rig: Rig, t_ns: int) -> tuple[Sequence[Observation], bool]:
-    """Read once; False once all flows have ended."""
+def _read_once(rig: Rig, t_ns: int) -> tuple[Sequence[Observation], bool]:
+    """Wait until `t_ns` and read; return the reading, and False once all flows have ended."""
     more = rig.wait_until(t_ns)
     return (rig.observe(),), more
 
 
 class _Bounded:
-    """Clips actions to the bounds of a testbed's devices, and counts the targets changed."""
+    """Clips actions to the bounds of a testbed's devices, and counts the clipped targets."""
 
     def __init__(self, trial: TrialSpec, testbed: Testbed) -> None:
         self._trial = trial
@@ -102,7 +104,10 @@ class _Bounded:
         self.clamped = 0
 
     def __call__(self, action: Action, when: str) -> Action:
-        """Return `action` within bounds. Raises TrialError for values without a nearest setting."""
+        """Return `action` with every value within its bounds.
+
+        Raises TrialError for values that cannot be clipped, such as NaN, and unknown targets.
+        """
         changes = []
         for change in action:
             knob = KNOBS[change.knob]
@@ -120,8 +125,8 @@ class _Bounded:
                 raise TrialError(
                     f"tuner {self._trial.tuner.name!r} set impossible {knob.plural}{where}, "
                     f"{when}: {error.what}",
-                    "correct the tuner; if it was trained, its checkpoint may hold values that are "
-                    "no numbers: train it again",
+                    "correct the tuner; if it was trained, its checkpoint may contain values that "
+                    "are not numbers: train it again",
                 ) from error
             self.clamped += count
             changes.append(change)

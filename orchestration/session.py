@@ -1,4 +1,4 @@
-"""Runs one trial on a rig, from its first setting to its record, on every backend."""
+"""Runs one trial on a rig, from the first setting to the trial's record, on every backend."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from orchestration.loop import run_loop
 
 
 def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) -> TrialRecord:
-    """Run a trial on `rig`, by `tuner`, and return its record.
+    """Run a trial on `rig` with `tuner`, and return the trial's record.
 
-    The loop is observed by the recorder, the live view and the sinks that a note in the run's
-    folder asks for. `in_guest` is for a process whose own clock is the trial's: snapshots are then
-    counted by samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
+    Three kinds of observers see what happens in the loop: the recorder, the live view, and the
+    sinks that a note in the run's folder asks for. `in_guest` is for a process in which the clock
+    shows the trial's time: there, snapshots are taken after a number of samples instead of a time,
+    and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
     """
     trial, testbed, folder = run.trial, run.testbed, run.folder
     recorder = Recorder(testbed)
     live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
-    watched = _Unmeasured(tuner)
+    unmeasured = _Unmeasured(tuner)
     observer = Observers(
         recorder,
         live,
-        watched,
+        unmeasured,
         *(() if in_guest else spooled(folder, testbed, recorder, rig.last_hosts)),
     )
-    said = run_loop(rig, tuner, testbed, trial, observer, run.progress)
-    if watched.left and said["decisions"]:
-        said[UNMEASURED] = sorted(watched.left)
+    loop_facts = run_loop(rig, tuner, testbed, trial, observer, run.progress)
+    if unmeasured.signals and loop_facts["decisions"]:
+        loop_facts[UNMEASURED] = sorted(unmeasured.signals)
     outcome = rig.finish(observer)
     samples = {**recorder.samples(), "host": outcome.hosts}
     if outcome.sampled_flows is not None:
@@ -40,7 +41,7 @@ def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) 
         samples=samples,
         changes=recorder.changes(),
         events=tuple(outcome.events),
-        facts={**outcome.facts, **said},
+        facts={**outcome.facts, **loop_facts},
         trace=tuner.trace(),
         taken=recorder.taken(),
         acked=outcome.acked,
@@ -48,16 +49,16 @@ def run_trial(rig: Rig, tuner: Tuner, run: TrialRun, *, in_guest: bool = False) 
 
 
 class _Unmeasured:
-    """Keeps in `left` the signals that a tuner observes, and of which no reading has come yet."""
+    """Knows which `signals` a tuner observes but no reading has contained so far."""
 
     def __init__(self, tuner: Tuner) -> None:
-        self.left = set(tuner.observes) - set(DERIVED) if tuner.decides else set()
+        self.signals = set(tuner.observes) - set(DERIVED) if tuner.decides else set()
 
     def observed(self, observation: Observation) -> None:
-        for key in tuple(self.left):
+        for key in tuple(self.signals):
             values = observation.get(key)
             if values is not None and (not len(values) or (values != MISSING).any()):
-                self.left.remove(key)
+                self.signals.remove(key)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
         pass

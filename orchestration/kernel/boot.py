@@ -1,4 +1,7 @@
-"""Boots the virtual-time kernel: its command line, memory and process; checks that it is fit."""
+"""Boots the virtual-time kernel, and checks that trials can run on it.
+
+A running kernel is called a guest. It is a user-mode Linux: one process group of this machine.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ from orchestration.kernel.patches import unmet_options
 
 _MEBIBYTE = 1 << 20
 _SHM = Path("/dev/shm")
-# Mounts a file system of pages of 2 MB where only the guest sees it, and gives the guest memory
-# there. A tenth of a trial's time is otherwise the host's, looking up pages of 4 KB.
+# Mounts a file system with pages of 2 MB that only the guest sees, and puts the guest's memory
+# there. With pages of 4 KB the host spends a tenth of a trial's time on looking them up.
 _MOUNT = 'mount -t tmpfs -o huge=within_size,size=100%,mode=0700 closloop "$1"'
 _IN_LARGE_PAGES = f'{_MOUNT} && TMPDIR=$1; shift; exec "$@"'
 _OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
@@ -40,17 +43,18 @@ def guest_argv(
 ) -> list[str]:
     """Return the command line that boots `kernel` and runs `init` as its process 1.
 
-    Its time is virtual. With `real_time` it is the machine's, so that computing takes time too.
+    The guest's clock shows virtual time. With `real_time` it shows the machine's time, so that
+    computing takes time too.
 
-    The guest's root is the host's file tree with the caller's rights, its console is standard input
-    and output. `init` must be executable, and must end by powering off. `KEY=VALUE` words appended
+    The guest's root is the host's file tree with the caller's rights; its console is standard input
+    and output. `init` must be executable and must end by powering off. `KEY=VALUE` words appended
     to the list become init's environment.
     """
     return [
         str(kernel),
         "seccomp=on",
-        # Without ticks, each timer that ends an idle moment (one per packet) would account for that
-        # moment. A thousand ticks per second of virtual time cost a millisecond.
+        # Without periodic ticks, each timer that ends an idle time (one per packet) would do the
+        # accounting of that time. A thousand ticks per second of virtual time cost a millisecond.
         *([] if real_time else ["time-travel=inf-cpu", "nohz=off"]),
         f"mem={memory_bytes // _MEBIBYTE}M",
         "rootfstype=hostfs",
@@ -66,9 +70,9 @@ def guest_argv(
 
 
 def pinned_argv(argv: Sequence[str], cpu: int | None) -> list[str]:
-    """Return `argv` wrapped so that it dies with the thread that starts it, on one CPU only.
+    """Return `argv` wrapped so that it runs on one CPU and dies with the thread that starts it.
 
-    Without `cpu` it is not pinned. Pinning matters: see `docs/kernel.md`.
+    Without `cpu` it is not pinned. Pinning makes guests much faster: see `docs/kernel.md`.
     """
     pin = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
     return ["setpriv", "--pdeathsig", "KILL", *pin, *argv]
@@ -85,11 +89,12 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start a guest from the list of `guest_argv` and return its process.
 
-    It runs on `cpu` alone, in a session of its own (its group's id is its process id), with
-    standard error on `stdout`. It is killed when the *thread* that called this function ends, so
-    call it from a thread that outlives the guest; the guest's helper processes die with it.
-    `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable. Where the caller may
-    mount, the memory is in pages of 2 MB, in a file system of the guest's own that goes with it.
+    The guest runs on `cpu` alone, in a session of its own (its process id is also the id of its
+    process group), with standard error on `stdout`. It is killed when the *thread* that called this
+    function ends, so call it from a thread that outlives the guest; the guest's helper processes
+    die with it. `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable. Where
+    the caller may mount, the memory is in pages of 2 MB, in a file system that only the guest sees
+    and that disappears with it.
 
     Raises NotReadyError if setpriv or taskset is not installed.
     """
@@ -120,7 +125,7 @@ def launch(
 
 @cache
 def has_large_pages() -> bool:
-    """Return whether a guest's memory can be in pages of 2 MB: by root, on most kernels."""
+    """Return whether a guest's memory can be in pages of 2 MB: for root, on most kernels."""
     if os.geteuid():
         return False
     with tempfile.TemporaryDirectory(prefix="closloop-pages-") as folder:
@@ -134,32 +139,32 @@ def has_large_pages() -> bool:
 def memory_dir(memory_bytes: int) -> Path:
     """Return a folder for the memory files of guests that have `memory_bytes` of memory in total.
 
-    A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it. It
-    is in /dev/shm if possible, else in the temporary folder, where the disk slows it.
+    A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it. The
+    folder is /dev/shm if possible, else the temporary folder, where the disk makes guests slower.
 
-    Raises NotReadyError if neither folder has the space, or the machine lacks the available memory.
+    Raises NotReadyError if neither folder has the space, or less memory is available.
     """
     available = available_memory_bytes()
     if available < memory_bytes:
         raise NotReadyError(
-            f"guests want {_mib(memory_bytes)} of memory, {_mib(available)} are available",
+            f"guests need {_mib(memory_bytes)} of memory, and {_mib(available)} are available",
             "run fewer trials side by side, or end other programs",
         )
-    refused = []
+    reasons = []
     for folder in (_SHM, Path(tempfile.gettempdir())):
-        reason = _unfit(folder, memory_bytes)
+        reason = _why_unusable(folder, memory_bytes)
         if not reason:
             return folder
-        refused.append(reason)
+        reasons.append(reason)
     raise NotReadyError(
-        f"no place for {_mib(memory_bytes)} of guest memory: {'; '.join(refused)}",
+        f"no folder can hold {_mib(memory_bytes)} of guest memory: {'; '.join(reasons)}",
         "enlarge /dev/shm (mount -o remount,exec,size=… /dev/shm; in a container --shm-size and a "
-        "tmpfs mounted exec), or name a roomy folder in TMPDIR",
+        "tmpfs mounted exec), or name a folder with enough space in TMPDIR",
     )
 
 
-def _unfit(folder: Path, memory_bytes: int) -> str:
-    """Return why guests' memory cannot be in `folder`, or ""."""
+def _why_unusable(folder: Path, memory_bytes: int) -> str:
+    """Return why guests' memory cannot be in `folder`, "" if it can."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
@@ -181,7 +186,7 @@ _CONGESTION_CONTROLS = {"cubic", "dctcp"}
 
 @dataclass(frozen=True)
 class BootReport:
-    """The report of a guest, and the wall time from its start to its end."""
+    """What the probe reported from a guest, and the wall time from the guest's start to its end."""
 
     release: str
     busy_ns: int
@@ -198,19 +203,20 @@ def check_kernel(kernel: Path) -> BootReport:
     Raises NotReadyError if it does not boot, has no virtual clock, or lacks what trials need.
     """
     report = boot(kernel)
-    faults = kernel_problems(report)
-    if faults:
+    problems = kernel_problems(report)
+    if problems:
         raise NotReadyError(
-            f"{kernel} boots, but trials cannot run on it: {'; '.join(faults)}",
-            "build one that fits: closloop kernel build --force",
+            f"{kernel} boots, but trials cannot run on it: {'; '.join(problems)}",
+            "build a kernel that fits: closloop kernel build --force",
         )
     return report
 
 
 def boot(kernel: Path) -> BootReport:
-    """Boot `kernel` once, with the probe as its init.
+    """Boot `kernel` once with the probe as its init, and return the probe's report.
 
-    Raises NotReadyError if it ended without a report, or did not end; with the end of its console.
+    Raises NotReadyError, with the end of the console, if the guest ended without a report or did
+    not end.
     """
     memory = memory_dir(_MEMORY_BYTES)
     with tempfile.TemporaryDirectory(prefix="closloop-boot-") as folder:
@@ -232,51 +238,50 @@ def boot(kernel: Path) -> BootReport:
 
 
 def parse_report(console: str, wall_s: float) -> BootReport:
-    """Return the report on a probed guest's console.
-
-    Raises NotReadyError if there is none.
-    """
+    """Return the probe's report from a guest's console. Raises NotReadyError if there is none."""
     for line in console.splitlines():
         if line.startswith(probe.REPORT_PREFIX):
-            found = json.loads(line.removeprefix(probe.REPORT_PREFIX))
-            packed = base64.b64decode(found.pop("config_gz"))
+            fields = json.loads(line.removeprefix(probe.REPORT_PREFIX))
+            packed = base64.b64decode(fields.pop("config_gz"))
             config = gzip.decompress(packed).decode() if packed else ""
-            return BootReport(**found, config=config, wall_s=wall_s)
+            return BootReport(**fields, config=config, wall_s=wall_s)
     tail = "\n".join(console.splitlines()[-15:])
     raise NotReadyError(
-        f"the kernel did not boot to its end; its console ended with:\n{tail}",
-        "it needs seccomp filters (not refused by the container) and a program can be run on it as "
-        "long as the file tree is readable; docs/kernel.md lists what has gone wrong before",
+        f"the kernel did not finish booting; its console ended with:\n{tail}",
+        "it needs seccomp filters, which a container may refuse, and a file tree that it can read; "
+        "docs/kernel.md lists what has gone wrong before",
     )
 
 
 def kernel_problems(report: BootReport) -> list[str]:
-    """Return what trials need and the guest lacks, in words; [] if it is fit."""
-    faults = []
+    """Return sentences on what trials need and the guest lacks; [] if trials can run on it."""
+    problems = []
     try:
         require_version(report.release)
     except NotReadyError as error:
-        faults.append(error.message)
+        problems.append(error.message)
     if report.busy_ns > _BUSY_LIMIT_NS:
-        faults.append(
-            f"its clock went on by {report.busy_ns} ns under load: it is not in virtual time"
+        problems.append(
+            f"its clock advanced by {report.busy_ns} ns under load: it is not in virtual time"
         )
     if not 0 <= report.sleep_ns - probe.SLEEP_S * _NS_PER_S < _NS_PER_S:
-        faults.append(f"a sleep of {probe.SLEEP_S} s took {report.sleep_ns} ns of its time")
+        problems.append(f"a sleep of {probe.SLEEP_S} s took {report.sleep_ns} ns of its time")
     if not report.red_stream:
-        faults.append("RED's draws cannot be repeated: its source was not patched for that")
+        problems.append(
+            "RED's random numbers cannot be repeated: its source was not patched for that"
+        )
     lacking = _CONGESTION_CONTROLS - set(report.congestion_controls.split())
     if lacking:
-        faults.append(f"no congestion control {', '.join(sorted(lacking))}")
+        problems.append(f"it has no congestion control {', '.join(sorted(lacking))}")
     if not report.config:
-        faults.append("it does not tell its configuration (CONFIG_IKCONFIG_PROC)")
+        problems.append("it does not show its configuration (CONFIG_IKCONFIG_PROC)")
     else:
-        faults += unmet_options(report.config)
-    return faults
+        problems += unmet_options(report.config)
+    return problems
 
 
 def _console(guest: subprocess.Popen[bytes]) -> str:
-    """Return what the guest printed until it ended or was stopped for taking too long."""
+    """Return what the guest printed until it ended, or was killed because it took too long."""
     try:
         printed, _ = guest.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:

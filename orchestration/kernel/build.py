@@ -1,4 +1,7 @@
-"""Builds the virtual-time kernel into the cache: source, patches, configuration, make, boot."""
+"""Builds the virtual-time kernel into the cache.
+
+The steps are: get the source, patch it, configure it, run make, boot the result once as a check.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ from orchestration.kernel.fetch import Archive, copy_source, tree_version
 from orchestration.kernel.patches import FRAGMENT, config_hash, patch_tree, unmet_options
 from orchestration.kernel.process import LoggedRunner
 
-# Headers that nearly all of the kernel's files include are read once, which is half of a build. gcc
-# takes a precompiled header only as the first thing of a file, and not if a macro that it names has
-# another value. So a script between make and gcc puts it first, and the macros with a file's own
-# name after it. What gcc does not take that way is compiled as ever. Code is the same, except that
-# the compiler may put instructions that do not depend on each other in another order
-# (docs/decisions/0002-the-kernel-has-steps-of-one-nanosecond.md). Make begins with this file:
-# before it, the script precompiles the headers.
+# Half of a build's time goes into headers that nearly all of the kernel's files include, so these
+# are precompiled once. gcc accepts a precompiled header only at the beginning of a file, and only
+# if no macro that the header uses has another value. So a script between make and gcc puts the
+# header first, and defines the macros with the file's own name after it. Files for which gcc
+# refuses the header are compiled as usual. The generated code is the same, except that the compiler
+# may order instructions that do not depend on each other differently
+# (docs/decisions/0002-the-kernel-has-steps-of-one-nanosecond.md). Make is first asked for
+# this one file: before compiling it, the script precompiles the headers.
 FIRST = "kernel/exit.o"
 
 _HEADERS = (
@@ -41,8 +45,8 @@ _HEADERS = (
 SCRIPT = Path(__file__).with_name("headers.sh")
 
 
-def compiler(folder: Path) -> Path:
-    """Write the script, with what it needs, into a new folder; it stands in gcc's place."""
+def write_compiler_wrapper(folder: Path) -> Path:
+    """Write the script that make runs in place of gcc into a new folder; return its path."""
     (folder / "macros").mkdir(parents=True)
     (folder / "headers.h").write_text("".join(f"#include <{name}>\n" for name in _HEADERS))
     script = folder / "gcc"
@@ -58,36 +62,37 @@ _TOOLS = {
     **dict.fromkeys(("setpriv", "taskset"), "util-linux"),
 }
 _FREE_BYTES = 4_000_000_000
-# The number of lines that make prints for this configuration; it varies a little by version.
+# The number of lines such as "  CC  file.o" that make prints; it varies a little by version.
 _MAKE_LINES = 1_600
-_COMPILED = re.compile(r"^  [A-Z]+\S* +\S")
+_MAKE_LINE = re.compile(r"^  [A-Z]+\S* +\S")
 
 
 class BuildProgress(Protocol):
     """Receives the progress of a build."""
 
     def phase(self, name: str) -> None:
-        """A phase begins."""
+        """Show that the phase `name` begins."""
 
     def step(self, done: int, total: int) -> None:
-        """`done` of `total` steps of the phase are done."""
+        """Show that `done` of `total` steps of the current phase are done."""
 
 
 def missing_tools() -> dict[str, str]:
-    """Return the programs that building needs and that are missing, with their packages."""
+    """Return the missing programs that a build needs, each with the Debian package that has it."""
     return {tool: package for tool, package in _TOOLS.items() if not shutil.which(tool)}
 
 
 def build_kernel(
     source: Path | None, jobs: int, force: bool, progress: BuildProgress
 ) -> tuple[Kernel, bool]:
-    """Return the kernel, and whether it had to be built.
+    """Return a kernel for this version of closloop, and whether it had to be built.
 
-    `source` is a tree or a tarball; None means the newest in Debian's archive. Without `force`, a
-    suitable kernel from the cache is returned: any for None, else one built from that source.
+    `source` is a tree or a tarball; None means the newest source in Debian's archive. Without
+    `force`, a suitable kernel from the cache is returned if there is one: any kernel if `source` is
+    None, else one that was built from that source. `jobs` is how many files make compiles at once.
 
-    Raises NotReadyError if a tool, space or the source is missing, or the build or its boot fails,
-    InputError if `source` is not a kernel source.
+    Raises NotReadyError if a tool, disk space or the source is missing, or if the build or the boot
+    fails; InputError if `source` is not a kernel source.
     """
     if not force and source is None and (kernels := built_kernels()):
         return kernels[-1], False
@@ -145,7 +150,7 @@ def _build(
         release=report.release,
         config_hash=config_hash(),
         origin=origin,
-        compiler=_compiler(),
+        compiler=_compiler_version(),
         built_at=datetime.now(UTC).isoformat(timespec="seconds"),
         build_s=round(time.monotonic() - begin, 1),
     )
@@ -167,8 +172,8 @@ def _require_tools() -> None:
 
 def _environment() -> dict[str, str]:
     """Return the environment without variables of an outer make or kernel build."""
-    ours = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_", "KCONFIG_", "ARCH", "CROSS_COMPILE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    of_make = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_", "KCONFIG_", "ARCH", "CROSS_COMPILE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(of_make)}
 
 
 def _require_space(folder: Path) -> None:
@@ -176,7 +181,7 @@ def _require_space(folder: Path) -> None:
     if free < _FREE_BYTES:
         raise NotReadyError(
             f"{folder} has {free / 1e9:.1f} GB free, a build needs {_FREE_BYTES / 1e9:.0f} GB",
-            "make room, or set XDG_CACHE_HOME to a roomier place",
+            "free some space, or set XDG_CACHE_HOME to a folder with more",
         )
 
 
@@ -197,15 +202,15 @@ def _make(tree: Path, out: Path) -> list[str]:
 def _configure(tree: Path, out: Path, runner: LoggedRunner) -> None:
     out.mkdir()
     make = _make(tree, out)
-    runner.run([*make, "defconfig"], what="configuring")
+    runner.run([*make, "defconfig"], activity="configuring")
     merge = [str(tree / "scripts/kconfig/merge_config.sh"), "-m", "-O", str(out)]
-    runner.run([*merge, str(out / ".config"), str(FRAGMENT)], what="configuring", cwd=tree)
-    runner.run([*make, "olddefconfig"], what="configuring")
+    runner.run([*merge, str(out / ".config"), str(FRAGMENT)], activity="configuring", cwd=tree)
+    runner.run([*make, "olddefconfig"], activity="configuring")
     unmet = unmet_options((out / ".config").read_text())
     if unmet:
         raise NotReadyError(
-            f"this source does not take the configuration: {'; '.join(unmet)}",
-            "build from another version, or report this one",
+            f"this source does not accept the configuration: {'; '.join(unmet)}",
+            "build from another version of Linux, and report this one",
         )
 
 
@@ -216,21 +221,21 @@ def _compile(
 
     def count(line: str) -> None:
         nonlocal done
-        if _COMPILED.match(line):
+        if _MAKE_LINE.match(line):
             done += 1
             step(min(done, _MAKE_LINES), _MAKE_LINES)
 
-    script = compiler(out / "headers")
-    for wanted in (FIRST, "linux"):
+    script = write_compiler_wrapper(out / "headers")
+    for target in (FIRST, "linux"):
         runner.run(
-            [*_make(tree, out), f"-j{jobs}", f"CC={script}", wanted],
-            what="compiling",
+            [*_make(tree, out), f"-j{jobs}", f"CC={script}", target],
+            activity="compiling",
             remedy="the log has the compiler's messages",
             on_line=count,
         )
 
 
-def _compiler() -> str:
-    answer = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)
-    first = answer.stdout.splitlines()
-    return f"{first[0] if first else 'gcc'} ({platform.machine()})"
+def _compiler_version() -> str:
+    done = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    return f"{lines[0] if lines else 'gcc'} ({platform.machine()})"

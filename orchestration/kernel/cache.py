@@ -1,10 +1,10 @@
 """Built kernels in the user's cache: where they are, which one fits, how one is installed.
 
-One that the package closloop-kernel brings is as good as one of the cache.
+A kernel from the package closloop-kernel is used just like one from the cache.
 
 ~/.cache/closloop/kernel/           or under $XDG_CACHE_HOME
   <hash>/linux kernel.json build.log
-  download/ work/ build.log lock    while one is being built
+  work/ build.log lock              while a kernel is being built
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a built kernel.
+    """What a built kernel was made of; the content of `kernel.json`.
 
-    `version` is the source's, `release` the output of `uname -r` in it, `origin` the exact source
-    (`SHA256:…` or a tree's path), `built_at` an ISO 8601 time in UTC.
+    `version` is the version of the source, `release` what `uname -r` prints on the kernel, `origin`
+    the exact source (`SHA256:…` or a tree's path), `built_at` an ISO 8601 time in UTC.
     """
 
     version: str
@@ -56,7 +56,10 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A virtual-time kernel that can be booted; `manifest` is None if $CLOSLOOP_KERNEL names it."""
+    """A virtual-time kernel that can be booted.
+
+    `manifest` is None for the kernel that $CLOSLOOP_KERNEL names: how it was built is not known.
+    """
 
     path: Path
     version: str
@@ -72,8 +75,8 @@ def kernel_folder() -> Path:
 def find_kernel() -> Kernel | None:
     """Return the kernel to boot, or None if there is none.
 
-    That is $CLOSLOOP_KERNEL if set. Otherwise it is the kernel of the newest source that has
-    the configuration of this version of the program.
+    That is $CLOSLOOP_KERNEL if it is set. Otherwise it is the kernel of the newest source among
+    those with the configuration and patches of this version of closloop.
 
     Raises InputError if $CLOSLOOP_KERNEL is not a user-mode Linux kernel.
     """
@@ -84,7 +87,10 @@ def find_kernel() -> Kernel | None:
 
 
 def require_kernel() -> Kernel:
-    """Return the kernel to boot. Raises NotReadyError without, InputError as `find_kernel` does."""
+    """Return the kernel to boot.
+
+    Raises NotReadyError if there is none, InputError as `find_kernel` does.
+    """
     kernel = find_kernel()
     if kernel is None:
         raise NotReadyError(
@@ -95,23 +101,23 @@ def require_kernel() -> Kernel:
 
 
 def built_kernels() -> list[Kernel]:
-    """Return the kernels with the wanted configuration, the newest source last."""
-    wanted = config_hash()
+    """Return the kernels with the current configuration and patches, the newest source last."""
+    current = config_hash()
     kernels = []
     folders = [folder for folder in (packaged(KERNEL), kernel_folder()) if folder]
-    for path in (found for folder in folders for found in folder.glob(f"*/{MANIFEST}")):
+    for path in (path for folder in folders for path in folder.glob(f"*/{MANIFEST}")):
         manifest = _read_manifest(path)
         binary = path.with_name(BINARY)
-        if manifest and manifest.config_hash == wanted and binary.is_file():
+        if manifest and manifest.config_hash == current and binary.is_file():
             kernel = Kernel(binary, manifest.version, manifest.key, manifest)
             kernels.append(((version_key(manifest.version), manifest.built_at), kernel))
-    return [kernel for _, kernel in sorted(kernels, key=lambda aged: aged[0])]
+    return [kernel for _, kernel in sorted(kernels, key=lambda keyed: keyed[0])]
 
 
 def install(binary: Path, log: Path, manifest: Manifest) -> Kernel:
     """Move a built kernel and its log into the cache atomically, and return it.
 
-    `binary` must be on the cache's file system. A kernel with the same hash is replaced.
+    `binary` must be on the cache's file system. A kernel with the same key is replaced.
     """
     final = kernel_folder() / manifest.key
     staged = binary.parent / "staged"
@@ -128,9 +134,9 @@ def install(binary: Path, log: Path, manifest: Manifest) -> Kernel:
 
 @contextmanager
 def build_lock(on_wait: Callable[[], None]) -> Iterator[Path]:
-    """Hold the cache's build lock; yield the folder of built kernels, which then exists.
+    """Hold the cache's build lock; yield the folder of built kernels, made if it did not exist.
 
-    `on_wait` is called before waiting if another process holds it.
+    If another process holds the lock, `on_wait` is called, then waits for it.
     """
     folder = kernel_folder()
     try:
@@ -138,7 +144,8 @@ def build_lock(on_wait: Callable[[], None]) -> Iterator[Path]:
         lock = (folder / "lock").open("w")
     except OSError as error:
         raise NotReadyError(
-            f"the cache folder cannot be written: {error}", "set XDG_CACHE_HOME to one that can"
+            f"the cache folder cannot be written: {error}",
+            "set XDG_CACHE_HOME to a folder that can be written",
         ) from error
     with lock:
         try:
@@ -168,6 +175,6 @@ def _overridden(path: Path) -> Kernel:
         raise InputError.single(
             f"${OVERRIDE}",
             f"{path} is not a user-mode Linux kernel: {error}",
-            "name one, or unset it and use: closloop kernel build",
+            f"name such a kernel in {OVERRIDE}, or unset it and use: closloop kernel build",
         ) from error
     return Kernel(path, answer.stdout.strip(), digest)

@@ -1,6 +1,6 @@
-"""A kernel's source: found by apt's sources and answers, and copied into a work folder.
+"""Gets a kernel's source into a work folder: from a tree, a tarball, or Debian's archive.
 
-It comes from a tree, a tarball, or Debian's archive.
+Debian's archive is reached through apt, with the mirror that the system's own apt sources name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestration.core.errors import InputError, NotReadyError
 from orchestration.kernel.patches import mirror_tree
 from orchestration.kernel.process import LoggedRunner
 
-OLDEST = (6, 16)
+MIN_VERSION = (6, 16)
 SUITES = ("trixie-backports", "sid")
 DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SOURCE_REMEDY = (
@@ -32,22 +32,19 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def require_version(version: str) -> None:
-    """Refuse a kernel without the seccomp mode of UML.
-
-    Raises NotReadyError if `version` is older than 6.16.
-    """
-    if version_key(version)[:2] < OLDEST:
+    """Raise NotReadyError if `version` is older than 6.16, which brought UML's seccomp mode."""
+    if version_key(version)[:2] < MIN_VERSION:
         raise NotReadyError(
-            f"Linux {version} is too old: 6.16 brought user-mode Linux its seccomp mode, without "
-            "which every system call costs several times more",
-            "use a source of 6.16 or newer",
+            f"Linux {version} is too old: only from 6.16 on has user-mode Linux a seccomp mode, "
+            "and without that every system call takes several times longer",
+            "use a source of Linux 6.16 or newer",
         )
 
 
 def makefile_version(makefile: str) -> str:
     """Return the version in a kernel's top `Makefile`, as `make kernelversion` does.
 
-    Raises NotReadyError if it has none, so this is not a kernel's source.
+    Raises NotReadyError if it states none: then this is not a kernel's source.
     """
     fields: dict[str, str] = dict(
         re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION)\s*=[ \t]*(.*)$", makefile, re.M)
@@ -59,12 +56,12 @@ def makefile_version(makefile: str) -> str:
     return f"{fields['VERSION']}.{fields['PATCHLEVEL']}{sublevel}{extra}"
 
 
-def newest_package(search: str) -> str:
-    """Return the newest `linux-source-X.Y` in the answer of `apt-cache search`.
+def newest_package(listing: str) -> str:
+    """Return the newest `linux-source-X.Y` in the output of `apt-cache search`.
 
-    Raises NotReadyError if there is none, or only ones that are too old.
+    Raises NotReadyError if it lists none, or if the newest is too old.
     """
-    names = re.findall(r"^(linux-source-\d+\.\d+)\s", search, re.MULTILINE)
+    names = re.findall(r"^(linux-source-\d+\.\d+)\s", listing, re.MULTILINE)
     if not names:
         raise NotReadyError("the archive offers no linux-source package", SOURCE_REMEDY)
     newest: str = max(names, key=version_key)
@@ -86,12 +83,12 @@ class Package:
         return self.file_name.split("_")[1]
 
 
-def parse_print_uris(answer: str) -> Package:
-    """Return the package in an answer of `apt-get download --print-uris`.
+def parse_print_uris(output: str) -> Package:
+    """Return the package in the output of `apt-get download --print-uris`.
 
-    Raises NotReadyError if the answer names none.
+    Raises NotReadyError if the output names none.
     """
-    match = re.search(r"^'\S+' (\S+_\S+_\S+\.deb) (\d+) (\S+:[0-9a-f]+)\s*$", answer, re.MULTILINE)
+    match = re.search(r"^'\S+' (\S+_\S+_\S+\.deb) (\d+) (\S+:[0-9a-f]+)\s*$", output, re.MULTILINE)
     if match is None:
         raise NotReadyError("apt-get named nothing to download", SOURCE_REMEDY)
     return Package(match[1], int(match[2]), match[3])
@@ -120,8 +117,8 @@ class Mirror:
 def parse_deb822(text: str) -> list[Mirror]:
     """Return the archives in a `*.sources` file, without disabled stanzas and `deb-src`."""
     mirrors = []
-    kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    for stanza in re.split(r"\n[ \t]*\n", kept):
+    uncommented = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    for stanza in re.split(r"\n[ \t]*\n", uncommented):
         fields = _fields(stanza)
         if "deb" not in fields.get("types", "").split() or fields.get("enabled") == "no":
             continue
@@ -137,15 +134,15 @@ def parse_one_line(text: str) -> list[Mirror]:
         match = re.match(r"^\s*deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)", line)
         if match is None:
             continue
-        given = dict(part.split("=", 1) for part in (match[1] or "").split() if "=" in part)
-        mirrors.append(_mirror(match[2], (match[3],), given))
+        options = dict(part.split("=", 1) for part in (match[1] or "").split() if "=" in part)
+        mirrors.append(_mirror(match[2], (match[3],), options))
     return mirrors
 
 
 def main_mirror(mirrors: Iterable[Mirror], codename: str) -> Mirror:
     """Return the archive that carries the release `codename` itself, not its security updates.
 
-    Raises NotReadyError if no source provides it over the network.
+    Raises NotReadyError if no mirror provides it over the network.
     """
     for mirror in mirrors:
         if codename in mirror.suites and urlsplit(mirror.uri).scheme not in ("", "cdrom"):
@@ -166,7 +163,7 @@ def _fields(stanza: str) -> dict[str, str]:
 
 
 def _mirror(uri: str, suites: tuple[str, ...], options: dict[str, str]) -> Mirror:
-    """Return an archive, whose key file is "" where Signed-By has an inline key."""
+    """Return an archive. An inline key in Signed-By is ignored: `signed_by` is then ""."""
     key = options.get("signed-by", "")
     trusted = options.get("trusted", "no").lower() in ("yes", "true", "1", "on", "with", "enable")
     return Mirror(uri, suites, key if key.startswith("/") else "", trusted)
@@ -188,19 +185,19 @@ def tree_version(tree: Path) -> str:
     return version
 
 
-def copy_source(given: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
-    """Make `to` a modifiable source tree, from the user's tree or tarball.
+def copy_source(source: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
+    """Make `to` a source tree that may be modified, from the user's tree or tarball.
 
-    Raises InputError if `given` is neither.
+    Raises InputError if `source` is neither.
     """
-    if given.is_dir():
-        tree_version(given)
-        mirror_tree(given.absolute(), to)
-    elif given.is_file():
-        _unpack(given, to, runner, step)
+    if source.is_dir():
+        tree_version(source)
+        mirror_tree(source.absolute(), to)
+    elif source.is_file():
+        _unpack(source, to, runner, step)
     else:
         raise InputError.single(
-            "--source", f"no file or folder {given}", "name a tree or a tarball"
+            "--source", f"no file or folder {source}", "name a tree or a tarball"
         )
 
 
@@ -214,15 +211,18 @@ def _unpack(tarball: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
         runner.feed(
             argv,
             source,
-            what=f"unpacking {tarball.name}",
-            remedy="is it a whole tarball of a Linux source?",
+            activity=f"unpacking {tarball.name}",
+            remedy="is it a complete tarball of a Linux source?",
             on_bytes=lambda done: step(done, size),
         )
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Debian's archive through apt, with our own package lists and cache: no root, no traces."""
+    """Debian's archive through apt, without root and without changing the system.
+
+    apt's package lists and its cache are kept in `folder`.
+    """
 
     folder: Path
     runner: LoggedRunner
@@ -235,15 +235,15 @@ class Archive:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "archive.sources").write_text(self._mirror().deb822(SUITES))
         # A mirror may lack one of the suites; those that it has are enough.
-        self._apt("apt-get", "update", what="reading the archive's index", check=False)
-        found = self._apt(
-            "apt-cache", "search", "--names-only", "^linux-source-[0-9]", what="the search"
+        self._apt("apt-get", "update", activity="reading the archive's index", check=False)
+        listing = self._apt(
+            "apt-cache", "search", "--names-only", "^linux-source-[0-9]", activity="the search"
         )
-        name = newest_package(found)
-        answer = self._apt(
-            "apt-get", "download", "--print-uris", name, what="looking the package up"
+        name = newest_package(listing)
+        output = self._apt(
+            "apt-get", "download", "--print-uris", name, activity="looking the package up"
         )
-        return name, parse_print_uris(answer)
+        return name, parse_print_uris(output)
 
     def fetch(self, name: str, package: Package, to: Path, step: Step) -> None:
         """Download the package and unpack its source to `to`."""
@@ -253,16 +253,16 @@ class Archive:
                 step(round(float(match[1]) * 10), 1000)
 
         status = ("-o", "APT::Status-Fd=1")
-        what = f"the download of {name}"
-        self._apt("apt-get", *status, "download", name, what=what, on_line=percent)
-        holder = self.folder / "package"
+        activity = f"the download of {name}"
+        self._apt("apt-get", *status, "download", name, activity=activity, on_line=percent)
+        extracted = self.folder / "package"
         self.runner.run(
-            ["dpkg-deb", "--extract", package.file_name, str(holder)],
-            what=f"unpacking {package.file_name}",
+            ["dpkg-deb", "--extract", package.file_name, str(extracted)],
+            activity=f"unpacking {package.file_name}",
             cwd=self.folder,
         )
         (self.folder / package.file_name).unlink()
-        (tarball,) = (holder / "usr/src").glob("linux-source-*.tar.*")
+        (tarball,) = (extracted / "usr/src").glob("linux-source-*.tar.*")
         _unpack(tarball, to, self.runner, step)
 
     def _mirror(self) -> Mirror:
@@ -273,14 +273,14 @@ class Archive:
                 mirrors += parse_one_line(path.read_text())
             elif path.suffix == ".sources":
                 mirrors += parse_deb822(path.read_text())
-        told = Path("/etc/os-release")
-        release = os_release(told.read_text() if told.exists() else "")
+        release_file = Path("/etc/os-release")
+        release = os_release(release_file.read_text() if release_file.exists() else "")
         mirror = main_mirror(mirrors, release.get("VERSION_CODENAME", ""))
         key = mirror.signed_by or (DEBIAN_KEYRING if os.path.exists(DEBIAN_KEYRING) else "")
         return Mirror(mirror.uri, mirror.suites, key, mirror.trusted)
 
-    def _apt(self, program: str, *rest: str, **how: Any) -> str:
-        """Run a program of apt; `how` is as for `LoggedRunner.run`."""
+    def _apt(self, program: str, *arguments: str, **settings: Any) -> str:
+        """Run a program of apt; `settings` are passed on to `LoggedRunner.run`."""
         options = {
             "Dir::Etc::sourcelist": self.folder / "archive.sources",
             "Dir::Etc::sourceparts": "-",
@@ -288,5 +288,6 @@ class Archive:
             "Dir::Cache": self.folder / "cache",
             "APT::Sandbox::User": "root",
         }
-        argv = [program, *(word for k, v in options.items() for word in ("-o", f"{k}={v}")), *rest]
-        return self.runner.run(argv, remedy=SOURCE_REMEDY, cwd=self.folder, **how)
+        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        argv = [program, *words, *arguments]
+        return self.runner.run(argv, remedy=SOURCE_REMEDY, cwd=self.folder, **settings)

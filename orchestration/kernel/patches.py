@@ -1,32 +1,34 @@
 """Patches of the virtual-time kernel's source, as exact replacements, and its configuration.
 
-User-mode Linux keeps virtual time in steps of 256 ns, sets no timer less than 500 ns ahead, and
-charges 256 ns for each reading of the clock. At 100 Gbit/s a full frame takes 123 ns: with those
-values a flow reached 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s. The clock charge exists
-so that a program that waits by reading the clock makes progress at all. Here it is 1 ns per 64
-readings without an idle moment between them, so that events before an idle moment shift nothing
-after it. From the millionth such reading on, a reading costs 256 ns again, for programs that spin
-longer (fio and perftest calibrate their clocks that way). Packet handling never reads it so often.
+Precision of the clock. User-mode Linux keeps virtual time in steps of 256 ns, sets no timer less
+than 500 ns ahead, and advances by 256 ns at each reading of the clock. At 100 Gbit/s a full frame
+takes 123 ns: with those values a flow reached 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s.
+Readings must cost some time, or a program that waits by reading the clock would never end. With the
+patches, 64 readings without an idle time between them cost 1 ns together, so that events before an
+idle time shift nothing after it. From the millionth such reading on, each costs 256 ns again, for
+programs that spin longer (fio and perftest calibrate their clocks that way). Packet handling never
+reads the clock so often.
 
-A page that a process touches first stops the process until its kernel has mapped it, for 21 us; one
-that comes with another takes 4. So the first write to a page of its own also brings the others of
-64 KB that are not there, or are shared since a fork: an interpreter writes to nearly all of its
-memory. (Linux does so for files that are read, `fault_around_bytes`.) Computing takes no virtual
-time, so no result changes.
+Page faults. When a process first touches a page, it stops for 21 us until the kernel has mapped it;
+a page that is mapped together with another takes 4 us. So the first write to a private page also
+maps the other pages of the same 64 KB that are missing, or have been shared since a fork: an
+interpreter writes to nearly all of its memory. (Linux does the same for files that are read,
+`fault_around_bytes`.) Computing takes no virtual time, so no result changes.
 
-User-mode Linux adds a tick to the scheduler's clock whenever a process has stopped 10,000 times
-without another's turn, because what waits for RCU's grace periods is never freed otherwise. So the
-number of page faults decided when tasks change, and showed in results. Here such a process ends a
-grace period instead: memory is freed, and the scheduler's clock is the guest's virtual time alone.
+Scheduler clock. User-mode Linux adds a tick to the scheduler's clock whenever a process has stopped
+10,000 times while no other ran, because memory that waits for an RCU grace period would never be
+freed otherwise. So the number of page faults decided when the scheduler switched tasks, and showed
+in results. With the patch such a process ends a grace period instead: memory is freed, and the
+scheduler's clock depends on virtual time alone.
 
-User-mode Linux is compiled for code that may lie anywhere in memory (-mcmodel=large): each call and
-each global variable takes a constant of 64 bits, each call goes through a register. Without modules
-all of it lies below 2 GB, and the compiler's usual model serves.
+Code model. User-mode Linux is compiled for code that may lie anywhere in memory (-mcmodel=large):
+each call and each global variable takes a constant of 64 bits, and each call goes through a
+register. Without modules all of the code lies below 2 GB, and the compiler's usual model works.
 
-RED's draws, and the phase in which BBR begins to probe, are the only random numbers in a guest that
-show in the tables. They come from a stream of their own (SplitMix64, Steele et al., OOPSLA 2014)
-whose state is a module parameter. A guest that writes it before the traffic starts repeats its
-trial to the bit; otherwise the state is random.
+Random numbers. RED's draws, and the phase in which BBR begins to probe, are the only random numbers
+in a guest that show in the tables. They come from a stream of their own (SplitMix64, Steele et al.,
+OOPSLA 2014) whose state is a module parameter. A guest that writes the parameter before the traffic
+starts repeats its trial to the bit; otherwise the state is random.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Replacement:
     new: str
 
 
-# The data path's sources, which become net/closloop.
+# The sources of closloop's data path, which become the folder net/closloop of the kernel.
 DATA_PATH = sorted(
     path
     for path in (Path(__file__).parents[1] / "datapath").iterdir()
@@ -201,16 +203,16 @@ REPLACEMENTS = (
 def patch_tree(tree: Path) -> None:
     """Patch the source in `tree`. A symbolic link becomes a file; its target stays unchanged.
 
-    Raises NotReadyError if the source lacks the expected text; nothing was changed.
+    Raises NotReadyError if the source lacks an expected text; then nothing was changed.
     """
     texts: dict[str, str] = {}
     for change in REPLACEMENTS:
         text = texts.get(change.file) or _read(tree / change.file)
         if text.count(change.old) != 1:
             raise NotReadyError(
-                f"the kernel source's {change.file} is not as expected: it must contain once\n"
-                f"{change.old}",
-                "build from a source of another version, or report this one",
+                f"the kernel source's {change.file} is not as expected: it must contain, exactly "
+                f"once,\n{change.old}",
+                "build from a source of another version, and report this one",
             )
         texts[change.file] = text.replace(change.old, change.new)
     for file, text in texts.items():
@@ -251,30 +253,30 @@ _OFF = "n"
 
 def options(text: str) -> dict[str, str]:
     """Return the settings of a `.config` or a fragment, by name; `n` stands for "is not set"."""
-    found = {}
+    settings = {}
     for line in text.splitlines():
         if match := _SET.match(line.strip()):
-            found[match[1]] = match[2]
+            settings[match[1]] = match[2]
         elif match := _UNSET.match(line.strip()):
-            found[match[1]] = _OFF
-    return found
+            settings[match[1]] = _OFF
+    return settings
 
 
 def fragment_options() -> dict[str, str]:
-    """Return the options of the virtual-time kernel, on top of `defconfig`."""
+    """Return the options that the virtual-time kernel sets on top of `defconfig`."""
     return options(FRAGMENT.read_text())
 
 
 def unmet_options(config: str) -> list[str]:
-    """Return a line for each option of the fragment that `config`, a full `.config`, lacks.
+    """Return a text for each option of the fragment that differs in `config`, a full `.config`.
 
     An option that `config` does not name is off: Kconfig omits options that cannot be chosen.
     """
-    got = options(config)
+    actual = options(config)
     return [
-        f"{name}={got.get(name, _OFF)} instead of {wanted}"
-        for name, wanted in fragment_options().items()
-        if got.get(name, _OFF) != wanted
+        f"{name}={actual.get(name, _OFF)} instead of {expected}"
+        for name, expected in fragment_options().items()
+        if actual.get(name, _OFF) != expected
     ]
 
 

@@ -1,7 +1,7 @@
 """Runs as process 1 of a guest that is being checked, and prints one line that describes the guest.
 
-Standard library only, started with `python -I`, so it cannot import the program's modules. It has
-no logic of its own; `check.py` judges its output.
+It is started with `python -I`, so it uses the standard library only and cannot import closloop. It
+only measures; `boot.kernel_problems` judges its report.
 """
 
 import base64
@@ -27,7 +27,7 @@ def main() -> None:
     busy_end = time.monotonic_ns()
     time.sleep(SLEEP_S)
     sleep_end = time.monotonic_ns()
-    found = {
+    report = {
         "release": os.uname().release,
         "busy_ns": busy_end - start,
         "sleep_ns": sleep_end - busy_end,
@@ -37,7 +37,7 @@ def main() -> None:
         "red_stream": os.path.exists("/sys/module/sch_red/parameters/stream"),
         "config_gz": base64.b64encode(_read("/proc/config.gz")).decode(),
     }
-    print(f"{REPORT_PREFIX}{json.dumps(found)}", flush=True)
+    print(f"{REPORT_PREFIX}{json.dumps(report)}", flush=True)
     libc.reboot(_POWER_OFF)
 
 

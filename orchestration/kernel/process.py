@@ -1,4 +1,4 @@
-"""Runs programs one after another and logs their output; nothing outlives a failure or Ctrl-C."""
+"""Runs programs one after another and logs their output; a failure or Ctrl-C ends what runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LoggedRunner:
         self,
         argv: Sequence[str],
         *,
-        what: str,
+        activity: str,
         remedy: str = "",
         cwd: Path | None = None,
         on_line: Callable[[str], None] | None = None,
@@ -38,13 +38,14 @@ class LoggedRunner:
     ) -> str:
         """Run `argv` to its end and return its output, standard error included.
 
-        Raises NotReadyError if `check` is set and the program failed; says `what` failed,
-        with the end of the output.
+        `on_line` is called with each line of the output. If `check` is set and the program fails,
+        raises NotReadyError, whose message says that `activity` failed and ends with the last lines
+        of the output.
         """
         printed: list[str] = []
         with self._logging(argv) as log:
             process = self._start(argv, stdout=subprocess.PIPE, cwd=cwd)
-            with _ended_with_us(process):
+            with _ended_on_error(process):
                 assert process.stdout is not None
                 for raw in process.stdout:
                     log.write(raw)
@@ -53,7 +54,7 @@ class LoggedRunner:
                     if on_line:
                         on_line(line)
         if check:
-            self._check(process, what, "".join(deque(printed, _TAIL_LINES)), remedy)
+            self._check(process, activity, "".join(deque(printed, _TAIL_LINES)), remedy)
         return "".join(printed)
 
     def feed(
@@ -61,20 +62,21 @@ class LoggedRunner:
         argv: Sequence[str],
         source: BinaryIO,
         *,
-        what: str,
+        activity: str,
         remedy: str = "",
         on_bytes: Callable[[int], None],
     ) -> None:
         """Run `argv` with `source` as its input; `on_bytes` gets the number of bytes fed so far.
 
-        Raises NotReadyError if the program failed; says `what` failed, and where its output is.
+        If the program fails, raises NotReadyError, whose message says that `activity` failed and
+        names the log.
         """
         fed = 0
         with self._logging(argv) as log:
             process = self._start(argv, stdin=subprocess.PIPE, stdout=log)
-            with _ended_with_us(process):
+            with _ended_on_error(process):
                 assert process.stdin is not None
-                # If it dies before it has read everything, its exit code and output say why.
+                # If the program dies before it has read everything, its exit code says so below.
                 with suppress(BrokenPipeError):
                     while chunk := source.read(_CHUNK_BYTES):
                         process.stdin.write(chunk)
@@ -82,7 +84,7 @@ class LoggedRunner:
                         on_bytes(fed)
                 with suppress(BrokenPipeError):
                     process.stdin.close()
-        self._check(process, what, "", remedy)
+        self._check(process, activity, "", remedy)
 
     def _start(
         self, argv: Sequence[str], stdin: int = subprocess.DEVNULL, **more: Any
@@ -104,18 +106,18 @@ class LoggedRunner:
             yield log
 
     def _check(
-        self, process: subprocess.Popen[bytes], what: str, printed: str, remedy: str
+        self, process: subprocess.Popen[bytes], activity: str, printed: str, remedy: str
     ) -> None:
         if process.returncode:
             raise NotReadyError(
-                f"{what} failed with exit code {process.returncode}, log: {self.log}\n"
+                f"{activity} failed with exit code {process.returncode}, log: {self.log}\n"
                 f"{printed}".rstrip(),
                 remedy,
             )
 
 
 @contextmanager
-def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _ended_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Wait for `process`; if the body fails, end it and everything that it started."""
     with process:
         try:

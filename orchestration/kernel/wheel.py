@@ -1,7 +1,8 @@
-"""Packs a built kernel as a wheel, `closloop-kernel`: where it is installed, nothing is built.
+"""Packs a built kernel as the wheel `closloop-kernel`: whoever installs it need not build one.
 
-With the kernel go the BPF programs of flow tables, what the kernel was patched with, and its
-licence (GPL-2.0). The rest of its source is Debian's; the manifest has its digest.
+The wheel also contains the BPF programs of flow tables, the patches and sources that were added to
+Linux, and the licence (GPL-2.0). The rest of the kernel's source is Debian's; the manifest has its
+digest.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ is: GPL-2.0-only.txt. The BPF programs are under the licence that each names.
 
 
 def make_wheel(kernel: Kernel, folder: Path) -> Path:
-    """Write the wheel of a kernel into `folder`, and return its path. An older one is replaced.
+    """Write the wheel of a kernel into `folder`, and return the wheel's path.
 
-    Raises NotReadyError if this program did not build the kernel, or the library wheel is missing.
+    A wheel of the same name is replaced. Raises NotReadyError if closloop did not build the kernel,
+    or if the library `wheel` is not installed.
     """
     if kernel.manifest is None:
         raise NotReadyError(
             f"{kernel.path} was not built by closloop, so its source is not known",
-            "unset CLOSLOOP_KERNEL, and build one: closloop kernel build",
+            "unset CLOSLOOP_KERNEL, and build a kernel: closloop kernel build",
         )
     try:
         from wheel.wheelfile import WheelFile

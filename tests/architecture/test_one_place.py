@@ -130,8 +130,8 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
         replace(
             copy,
             FLUID,
-            "self._turn[ECN.name] = self._set_thresholds",
-            'self._turn |= {ECN.name: self._set_thresholds, "flowlet": lambda change: change}',
+            "self._setters[ECN.name] = self._set_thresholds",
+            'self._setters |= {ECN.name: self._set_thresholds, "flowlet": lambda change: change}',
         ),
     }
     folder = copy.parent

@@ -36,29 +36,29 @@ from orchestration.core.trial import TrialSpec
 
 _Spec = TypeVar("_Spec")
 _Array = NDArray[Any]
-_TIMES = frozenset(signal.key for signal in SIGNALS if signal.unit == "ns")
-_RATES = frozenset(signal.key for signal in SIGNALS if signal.unit == "bit/s")
-_SETTINGS = {
+_TIME_SIGNALS = frozenset(signal.key for signal in SIGNALS if signal.unit == "ns")
+_RATE_SIGNALS = frozenset(signal.key for signal in SIGNALS if signal.unit == "bit/s")
+_TIME_SETTINGS = {
     (knob.name, column.name) for knob in KNOBS.values() for column in knob.columns
     if column.unit == "ns"
 }  # fmt: skip
-# Congestion controls whose laws have seconds in them, which no factor reaches.
-_OF_THE_CLOCK = {
+# Congestion controls with constants in seconds of the clock, which the factor does not change.
+_WITH_CLOCK_SECONDS = {
     "cubic": "its window grows with seconds since the last loss",
-    "bbr": "it looks for the base round trip every 10 s",
+    "bbr": "it measures the base round-trip time every 10 s",
 }
 
 
 def dilated_trial(trial: TrialSpec) -> TrialSpec:
-    """Return the trial with all that lasts `scale` times longer: what devices are to be told.
+    """Return the trial with every duration `scale` times longer, for the settings of devices.
 
-    The tuner's parameters stay: it decides in the trial's own time.
+    The tuner's parameters stay the same: the tuner decides in the trial's own time.
     """
     return _dilated(trial, trial.scale)
 
 
 def _dilated(spec: _Spec, factor: int) -> _Spec:
-    """Multiply the fields of a frozen spec that are durations, whatever depth they are at."""
+    """Multiply all durations (fields `*_ns`) of a frozen spec and of the specs inside it."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]
         value = getattr(spec, field.name)
@@ -77,7 +77,7 @@ def dilated_schedule(schedule: Schedule, factor: int) -> Schedule:
 
 
 def dilation_findings(trial: TrialSpec) -> list[dict[str, str]]:
-    """Return findings for the stamp on what does not follow the factor."""
+    """Return findings for the stamp on congestion controls that do not follow the factor."""
     controls = {trial.host.congestion_control, *(s.congestion_control for s in trial.traffic)}
     return [
         {
@@ -85,13 +85,13 @@ def dilation_findings(trial: TrialSpec) -> list[dict[str, str]]:
             "severity": "warning",
             "text": f"{name} does not scale: {why}, and a second of the trial takes {trial.scale}",
         }
-        for name, why in _OF_THE_CLOCK.items()
+        for name, why in _WITH_CLOCK_SECONDS.items()
         if trial.scale > 1 and name in controls
     ]
 
 
 def dilated_rig(rig: Rig, factor: int) -> Rig:
-    """Return a rig whose time is that of `rig`, divided by the factor."""
+    """Return a rig over `rig` whose time is the time of `rig` divided by the factor."""
     return rig if factor == 1 else _DilatedRig(rig, factor)
 
 
@@ -115,7 +115,8 @@ class _DilatedRig:
         return self._observation(self._rig.observe())
 
     def apply(self, action: Action) -> Applied:
-        return self._applied(self._rig.apply(tuple(_change(one, self._longer) for one in action)))
+        longer = tuple(_converted(change, self._longer) for change in action)
+        return self._applied(self._rig.apply(longer))
 
     def install(self, programs: Sequence[Program]) -> None:
         self._rig.install(programs)
@@ -144,13 +145,13 @@ class _DilatedRig:
         )
 
     def _applied(self, applied: Applied) -> Applied:
-        changes = tuple(_change(one, self._shorter) for one in applied.changes)
+        changes = tuple(_converted(change, self._shorter) for change in applied.changes)
         return Applied(applied.t_ns // self._factor, changes)
 
     def _observation(self, seen: Observation) -> Observation:
         took_ns = seen.took_ns
         if took_ns is not None:
-            # rounded up, and a ns more for the start that is rounded down
+            # rounded up, plus one ns because the start was rounded down
             took_ns = np.where(took_ns == MISSING, MISSING, took_ns // self._factor + 2)
         return Observation(
             t_ns=seen.t_ns // self._factor,
@@ -158,7 +159,7 @@ class _DilatedRig:
             values={key: self._value(key, array) for key, array in seen.values.items()},
             settings={
                 knob: {
-                    name: self._shorter(array) if (knob, name) in _SETTINGS else array
+                    name: self._shorter(array) if (knob, name) in _TIME_SETTINGS else array
                     for name, array in columns.items()
                 }
                 for knob, columns in seen.settings.items()
@@ -176,20 +177,21 @@ class _DilatedRig:
         return {name: self._value(keys.get(name, name), array) for name, array in values.items()}
 
     def _value(self, key: str, array: _Array) -> _Array:
-        if key in _TIMES:
+        if key in _TIME_SIGNALS:
             return self._shorter(array)
-        return self._longer(array) if key in _RATES else array
+        return self._longer(array) if key in _RATE_SIGNALS else array
 
     def _shorter(self, array: _Array) -> _Array:
-        """Divide times by the factor; what is missing stays so."""
+        """Divide times by the factor; missing values stay missing."""
         return np.where(array == MISSING, MISSING, array // self._factor)
 
     def _longer(self, array: _Array) -> _Array:
+        """Multiply by the factor: times of the trial, or rates that devices report."""
         return np.where(array == MISSING, MISSING, array * self._factor)
 
 
 class _TrialTime:
-    """Passes the rig's readings on in the trial's time."""
+    """An observer that passes a rig's readings on to another observer, in the trial's time."""
 
     def __init__(self, observer: Observer, rig: _DilatedRig) -> None:
         self._observer = observer
@@ -203,10 +205,10 @@ class _TrialTime:
         self._observer.applied(observed_ns, decided_ns, self._rig._applied(applied))
 
 
-def _change(change: Change, turned: Any) -> Change:
-    """Return a change with its durations turned into another time."""
+def _converted(change: Change, convert: Any) -> Change:
+    """Return a change whose durations were converted by `convert`."""
     values = {
-        name: turned(array) if (change.knob, name) in _SETTINGS else array
+        name: convert(array) if (change.knob, name) in _TIME_SETTINGS else array
         for name, array in change.values.items()
     }
     return Change(change.knob, change.targets, values)

@@ -1,4 +1,9 @@
-"""A trial's faults as a plan in time, the same on every backend. Pure."""
+"""Turns a trial's faults into steps in time, the same on every backend. Pure.
+
+A fault cuts links. `convergence_ns` after a cut or a repair, routes avoid the links that are down:
+until then packets that are sent to a cut link are lost, as on a network whose routing protocol has
+not converged.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,10 @@ _FAULT_STREAM = 0x6661756C74
 
 @dataclass(frozen=True)
 class FaultStep:
-    """A change of the links, or of the routes, at `t_ns`.
+    """A change of the links or of the routes at `t_ns`.
 
-    Either the links in `down` (indices) go down and all others come up, or routes avoid them from
-    now on.
+    With kind `links`, the links in `down` (indices) go down and all others come up. With kind
+    `routes`, routes avoid the links in `down` from now on. `detail` names the links that change.
     """
 
     t_ns: int
@@ -34,13 +39,13 @@ def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
 
     A link is down while any fault holds it down. Raises ValueError for a link that does not exist.
     """
-    held = [
+    faults = [
         (fault, _links_of(fault, number, trial.seed, testbed))
         for number, fault in enumerate(trial.faults)
     ]
     times = {
         (t_ns, fault.convergence_ns)
-        for fault, _ in held
+        for fault, _ in faults
         for t_ns in (fault.down_ns, fault.up_ns)
         if t_ns is not None
     }
@@ -49,7 +54,7 @@ def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
     for t_ns, convergence_ns in sorted(times):
         down = frozenset(
             index
-            for fault, links in held
+            for fault, links in faults
             if fault.down_ns <= t_ns and (fault.up_ns is None or t_ns < fault.up_ns)
             for index in links
         )
@@ -62,22 +67,24 @@ def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
 
 
 def link_name(testbed: Testbed, link: Link, *, turned: bool = False) -> str:
-    """Return a link's name in campaign files, like `leaf1-spine2`, or `turned` the other way."""
+    """Return a link's name in campaign files, like `leaf1-spine2`; `turned`, `spine2-leaf1`."""
     ends = [testbed.ports[end].device for end in (link.a, link.b)]
     return "-".join(reversed(ends) if turned else ends)
 
 
 def _links_of(fault: FaultSpec, number: int, seed: int, testbed: Testbed) -> frozenset[int]:
+    """Return the links that fault `number` of a trial cuts: a random share, or those it names."""
     if fault.share > 0:
-        between = [
+        between_switches = [
             link.index
             for link in testbed.links
             if all(testbed.device[testbed.ports[end].device].tier > 0 for end in (link.a, link.b))
         ]
-        count = min(len(between), max(1, math.floor(fault.share * len(between) + 0.5)))
+        links = len(between_switches)
+        count = min(links, max(1, math.floor(fault.share * links + 0.5)))
         rng = np.random.default_rng([seed, number, _FAULT_STREAM])
-        return frozenset(rng.choice(between, size=count, replace=False).tolist())
-    found: set[int] = set()
+        return frozenset(rng.choice(between_switches, size=count, replace=False).tolist())
+    named: set[int] = set()
     for name in fault.links:
         matching = {
             link.index
@@ -86,8 +93,8 @@ def _links_of(fault: FaultSpec, number: int, seed: int, testbed: Testbed) -> fro
         }
         if not matching:
             raise ValueError(f"no link {name!r} on testbed {testbed.name}")
-        found |= matching
-    return frozenset(found)
+        named |= matching
+    return frozenset(named)
 
 
 def _difference(testbed: Testbed, before: frozenset[int], after: frozenset[int]) -> str:

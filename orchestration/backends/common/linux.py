@@ -1,7 +1,9 @@
 """Kernel settings and queues of hosts and Linux switches, the same on every backend.
 
-Where a kernel has no DCTCP, a BPF program is it, which orchestration/agent/bpf/congestion.py
-registers for as long as a process lives (docs/hardware.md).
+Some functions take `lacks`, the names of parts that a kernel does not have: queueing disciplines
+(`red`, `fq`, `netem`, ...) and congestion controls (`dctcp`, ...). On a kernel without DCTCP a BPF
+program takes its place, which orchestration/agent/bpf/congestion.py registers for as long as a
+process lives (docs/hardware.md).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ TSQ_LIMIT_BYTES = 65_536
 # The limit of a NIC's queue, which its hosts' TCP does not reach.
 _NEVER_BYTES = 1 << 30
 
-# NewReno. With SACK, Linux detects losses by time only: tcp_recovery without its first bit has no
-# effect any more. Without SACK it counts duplicates, as many as tcp_reordering says, a number that
-# it would raise when it sees reordering.
+# NewReno (RFC 6582). With SACK, Linux detects losses by time only: clearing the first bit of
+# tcp_recovery has no effect any more. Without SACK it counts tcp_reordering duplicate
+# acknowledgements, a number that it would raise when it sees reordering.
 _BY_DUPLICATES = {
     "net/ipv4/tcp_sack": "0",
     "net/ipv4/tcp_reordering": "3",
@@ -40,31 +42,31 @@ _FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 
 
 def host_sysctls(host: HostSpec, lacks: Collection[str] = ()) -> dict[str, str]:
-    """Return a host's settings: its TCP, and that flows share no knowledge.
+    """Return a host's sysctls: its TCP, and that no flow uses what earlier flows measured.
 
-    On a kernel that `lacks` DCTCP the other controls answer marks: connections ask for that
-    (RFC 3168).
+    On a kernel that `lacks` DCTCP, connections negotiate ECN (RFC 3168), so that the other
+    congestion controls respond to CE packets.
     """
     return {
         **({"net/ipv4/tcp_ecn": "1"} if "dctcp" in lacks else {}),
         "net/ipv4/tcp_congestion_control": "dctcp" if host.is_roce else host.congestion_control,
         "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
-        # a flow must not inherit what an earlier one learned about the path
+        # a flow must not inherit what an earlier flow learned about the path
         "net/ipv4/tcp_no_metrics_save": "1",
-        # a flow keeps its socket's hash even after a timeout: the flow table identifies it by that
-        # hash
+        # a flow keeps its socket's hash even after a timeout, because the flow table identifies
+        # flows by that hash
         "net/core/txrehash": "0",
         **(_BY_DUPLICATES if host.loss_detection == "duplicate-acks" else {}),
     }
 
 
 def switch_sysctls(seed: int, number: int) -> dict[str, str]:
-    """Return the settings of switch `number`: routing, and ECMP by the five-tuple, salted."""
+    """Return the sysctls of switch `number`: routing, and ECMP by a salted five-tuple hash."""
     salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
     return {
         "net/ipv4/ip_forward": "1",
-        # no connection ends at a switch, so none need be looked up
+        # no connection ends at a switch, so packets need no lookup of one
         "net/ipv4/ip_early_demux": "0",
         # 3, not 1, which would use the sender's random socket hash where a packet still carries it
         "net/ipv4/fib_multipath_hash_policy": "3",
@@ -74,36 +76,39 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
 
 
 def absent_setting_findings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return findings for a trial's stamp on settings, by device, that its kernel does not have."""
-    with_dctcp_program: dict[str, list[str]] = {}
+    """Return findings for a trial's stamp on settings that kernels do not have.
+
+    `absent` has the names of the missing sysctls by device.
+    """
+    by_name: dict[str, list[str]] = {}
     for device, names in absent.items():
         for name in names:
-            with_dctcp_program.setdefault(name, []).append(device)
+            by_name.setdefault(name, []).append(device)
     return [
         {
             "code": "settings-absent",
             "severity": "warning",
             "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
-            f"it stays as it is there",
+            f"it was not set there",
         }
-        for name, devices in sorted(with_dctcp_program.items())
+        for name, devices in sorted(by_name.items())
     ]
 
 
 def has_link_delays(lacks: Collection[str]) -> bool:
     """Return whether ports have propagation delays, on a kernel that `lacks` these parts.
 
-    A program that marks in RED's place takes the port's whole backlog for its queue, and that would
-    count what netem delays.
+    Without netem there is no delay. Nor is there one without RED: the program that marks in RED's
+    place sees only the port's whole backlog, which would include the packets that netem delays.
     """
     return {"netem", "red"}.isdisjoint(lacks)
 
 
 def bucket_bytes(testbed: Testbed) -> int:
-    """Return the bytes of a shaper's bucket: one frame and a little more, so that nothing bursts.
+    """Return the size of a shaper's token bucket: one frame and a little more, to avoid bursts.
 
-    With the little more, a shaper that wakes up a nanosecond late catches up instead of losing that
-    nanosecond of its rate.
+    Thanks to the spare bytes, a shaper that wakes up a nanosecond late catches up instead of losing
+    a nanosecond's share of its rate.
     """
     return testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
 
@@ -113,8 +118,9 @@ def host_queues(
 ) -> dict[str, Any]:
     """Return a NIC's queues for `qdiscs.stack`: round robin between flows.
 
-    Shapers make up for waking up to `late_ns` late. A kernel that `lacks` fq has one queue for all
-    flows, in which TCP's own limit (`TSQ_LIMIT_BYTES`) keeps each flow's share small.
+    The shaper's bucket is large enough to catch up when it wakes up to `late_ns` late. On a kernel
+    that `lacks` fq all flows share one queue, in which TCP's own limit (`TSQ_LIMIT_BYTES`) keeps
+    each flow's share small.
     """
     shaper = {"shaper": _shaper(testbed, port, late_ns)}
     return (
@@ -132,22 +138,24 @@ def switch_queues(
     lacks: Collection[str] = (),
     late_ns: int = 0,
 ) -> dict[str, Any]:
-    """Return a switch port's queues: RED that never marks until a tuner sets thresholds.
+    """Return a switch port's queues for `qdiscs.stack`: RED that marks only if the queue is full.
 
-    Shapers make up for waking up to `late_ns` late. A kernel that `lacks` RED has a plain queue of
-    the same size, which a BPF program marks during trials (agent/linux_switch/marks.py). Raises
-    InputError for several traffic classes there.
+    A tuner sets other thresholds later. Without `shape` there is no shaper; with one, its bucket is
+    large enough to catch up when it wakes up to `late_ns` late. A kernel that `lacks` RED gets a
+    plain queue of the same size, in which a BPF program marks packets during trials
+    (agent/linux_switch/marks.py). Raises InputError for several traffic classes on such a kernel.
     """
     if "red" in lacks:
         if testbed.classes:
             raise InputError.single(
                 f"{testbed.name}: {port.device}",
-                "a kernel without RED marks one queue a port, and the testbed has traffic classes",
+                "on a kernel without RED, only one queue per port can be marked, and the testbed "
+                "has traffic classes",
                 "use a testbed without classes, or a kernel with RED (modprobe sch_red)",
             )
-        plain: dict[str, Any] = {"fifo": {"limit_bytes": port.buffer_bytes}}
-        return {**plain, "shaper": _shaper(testbed, port, late_ns)} if shape else plain
-    result: dict[str, Any] = {
+        fifo: dict[str, Any] = {"fifo": {"limit_bytes": port.buffer_bytes}}
+        return {**fifo, "shaper": _shaper(testbed, port, late_ns)} if shape else fifo
+    queues: dict[str, Any] = {
         "reds": [
             {
                 "kmin_bytes": queue.buffer_bytes,
@@ -159,11 +167,11 @@ def switch_queues(
         ]
     }
     if shape:
-        result["shaper"] = _shaper(testbed, port, late_ns)
+        queues["shaper"] = _shaper(testbed, port, late_ns)
     if testbed.classes:
-        result["weights"] = [klass.weight for klass in testbed.classes]
-        result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-    return result
+        queues["weights"] = [klass.weight for klass in testbed.classes]
+        queues["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    return queues
 
 
 def _shaper(testbed: Testbed, port: Port, late_ns: int) -> dict[str, int]:
@@ -175,40 +183,44 @@ def _shaper(testbed: Testbed, port: Port, late_ns: int) -> dict[str, int]:
 
 
 DCTCP = "dctcp"
-# With five more digits it has the kernel's 15 characters: two trials on a kernel do not meet.
-_NAME, _DIGITS = "bpf_dctcp_", 5
+# The name of a congestion control has at most 15 characters. The random digits keep the programs of
+# two trials on one kernel apart.
+_NAME_PREFIX, _NAME_DIGITS = "bpf_dctcp_", 5
 
 
 def new_program_name() -> str:
-    """Return a name for a trial's program, which all of the kernel sees."""
-    return _NAME + secrets.token_hex(_DIGITS)[:_DIGITS]
+    """Return a new name for a trial's DCTCP program, unique among all programs of the kernel."""
+    return _NAME_PREFIX + secrets.token_hex(_NAME_DIGITS)[:_NAME_DIGITS]
 
 
 def with_dctcp_program(trial: TrialSpec, name: str) -> TrialSpec:
-    """Return the trial with flows that ask for the program, by its name, in place of DCTCP."""
+    """Return the trial with the program `name` as congestion control wherever it had DCTCP."""
 
-    def own(control: str) -> Any:
+    def renamed(control: str) -> Any:
         return name if control == DCTCP else control
 
-    host: HostSpec = replace(trial.host, congestion_control=own(trial.host.congestion_control))
+    host: HostSpec = replace(trial.host, congestion_control=renamed(trial.host.congestion_control))
     traffic = tuple(
-        replace(spec, congestion_control=own(spec.congestion_control)) for spec in trial.traffic
+        replace(spec, congestion_control=renamed(spec.congestion_control)) for spec in trial.traffic
     )
     return replace(trial, host=host, traffic=traffic)
 
 
 def dctcp_facts(name: str, totals: dict[str, Any], **where: Any) -> dict[str, Any]:
-    """Return facts for a trial's record: who is DCTCP, and what connections did."""
-    said = {"by": "a BPF program", "name": name, **where, "totals": totals}
-    return {"congestion_control": {DCTCP: said}}
+    """Return facts for a trial's record: the program in DCTCP's place, and its counters."""
+    program = {"by": "a BPF program", "name": name, **where, "totals": totals}
+    return {"congestion_control": {DCTCP: program}}
 
 
 def dctcp_findings(astray: int) -> list[dict[str, str]]:
-    """Return findings for the stamp on `astray` cuts of windows that the kernel made without it."""
+    """Return findings for the stamp on window cuts that the kernel made without the program.
+
+    `astray` is the number of such cuts.
+    """
     if not astray:
         return []
     text = (
-        f"hosts' kernels did not ask DCTCP's program {astray} times when windows became "
-        "smaller, and it put that right with the next acknowledgement"
+        f"hosts' kernels reduced windows {astray} times without asking DCTCP's program, which "
+        "corrected that at the next acknowledgement"
     )
     return [{"code": "dctcp-program", "severity": "warning", "text": text}]

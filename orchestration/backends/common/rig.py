@@ -1,4 +1,4 @@
-"""What rigs share: knobs that are turned by name, readings that are kept, exact sleep."""
+"""What rigs share: knobs that are set by name, readings kept for the record, exact sleep."""
 
 from __future__ import annotations
 
@@ -27,32 +27,36 @@ from orchestration.core.signals import FLOW_SCOPE, names
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 
-# Hosts' TCP counters are kept at every tenth sample.
+# The counters of hosts are kept for the record once per this many samples.
 SAMPLES_PER_HOST_READING = 10
 _NEVER = 1 << 62
 
-# Sets all columns of a knob on some targets, and reads them back: (targets, values) -> values.
-# Values have shape (targets, columns).
+# Sets all columns of a knob on some targets, and returns the values read back:
+# (targets, values) -> values. Values have shape (targets, columns).
 SetAndRead = Callable[[Ints, Ints], Ints]
 
 
 class BaseRig(Rig):
-    """A rig with what most have. `_turn` has knobs by name, `fabric` is its name in messages."""
+    """The common part of rigs.
+
+    `fabric` is the fabric's name in messages. `_setters` has a function for each knob, by the
+    knob's name, that makes a change and returns what was read back.
+    """
 
     fabric: str
 
     def __init__(self, testbed: Testbed) -> None:
         self.events: list[Event] = []
         self.host_readings = HostReadings(len(testbed.hosts))
-        self._turn: dict[str, Callable[[Change], Change]] = {}
+        self._setters: dict[str, Callable[[Change], Change]] = {}
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and return what devices report afterwards."""
-        changes = tuple(self._turn[change.knob](change) for change in action)
+        changes = tuple(self._setters[change.knob](change) for change in action)
         return Applied(self.now_ns(), changes)
 
     def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: these devices run no programs."""
+        """Raise TrialError: these devices run no programs."""
         raise TrialError(f"the {self.fabric} cannot run {programs[0].kind!r}")
 
     def last_hosts(self) -> HostReading | None:
@@ -64,12 +68,12 @@ def merged_facts(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of several parts of a fabric, with the findings of all."""
     facts = {name: fact for part in parts for name, fact in part.items()}
     if "findings" in facts:
-        facts["findings"] = [one for part in parts for one in part.get("findings", ())]
+        facts["findings"] = [finding for part in parts for finding in part.get("findings", ())]
     return facts
 
 
 class HostReadings:
-    """The readings of all hosts, in the order of `Testbed.hosts`, that are kept for the record."""
+    """The readings of all hosts that are kept for the record, in the order of `Testbed.hosts`."""
 
     def __init__(self, hosts: int) -> None:
         self._hosts = hosts
@@ -82,7 +86,7 @@ class HostReadings:
         self._rows.append(values)
 
     def last(self) -> HostReading | None:
-        """Return the signals that were kept last; None if none were."""
+        """Return the latest reading that was kept; None if there is none."""
         return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
 
     def samples(self) -> Samples:
@@ -94,11 +98,11 @@ class HostReadings:
 
 
 class FlowReadings:
-    """Reads every flow when that is due, and keeps what a trial asks for.
+    """Reads the counters of all flows when that is due, and keeps what a trial asks for.
 
-    That is samples at its `flow_sample_period`, and, with RoCE NICs, what flows had acknowledged at
-    the ends of the measured time. A trial whose sample period divides these times has one reading
-    at each, others have the one before and the one after.
+    A trial may ask for samples at its `flow_sample_period`. With RoCE NICs, the bytes acknowledged
+    at the beginning and end of the measured time are kept as well: one reading at each of the two
+    if the sample period divides their times, else the reading before and the reading after.
     """
 
     def __init__(self, trial: TrialSpec, read: Callable[[], Mapping[str, Ints]]) -> None:
@@ -117,7 +121,7 @@ class FlowReadings:
         self._acked: list[tuple[int, Ints]] = []
 
     def take(self, tick: int, t_ns: int) -> None:
-        """Read the flows at `t_ns` if that is due after so many sample periods."""
+        """Read the flows, at `t_ns`, if they are due at sample number `tick`."""
         sampled, at_end = self._every and tick % self._every == 0, tick in self._ends
         if not sampled and not at_end:
             return
@@ -127,8 +131,8 @@ class FlowReadings:
         if at_end:
             self._acked.append((t_ns, counters["acked_bytes"]))
 
-    def ahead(self, tick: int) -> int:
-        """Return after how many more sample periods flows are read next; many if never."""
+    def ticks_until_due(self, tick: int) -> int:
+        """Return after how many more samples flows are read next; a huge number if never."""
         to_sample = self._every - tick % self._every if self._every else _NEVER
         return min(to_sample, *(end - tick for end in self._ends if end > tick), _NEVER)
 
@@ -141,7 +145,10 @@ class FlowReadings:
         return Samples(np.array([t_ns for t_ns, _ in self._sampled], dtype=np.int64), values)
 
     def acked(self) -> Samples | None:
-        """Return `acked_bytes` at the measured time's ends, (readings, flows); None if unknown."""
+        """Return `acked_bytes` at both ends of the measured time; None without RoCE NICs.
+
+        The array has shape (readings, flows).
+        """
         if not self._acked:
             return None
         t_ns, rows = (np.array(column, dtype=np.int64) for column in zip(*self._acked, strict=True))
@@ -149,24 +156,27 @@ class FlowReadings:
 
 
 class KnobSettings:
-    """A knob's whole numbers on all its targets. `known` has them by name, and is never altered."""
+    """The current settings, in whole numbers, of a knob on all its targets.
+
+    `known` has them by column name; the dictionary is replaced at a change, never altered.
+    """
 
     def __init__(self, knob: Knob, testbed: Testbed, values: Ints, exchange: SetAndRead) -> None:
-        """`values` (targets, columns) are those before the first change."""
+        """`values` (targets, columns) are the settings before the first change."""
         self._knob, self._exchange, self._values = knob, exchange, values
         self._bounds = knob.bounds(testbed)
         self.known: dict[str, Ints] = knob.named(*values.T)
 
-    def turn(self, change: Change) -> Change:
-        """Set what `change` names; return all columns of its targets, as they are then.
+    def apply(self, change: Change) -> Change:
+        """Make `change`; return all columns of its targets as read back afterwards.
 
-        Raises ImpossibleSetting for what is out of bounds.
+        Raises ImpossibleSetting for values out of bounds.
         """
         self._bounds.check(change)
         targets, values = change.targets, self._values.copy()
-        for place, name in enumerate(self._knob.column_names):
+        for column, name in enumerate(self._knob.column_names):
             if name in change.values:
-                values[targets, place] = np.rint(change[name])
+                values[targets, column] = np.rint(change[name])
         if len(targets):
             values[targets] = self._exchange(targets, values[targets])
         self._values, self.known = values, self._knob.named(*values.T)
@@ -174,10 +184,10 @@ class KnobSettings:
 
 
 def dcqcn_settings(roce: RoceSpec, testbed: Testbed, exchange: SetAndRead) -> KnobSettings:
-    """Return DCQCN's parameters of all hosts, which begin with those of `roce`."""
+    """Return DCQCN's parameters of all hosts, initially those of `roce` on every host."""
     values = [roce.parameters[name] for name in DCQCN.column_names]
-    of_all = np.tile(np.array(values, dtype=np.int64), (len(testbed.hosts), 1))
-    return KnobSettings(DCQCN, testbed, of_all, exchange)
+    rows = np.tile(np.array(values, dtype=np.int64), (len(testbed.hosts), 1))
+    return KnobSettings(DCQCN, testbed, rows, exchange)
 
 
 class Ticker:

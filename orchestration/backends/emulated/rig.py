@@ -111,19 +111,19 @@ class EmulatedRig(BaseRig):
         self._known: QueueReading | None = None
         self._watches_hosts = not set(HOST_KEYS).isdisjoint(observes)
         self._bounds = ECN.bounds(testbed)
-        self._turn[ECN.name] = self._set_thresholds
+        self._setters[ECN.name] = self._set_thresholds
         self._parameters: KnobSettings | None = None
         roce = trial.host.roce
         if roce is not None and roce.control == DCQCN.control:
             parameters = ParameterFile(addresses)
             self._parameters = dcqcn_settings(roce, testbed, parameters.exchange)
-            self._turn[DCQCN.name] = self._parameters.turn
+            self._setters[DCQCN.name] = self._parameters.apply
         self._timeouts: KnobSettings | None = None
         if self._paths and trial.load_balancing.kind == "flowlets":
             self._timeouts = KnobSettings(
                 FLOWLET_TIMEOUT, testbed, self._paths.timeouts_ns(), self._paths.exchange
             )
-            self._turn[FLOWLET_TIMEOUT.name] = self._timeouts.turn
+            self._setters[FLOWLET_TIMEOUT.name] = self._timeouts.apply
         self._read_flows = FlowReadings(trial, traffic.counters)
         self._lasting = bool(lasting_flows(trial, job.schedule).any())
         self._ticker = Ticker()
@@ -199,7 +199,7 @@ class EmulatedRig(BaseRig):
         if self._steps:
             before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
             maximum = min(maximum, max(1, len(before)))
-        maximum = min(maximum, self._read_flows.ahead(self._ticks))
+        maximum = min(maximum, self._read_flows.ticks_until_due(self._ticks))
         if self._lasting:
             before = range(times_ns.start, self._job.trial.duration_ns + 1, times_ns.step)
             maximum = min(maximum, len(before) or maximum)

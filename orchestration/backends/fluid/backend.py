@@ -1,4 +1,4 @@
-"""The `fluid` backend: any trial, on any machine, in a fraction of a second, always the same."""
+"""The `fluid` backend: runs trials on any machine in a fraction of a second, deterministically."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from tuners import registry
 
 
 class FluidBackend:
-    """Runs trials on the fluid model. Touches nothing outside the process."""
+    """Runs trials on the fluid model, inside this process: no kernel, no root, no other program."""
 
     name = "fluid"
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
-        """Accept every testbed with one queue a port: the model needs nothing from the machine."""
+        """Raise NotReadyError for a testbed with traffic classes: the model has one queue a port.
+
+        The model needs nothing from the machine.
+        """
         if testbed.classes:
             raise NotReadyError(
-                f"the fluid backend has one queue a port, testbed {testbed.name} has "
+                f"the fluid backend has one queue per port, and testbed {testbed.name} has "
                 f"{len(testbed.classes)} traffic classes",
                 "use the emulated backend, or a testbed without 'classes'",
             )

@@ -1,4 +1,4 @@
-"""What the fluid model can do: windows of DCTCP as rates, one queue a port, no packets."""
+"""What the fluid model can do: DCTCP's windows as rates, one queue per port, no packets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The queues of the fluid fabric, with RED marking, finite buffers and counters.
 
-Bytes are those that Linux counts on a link: payload, TCP/IP and Ethernet headers, no framing. Every
-flow is a column, every stage of the fabric a row (see `Paths`). A queue serves each flow in
-proportion to the flow's bytes in it, which is FIFO for a well-mixed fluid.
+Bytes are those that Linux counts on a link: payload, TCP/IP and Ethernet headers, no framing. Each
+active flow has a column of the arrays, each stage of the fabric (see `Paths`) a row. A queue serves
+each flow in proportion to the flow's bytes in it, which is FIFO for a well-mixed fluid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FluidNetwork:
     """Ports with their queues, and the bytes of each flow in them.
 
     Arrays of ports have `len(testbed.ports) + 2` entries (see `Paths`); arrays of flows have shape
-    (flows,) or (stages, flows).
+    (columns,) or (stages, columns).
     """
 
     def __init__(self, testbed: Testbed, stages: int) -> None:
@@ -42,17 +42,17 @@ class FluidNetwork:
         self._set_waits()
         self.queues = np.array([port.index for port in testbed.queues], dtype=np.int64)
         count = len(self.rate)
-        # Until thresholds are set, queues mark only when the buffer is full; hosts never mark.
+        # Until thresholds are set, a queue marks only when its buffer is full; hosts never mark.
         self.kmin, self.kmax, self.pmax = self.buffer.copy(), self.buffer.copy(), np.ones(count)
         self._slope = np.zeros(count)
         self.tx_bytes, self.tx_packets = np.zeros((2, count))
         self.marked_packets, self.dropped_packets = np.zeros((2, count))
         self._nowhere = count - 2
         self.path = np.zeros((stages, 0), dtype=np.int64)
-        # `passed` are the bytes that each flow has sent through each port of its path, as of the
-        # last `count`.
+        # `passed` are the bytes that each flow had sent through each port of its path at the last
+        # call of `count`.
         self.backlog, self._sent, self._marked, self.passed = np.zeros((4, stages, 0))
-        # Packets and wire bytes per counted byte, by flow: a small flow has small packets.
+        # Packets and wire bytes per counted byte, by column: a small flow has small packets.
         self.packets_per_byte = np.zeros(0)
         self._wire_per_byte = np.ones(0)
 
@@ -75,58 +75,59 @@ class FluidNetwork:
         self._wait_per_byte = np.zeros(len(self.rate))
         np.divide(self._wire_share, self.rate, out=self._wait_per_byte, where=self.rate > 0)
 
-    def grow(self, stages: int, flows: int) -> None:
-        """Make room for more stages or flows; new places are empty."""
-        rows, columns = stages - self.path.shape[0], flows - self.path.shape[1]
-        edges = ((0, rows), (0, columns))
+    def grow(self, stages: int, columns: int) -> None:
+        """Add empty rows and columns until there are `stages` rows and so many columns."""
+        more_rows, more_columns = stages - self.path.shape[0], columns - self.path.shape[1]
+        edges = ((0, more_rows), (0, more_columns))
         self.path = np.pad(self.path, edges, constant_values=self._nowhere)
         self.backlog = np.pad(self.backlog, edges)
         self._sent = np.pad(self._sent, edges)
         self._marked = np.pad(self._marked, edges)
         self.passed = np.pad(self.passed, edges)
-        self.packets_per_byte = np.pad(self.packets_per_byte, (0, columns))
-        self._wire_per_byte = np.pad(self._wire_per_byte, (0, columns), constant_values=1.0)
+        self.packets_per_byte = np.pad(self.packets_per_byte, (0, more_columns))
+        self._wire_per_byte = np.pad(self._wire_per_byte, (0, more_columns), constant_values=1.0)
 
-    def place(self, flow: int, path: Ints, packets_per_byte: float) -> None:
-        """Assign a place to a new flow with its path, shape (at most stages,)."""
-        before = self.path[:, flow].copy()
-        self.path[: len(path), flow] = path
-        self.path[len(path) :, flow] = self._nowhere
-        self.passed[self.path[:, flow] != before, flow] = 0.0
-        self.packets_per_byte[flow] = packets_per_byte
-        self._wire_per_byte[flow] = 1.0 + self._framing_bytes * packets_per_byte
+    def assign(self, column: int, path: Ints, packets_per_byte: float) -> None:
+        """Give a column to a flow with this path, shape (at most stages,)."""
+        before = self.path[:, column].copy()
+        self.path[: len(path), column] = path
+        self.path[len(path) :, column] = self._nowhere
+        self.passed[self.path[:, column] != before, column] = 0.0
+        self.packets_per_byte[column] = packets_per_byte
+        self._wire_per_byte[column] = 1.0 + self._framing_bytes * packets_per_byte
 
-    def vacate(self, flows: Ints) -> None:
-        """Deliver the remains of flows that have finished, and free their places."""
-        self._sent[:, flows] += np.cumsum(self.backlog[:, flows], axis=0)
-        self.backlog[:, flows] = 0.0
+    def release(self, columns: Ints) -> None:
+        """Deliver what is left of flows that have finished, and free their columns."""
+        self._sent[:, columns] += np.cumsum(self.backlog[:, columns], axis=0)
+        self.backlog[:, columns] = 0.0
         self.count()
-        self.path[:, flows] = self._nowhere
+        self.path[:, columns] = self._nowhere
 
     def lengths(self) -> Floats:
-        """Return the length of every queue in bytes."""
+        """Return the length in bytes of the queue at every port."""
         return self._by_port(self.backlog)
 
     def marking(self, lengths: Floats) -> Floats:
-        """Return RED's marking probability at every port, on the instantaneous queue.
+        """Return RED's marking probability at every port, from the current queue lengths.
 
-        The straight line from 0 at kmin to pmax at kmax, 1 above kmax (Zhu et al. 2015, DCQCN).
+        It rises linearly from 0 at kmin to pmax at kmax, and is 1 above kmax (Zhu et al., DCQCN,
+        SIGCOMM 2015).
         """
         ramp = np.maximum(lengths - self.kmin, 0.0) * self._slope
         return np.where(lengths > self.kmax, 1.0, ramp)
 
     def wait_ns(self, lengths: Floats) -> Floats:
-        """Return how long each flow's last byte would wait in the queues of its path, in ns.
+        """Return how long a byte sent now would wait in the queues of each flow's path, in ns.
 
-        A port that is down adds no wait: it drops.
+        A port that is down adds no waiting time: it drops.
         """
         total: Floats = (lengths * self._wait_per_byte).take(self.path).sum(axis=0)
         return total
 
-    def shed(self, lengths: Floats) -> Floats:
+    def drop_excess(self, lengths: Floats) -> Floats:
         """Drop what exceeds the buffers, in proportion to each flow's share of the queue.
 
-        Returns the bytes that each flow loses.
+        Returns the bytes that each flow loses, shape (columns,).
         """
         excess = np.maximum(lengths - self.buffer, 0.0)
         share = excess / np.maximum(lengths, _TINY)
@@ -137,20 +138,20 @@ class FluidNetwork:
         return total
 
     def advance(self, send: Floats, marked: Floats | None, step_ns: float) -> Floats:
-        """Let `step_ns` pass: flows put in `send` bytes, and every queue serves at its rate.
+        """Let `step_ns` pass: flows send `send` bytes, and every queue serves at its rate.
 
         `marked` is the share of each flow that is marked at each stage; None if no queue marks.
-        Returns the bytes that reach the receivers.
+        Returns the bytes that reach the receivers, shape (columns,).
         """
         ports = len(self.rate)
-        room = self.rate * step_ns
+        capacity = self.rate * step_ns
         moved = np.empty_like(self.backlog)
         moving = send
         for path, backlog, through in zip(self.path, self.backlog, moved, strict=True):
             backlog += moving
             demand = np.bincount(path, backlog * self._wire_per_byte, ports)
-            served = np.minimum(demand, room)
-            room -= served
+            served = np.minimum(demand, capacity)
+            capacity -= served
             moving = np.multiply(backlog, (served / (demand + _TINY)).take(path), out=through)
             backlog -= moving
         self._sent += moved
@@ -159,7 +160,7 @@ class FluidNetwork:
         return moving
 
     def count(self) -> None:
-        """Update the ports' counters with what the flows have sent."""
+        """Add what flows have sent since the last call to the ports' counters."""
         self.tx_bytes += self._by_port(self._sent)
         self.tx_packets += self._by_port(self._sent * self.packets_per_byte)
         self.marked_packets += self._by_port(self._marked * self.packets_per_byte)
@@ -178,7 +179,13 @@ _MASK = (1 << 64) - 1
 
 
 class Paths:
-    """Paths over the links that are up. Ports are numbered as in `Testbed.ports`, plus two more."""
+    """Paths of flows over the links that are up, chosen by an ECMP hash.
+
+    A path is an array of ports, one per stage. Stage 0 is the sender's NIC; the other stages are
+    the tiers that a packet passes upwards and then downwards. A path that does not reach the top
+    skips stages. Ports are numbered as in `Testbed.ports`, and there are two more: `nowhere`, a
+    port without limits for the skipped stages, and `black_hole`, which drops everything.
+    """
 
     def __init__(self, testbed: Testbed, seed: int, down_links: Collection[int] = ()) -> None:
         self._testbed = testbed
@@ -187,7 +194,6 @@ class Paths:
         self._hops = next_hops(testbed, down_links)
         self._salt = {device.name: n + 1 for n, device in enumerate(testbed.devices)}
         self._tiers = max((device.tier for device in testbed.devices), default=0)
-        # After the testbed's own ports: one without limits, and one that drops everything.
         self.nowhere = len(testbed.ports)
         self.black_hole = len(testbed.ports) + 1
 
@@ -196,16 +202,16 @@ class Paths:
         """The number of rows of a path that goes up and down once."""
         return max(2, 2 * self._tiers)
 
-    def column(self, flow: int, src: str, dst: str) -> Ints:
-        """Return the ports that a flow crosses, shape (at least stages,).
+    def path(self, flow: int, src: str, dst: str) -> Ints:
+        """Return the ports that a flow passes, shape (at least stages,).
 
-        Without a path it raises no error: the flow then ends in the black hole.
+        If no path is up, that is not an error: the path then ends in the black hole.
         """
         ports = self._walk(flow, src, dst)
         if ports is None:
-            column = np.full(self.stages, self.nowhere)
-            column[-1] = self.black_hole
-            return column
+            path = np.full(self.stages, self.nowhere)
+            path[-1] = self.black_hole
+            return path
         rows = [ports[0].index]
         for port in ports[1:]:
             stage = self._stage(port)
@@ -215,16 +221,16 @@ class Paths:
         rows += [self.nowhere] * (self.stages - len(rows))
         return np.array(rows, dtype=np.int64)
 
-    def columns(self, flows: Collection[tuple[int, str, str]]) -> NDArray[np.int64]:
+    def table(self, flows: Collection[tuple[int, str, str]]) -> NDArray[np.int64]:
         """Return the paths of several flows (number, source, destination), shape (rows, flows).
 
-        After failures some paths go up and down twice; then all columns have more rows.
+        After failures some paths go up and down twice; then all paths have more rows.
         """
-        columns = [self.column(*flow) for flow in flows]
-        rows = max((len(column) for column in columns), default=self.stages)
-        table = np.full((rows, len(columns)), self.nowhere, dtype=np.int64)
-        for number, column in enumerate(columns):
-            table[: len(column), number] = column
+        paths = [self.path(*flow) for flow in flows]
+        rows = max((len(path) for path in paths), default=self.stages)
+        table = np.full((rows, len(paths)), self.nowhere, dtype=np.int64)
+        for number, path in enumerate(paths):
+            table[: len(path), number] = path
         return table
 
     def _stage(self, port: Port) -> int:
@@ -234,14 +240,15 @@ class Paths:
         return here - 1 if upwards and here < self._tiers else 2 * self._tiers - 1 - here
 
     def _walk(self, flow: int, src: str, dst: str) -> list[Port] | None:
+        """Return the sending ports on a flow's way, from the NIC on; None if no path is up."""
         testbed = self._testbed
         nics = [port for port in testbed.ports_of[src] if port.link not in self._down]
         arrivals = [port for port in testbed.ports_of[dst] if port.link not in self._down]
         if not nics or not arrivals:
             return None
         ports = [nics[self._hash(flow, src) % len(nics)]]
-        into = arrivals[self._hash(flow, dst) % len(arrivals)]
-        last_hop = testbed.ports[into.peer]
+        arrival = arrivals[self._hash(flow, dst) % len(arrivals)]
+        last_hop = testbed.ports[arrival.peer]
         while (here := testbed.ports[ports[-1].peer].device) != dst:
             if here == last_hop.device:
                 ports.append(last_hop)
@@ -253,7 +260,7 @@ class Paths:
         return ports
 
     def _hash(self, flow: int, device: str) -> int:
-        """Mix flow, device and seed (splitmix64, Steele et al. 2014), as a salted ECMP hash."""
+        """Return an ECMP hash of flow, device and seed (SplitMix64, Steele et al., 2014)."""
         value = (self._seed * 0x9E3779B97F4A7C15 + (flow << 20) + self._salt[device]) & _MASK
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             value = ((value ^ (value >> shift)) * factor) & _MASK

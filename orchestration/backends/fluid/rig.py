@@ -1,4 +1,4 @@
-"""The fluid fabric as a rig: its clock, its thresholds, its faults."""
+"""The fluid model as a rig: its clock, its thresholds, its faults."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from orchestration.core.records import (
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import TrialSpec
 
-# The model's longest step: a few round trips of an idle leaf-spine fabric.
+# The model's longest step: a few round-trip times of an idle leaf-spine fabric.
 STEP_NS = 25_000
 
 
 class FluidRig(BaseRig):
     """A `Rig` over the fluid model, for one trial.
 
-    With `flow_table`, observations count the flows of each queue.
+    With `flow_table`, observations have the signals of a flow table: the flows of each queue.
     """
 
     fabric = "fluid model"
@@ -53,13 +53,13 @@ class FluidRig(BaseRig):
             testbed, schedule, self._network, paths, trial.host.min_rto_ns, self._window
         )
         self._now_ns = 0
-        self._faults = list(fault_plan(trial, testbed))
+        self._fault_steps = list(fault_plan(trial, testbed))
         self._down: frozenset[int] = frozenset()
         nics = [port for host in testbed.hosts for port in testbed.ports_of[host]]
         number = {host: index for index, host in enumerate(testbed.hosts)}
         self._nics = np.array([port.index for port in nics], dtype=np.int64)
         self._bounds = ECN.bounds(testbed)
-        self._turn[ECN.name] = self._set_thresholds
+        self._setters[ECN.name] = self._set_thresholds
         self._nic_host = np.array([number[port.device] for port in nics], dtype=np.int64)
 
     def start(self) -> None:
@@ -72,9 +72,9 @@ class FluidRig(BaseRig):
     def wait_until(self, t_ns: int) -> bool:
         """Advance the model to `t_ns`; return False once every flow has ended."""
         while self._now_ns < t_ns:
-            while self._faults and self._faults[0].t_ns <= self._now_ns:
-                self._take(self._faults.pop(0))
-            until_ns = min(t_ns, self._faults[0].t_ns) if self._faults else t_ns
+            while self._fault_steps and self._fault_steps[0].t_ns <= self._now_ns:
+                self._make_fault_step(self._fault_steps.pop(0))
+            until_ns = min(t_ns, self._fault_steps[0].t_ns) if self._fault_steps else t_ns
             idle_ns = self._senders.idle_until_ns()
             if idle_ns is None or idle_ns < until_ns:
                 steps = math.ceil((until_ns - self._now_ns) / STEP_NS)
@@ -83,10 +83,10 @@ class FluidRig(BaseRig):
                     self._senders.step(self._now_ns + step * step_ns, step_ns)
             self._now_ns = until_ns
         self._senders.settle()
-        return not self._senders.over(self._now_ns)
+        return not self._senders.all_ended(self._now_ns)
 
     def observe(self) -> Observation:
-        """Read every queue, and record a row of the hosts' counters."""
+        """Read every queue, and keep a reading of the hosts' counters for the record."""
         network, queues = self._network, self._network.queues
         self._keep_hosts()
         return Observation(
@@ -106,8 +106,8 @@ class FluidRig(BaseRig):
     def _set_thresholds(self, change: Change) -> Change:
         self._bounds.check(change)
         self._network.set_thresholds(change)
-        found = self._thresholds(self._network.queues[change.targets])
-        return Change(ECN.name, change.targets, found)
+        thresholds = self._thresholds(self._network.queues[change.targets])
+        return Change(ECN.name, change.targets, thresholds)
 
     def _thresholds(self, ports: Ints) -> dict[str, Any]:
         network = self._network
@@ -134,12 +134,12 @@ class FluidRig(BaseRig):
         values = {
             "retransmits": self._senders.retransmits_by_host(),
             "timeouts": timeouts,
-            "out_of_order": np.zeros_like(timeouts),  # a fluid stays in order
+            "out_of_order": np.zeros_like(timeouts),  # a fluid is never reordered
             "tx_bytes": _whole(sent),
         }
         self.host_readings.keep(self._now_ns, values)
 
-    def _take(self, step: FaultStep) -> None:
+    def _make_fault_step(self, step: FaultStep) -> None:
         self.events.append(Event(self._now_ns, step.kind, step.detail))
         if step.kind == "routes":
             self._senders.reroute(Paths(self._testbed, self._seed, step.down))

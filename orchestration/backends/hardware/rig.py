@@ -80,10 +80,10 @@ class HardwareRig(BaseRig):
         self._offset_ns = np.repeat([clocks[s.device].offset_ns for s in switches], counts)
         self._base: dict[str, Ints] = {}
         self._bounds = ECN.bounds(rack.testbed)
-        self._turn[ECN.name] = self._set_thresholds
+        self._setters[ECN.name] = self._set_thresholds
         self._timeouts = paths.timeouts if paths and paths.is_by_flowlet else None
         if self._timeouts:
-            self._turn[FLOWLET_TIMEOUT.name] = self._timeouts.turn
+            self._setters[FLOWLET_TIMEOUT.name] = self._timeouts.apply
         self._asked = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
         self._first_hosts: Ints | None = None

@@ -1,4 +1,4 @@
-"""What is known of results of other programs: next to nothing."""
+"""Capabilities of results that were imported from other programs: nothing can be run, so none."""
 
 from __future__ import annotations
 

@@ -122,16 +122,16 @@ class SimulatedRig(BaseRig):
         if self._watches_pairs:
             self._pairs()  # begins to count
         self._bounds = ECN.bounds(testbed)
-        self._turn[ECN.name] = self._set_thresholds
+        self._setters[ECN.name] = self._set_thresholds
         self._parameters: KnobSettings | None = None
         roce = trial.host.roce
         if roce is not None and roce.control == DCQCN.control:
             self._parameters = dcqcn_settings(roce, testbed, self._exchange_parameters)
-            self._turn[DCQCN.name] = self._parameters.turn
+            self._setters[DCQCN.name] = self._parameters.apply
         self._paths: _PathChoices | None = None
         if trial.load_balancing.kind != ECMP.kind:
             self._paths = _PathChoices(testbed, partial(simulation.ask, Operation.PATHS))
-            self._turn[FLOWLET_TIMEOUT.name] = self._paths.timeouts.turn
+            self._setters[FLOWLET_TIMEOUT.name] = self._paths.timeouts.apply
         self._built_s = time.monotonic()
 
     def start(self) -> None:

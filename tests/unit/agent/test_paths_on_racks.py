@@ -298,7 +298,7 @@ def test_a_timeout_is_set_where_there_is_a_choice_and_known_everywhere(switches)
     paths = PathChoice(rack_of(), Fleet(switches), trial())
     spine = next(n for n, name in enumerate(TESTBED.switches) if name not in switches)
     leaf = TESTBED.switches.index(LEAVES[0])
-    change = paths.timeouts.turn(FLOWLET_TIMEOUT.change([leaf, spine], [5_000, 6_000]))
+    change = paths.timeouts.apply(FLOWLET_TIMEOUT.change([leaf, spine], [5_000, 6_000]))
     assert change["timeout_ns"].tolist() == [5_000, 6_000]
     assert switches[LEAVES[0]].asked == [("paths.set", {"timeout_ns": 5_000})]
     assert not any(switches[name].asked for name in LEAVES[1:])

@@ -196,7 +196,7 @@ def test_paths_are_connected_and_shortest():
     rng = np.random.default_rng(0)
     for flow in range(200):
         src, dst = (testbed.hosts[n] for n in rng.choice(len(testbed.hosts), 2, replace=False))
-        ports = [testbed.ports[n] for n in paths.column(flow, src, dst) if n < paths.nowhere]
+        ports = [testbed.ports[n] for n in paths.path(flow, src, dst) if n < paths.nowhere]
         assert ports[0].device == src
         ends = [testbed.ports[port.peer].device for port in ports]
         assert ends[:-1] == [port.device for port in ports[1:]]
@@ -207,12 +207,12 @@ def test_paths_are_connected_and_shortest():
 def test_flows_spread_over_equal_paths_by_seed():
     paths = Paths(GRAPHCC, seed=1)
     src, dst = GRAPHCC.hosts[0], GRAPHCC.hosts[-1]
-    chosen = [tuple(paths.column(flow, src, dst)) for flow in range(200)]
+    chosen = [tuple(paths.path(flow, src, dst)) for flow in range(200)]
     counts = [chosen.count(path) for path in set(chosen)]
     assert len(counts) == 2
     assert min(counts) > 70
-    assert chosen == [tuple(Paths(GRAPHCC, 1).column(flow, src, dst)) for flow in range(200)]
-    assert chosen != [tuple(Paths(GRAPHCC, 2).column(flow, src, dst)) for flow in range(200)]
+    assert chosen == [tuple(Paths(GRAPHCC, 1).path(flow, src, dst)) for flow in range(200)]
+    assert chosen != [tuple(Paths(GRAPHCC, 2).path(flow, src, dst)) for flow in range(200)]
 
 
 def test_paths_around_failures_may_go_up_and_down_twice():
@@ -224,7 +224,7 @@ def test_paths_around_failures_may_go_up_and_down_twice():
         if {GRAPHCC.ports[link.a].device, GRAPHCC.ports[link.b].device} == set(pair)
     ]
     paths = Paths(GRAPHCC, 1, down)
-    column = paths.column(0, GRAPHCC.hosts[0], GRAPHCC.hosts[-1])
+    column = paths.path(0, GRAPHCC.hosts[0], GRAPHCC.hosts[-1])
     devices = [GRAPHCC.ports[n].device for n in column if n != paths.nowhere]
     assert devices[1] == "leaf1"
     assert devices[2] == "spine1"

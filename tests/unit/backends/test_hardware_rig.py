@@ -107,7 +107,7 @@ class Paths:
         self.calls.append("read")
         return {"switch.reroutes": np.arange(self.count)}
 
-    def turn(self, change):
+    def apply(self, change):
         self.known = {"timeout_ns": np.full(self.count, 7_000)}
         return change
 

@@ -85,9 +85,9 @@ def test_a_kernel_without_pressure_counters_is_read_too(tmp_path):
     [
         ("cpu-busy", {"busy": 0.97, "others": 0.0}, "busy 97% of 2 cores, above 80%"),
         ("softirq-busy", {"softirq": 0.9}, "forwarded packets 90% of the time, above 80%"),
-        ("cpu-stolen", {"stolen": 0.05}, "took 5.0% of its CPU time, above 2%"),
+        ("cpu-stolen", {"stolen": 0.05}, "took 5.0% of this machine's CPU time, above 2%"),
         ("packets-squeezed", {"squeezed": 0.01}, "1.00% of packets were left for later"),
-        ("packets-lost", {"dropped": 3}, "3 packets were dropped before a CPU took them"),
+        ("packets-lost", {"dropped": 3}, "3 packets were dropped before a CPU processed them"),
         ("timers-late", {"processes": LATE}, "a process woke up to 9.00 ms late (p99), above 5 ms"),
         ("shapers-late", {"shapers": LATE}, "a shaper sent up to 9.00 ms late (p99), above 0.2 ms"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.kernel.build import FIRST, compiler
+from orchestration.kernel.build import FIRST, write_compiler_wrapper
 
 HEADER = """
 #ifndef COMMON
@@ -24,7 +24,7 @@ FLAGS = ("-D__KERNEL__", "-O2")
 @pytest.fixture
 def tree(tmp_path):
     """A folder with a header, the file that make begins with, and the script, which has seen it."""
-    script = compiler(tmp_path / "headers")
+    script = write_compiler_wrapper(tmp_path / "headers")
     (tmp_path / "headers" / "headers.h").write_text('#include "common.h"\n')
     (tmp_path / "common.h").write_text(HEADER)
     first = tmp_path / FIRST.replace(".o", ".c")
@@ -98,7 +98,7 @@ def test_an_error_is_said_once_by_the_compiler_itself(tree):
 
 
 def test_headers_that_a_source_does_not_have_are_no_error(tmp_path):
-    script = compiler(tmp_path / "headers")
+    script = write_compiler_wrapper(tmp_path / "headers")
     first = tmp_path / FIRST.replace(".o", ".c")
     first.parent.mkdir()
     first.write_text("int first(void) { return 1; }\n")
