@@ -13,7 +13,7 @@ import os, traceback
 from pathlib import Path
 import numpy as np
 from orchestration.backends.emulated.linux_devices import LinuxQueues
-from orchestration.backends.emulated.system import say
+from orchestration.backends.emulated.system import send_message
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
@@ -36,7 +36,7 @@ def main():
     rig = EmulatedRig(job, fabric, Traffic())
     sent = count_sends(rig._queues)
     rng = np.random.default_rng(1)
-    total = len(job.plan.queue_places)
+    total = len(job.plan.queue_locations)
     wanted = {name: np.zeros(total, dtype=np.int64) for name in ("kmin_bytes", "kmax_bytes")}
     wanted["pmax"] = np.zeros(total)
     good = True
@@ -51,7 +51,7 @@ def main():
             values[queues] = change[name]
             good &= np.allclose(seen[name], values, rtol=1e-6)
             good &= np.allclose(applied[name], change[name], rtol=1e-6)
-    say(test="set", good=bool(good))
+    send_message(test="set", good=bool(good))
 
     sent.clear()
     again = ECN.change(np.arange(total), *(wanted[n] for n in ("kmin_bytes", "kmax_bytes")),
@@ -60,14 +60,14 @@ def main():
     again.kmin_bytes[3] += 1
     again.pmax[7] /= 2
     rig.apply((again,))
-    say(test="skip", sent=sent, same=bool((same.kmin_bytes == wanted["kmin_bytes"] - (
+    send_message(test="skip", sent=sent, same=bool((same.kmin_bytes == wanted["kmin_bytes"] - (
         np.arange(total) == 3)).all()))
 
-    switches = sorted({place for place, _ in job.plan.queue_places})
-    one, other = ([n for n, (place, _) in enumerate(job.plan.queue_places) if place == switch]
+    switches = sorted({place for place, _ in job.plan.queue_locations})
+    one, other = ([n for n, (place, _) in enumerate(job.plan.queue_locations) if place == switch]
                   for switch in switches[:2])
     mine = [*one[:3], *other[:2]]
-    places = list(job.plan.queue_places)
+    places = list(job.plan.queue_locations)
     places[mine[1]] = switches[0], 9_999
     places[mine[4]] = switches[1], 9_998
     changes = LinuxQueues(job.testbed, places, fabric.sockets)
@@ -75,21 +75,21 @@ def main():
     for queues in ([0, 1, 2], [2, 1], [3, 0, 4]):
         try:
             changes.set(np.array(mine)[queues], *ones(len(queues)))
-            say(test="refused", queues=queues, error="")
+            send_message(test="refused", queues=queues, error="")
         except NetlinkError as error:
-            say(test="refused", queues=queues, error=str(error), index=error.index)
+            send_message(test="refused", queues=queues, error=str(error), index=error.index)
     changes.set(np.array(mine)[[0, 2, 3]], *ones(3))
     seen = rig.observe()
-    say(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][np.array(mine)[[0, 2, 3]]].tolist())
+    send_message(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][np.array(mine)[[0, 2, 3]]].tolist())
 
 
 prepare_process()
 try:
     main()
-    say(stage="done")
+    send_message(stage="done")
 except BaseException:
     traceback.print_exc()
-    say(stage="failed")
+    send_message(stage="failed")
 power_off()
 """
 

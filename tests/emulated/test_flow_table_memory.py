@@ -109,7 +109,7 @@ def test_the_data_path_counts_flows_as_the_program_on_linux_does(host, tmp_path,
     )  # fmt: skip
     schedule, sides = make_schedule(trial, testbed), []
     for flow_object in ("", "", str(flow_table_object())):
-        monkeypatch.setattr(emulated.programs, "flow_object", lambda _, made=flow_object: made)
+        monkeypatch.setattr(emulated.bpf_programs, "flow_object", lambda _, made=flow_object: made)
         watcher, folder = Watcher(), tmp_path / f"{len(sides)}"
         folder.mkdir()
         record = emulated.EmulatedBackend().run(

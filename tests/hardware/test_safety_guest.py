@@ -13,7 +13,7 @@ PROGRAM = """
 import json, os, random, signal, socket, time, traceback
 from pathlib import Path
 from orchestration.agent.linux import netlink, qdiscs
-from orchestration.backends.emulated.system import say
+from orchestration.backends.emulated.system import send_message
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
@@ -48,7 +48,7 @@ def restores(request):
     before = len(state.differences(wanted, state.snapshot(request)))
     outcome = state.restore(wanted)
     again = state.restore(wanted)
-    say(test="restore", before=before, differences=outcome["differences"],
+    send_message(test="restore", before=before, differences=outcome["differences"],
         changed=len(outcome["changed"]), again=again["changed"], reds=len(reds()),
         same=state.snapshot(request) == wanted)
 
@@ -65,7 +65,7 @@ def foreign_red():
     assert found == theirs._asdict(), found
     change_all(random.Random(2))
     outcome = state.restore(wanted)
-    say(test="foreign", differences=outcome["differences"],
+    send_message(test="foreign", differences=outcome["differences"],
         same=state.snapshot({"interfaces": [name]}) == wanted)
 
 
@@ -92,7 +92,7 @@ def queued_packets():
     # 40 s drain it
     time.sleep(40)
     late = state.restore(wanted)
-    say(test="queued", backlog=standing.qlen, after=after.qlen, drops=reds()[0].drops,
+    send_message(test="queued", backlog=standing.qlen, after=after.qlen, drops=reds()[0].drops,
         kmin=red.kmin_bytes, differences=outcome["differences"], late=late["differences"],
         same=state.snapshot({"interfaces": ["lo"]}) == wanted)
 
@@ -164,13 +164,13 @@ def kills(request):
         good += state.snapshot(request) == wanted and record["differences"] == []
         again.call("deadman.clear", **mine)
         again.end()
-    say(test="kills", good=good, fired=fired, touched=touched)
+    send_message(test="kills", good=good, fired=fired, touched=touched)
 
 
 def main():
     job = read_job(FOLDER)
     fabric = Fabric(job)
-    switches = sorted({place for place, _ in job.plan.queue_places})
+    switches = sorted({place for place, _ in job.plan.queue_locations})
     fabric.enter(switches[0])
     names = [name for _, name in socket.if_nameindex() if name != "lo"]
     request = {"interfaces": names, "sysctls": ["net/ipv4/ip_early_demux"]}
@@ -183,10 +183,10 @@ def main():
 prepare_process()
 try:
     main()
-    say(stage="done")
+    send_message(stage="done")
 except BaseException:
     traceback.print_exc()
-    say(stage="failed")
+    send_message(stage="failed")
 power_off()
 """.replace("KILLS", str(KILLS))
 

@@ -1,4 +1,9 @@
-"""The emulated backend: each trial runs in a guest of its own."""
+"""The emulated backend: runs each trial in a guest of its own, or on this machine's kernel.
+
+A guest is a booted virtual-time kernel: a user-mode Linux whose clock advances only when the
+emulated devices have done their work. Trials in real time run in network namespaces of the
+machine's own kernel instead.
+"""
 
 from __future__ import annotations
 
@@ -34,28 +39,28 @@ from orchestration.core.trial import REAL, FabricSpec, TrialSpec
 from orchestration.kernel.cache import require_kernel
 from tuners.registry import entry_points
 
-# A learned tuner sets thousands of thresholds; the marking law is computed for the first few.
-_LAWS = 20
+# A learned tuner sets thousands of thresholds; marking is compared for the first few only.
+_MAX_SETTINGS_COMPARED = 20
 
 
 class EmulatedBackend:
     """Runs trials in virtual time, each in a guest of its own, or in real time on this kernel.
 
-    `flow_table` keeps a flow table even for tuners that do not observe it.
+    With `flow_table`, switches keep a flow table even if the tuner does not observe its signals.
     """
 
     name = "emulated"
 
     def __init__(self, *, flow_table: bool = False) -> None:
         self._flow_table = flow_table
-        # What the machine's own kernel lacks, once that was tried.
+        # The parts that the machine's own kernel lacks; None until that was tried.
         self._lacks: tuple[str, ...] | None = None
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        On Linux' fabric, a tuner that observes flows also needs the compiled flow table. Policies
-        of one's own are loaded once; raises InputError if the kernel refuses one.
+        With `fabric: linux`, a tuner that observes flows also needs the compiled flow table.
+        Policies that trials name are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
         bpf_programs.check_flow_tables(trials)
@@ -69,13 +74,13 @@ class EmulatedBackend:
         _prepare(testbed, trials)
 
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
-        """Return the memory of a trial's guest."""
+        """Return the memory of a trial's guest with so many flows."""
         return memory.trial_memory_bytes(trial, testbed, flows)
 
     def luggage(self) -> TrialBundle:
-        """Return the kernel, and the programs that were compiled for it.
+        """Return the kernel and the compiled BPF programs, as files for another machine.
 
-        A machine without the compiler can use these. Raises NotReadyError without a kernel.
+        That machine needs no compiler. Raises NotReadyError without a kernel.
         """
         return bpf_programs.cached_bundle()
 
@@ -86,17 +91,19 @@ class EmulatedBackend:
         given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
         trial, testbed, tuner = bpf_programs.with_compiled_policy(run.trial), run.testbed, run.tuner
-        ground = self._ground(replace(run, trial=trial))
-        lacks, late_ns = ground.lacks, ground.shapers_late_ns
+        kernel = self._kernel(replace(run, trial=trial))
+        lacks, late_ns = kernel.lacks, kernel.shapers_late_ns
         dctcp = bpf_programs.dctcp_program(trial, lacks)
-        told, slow = dilated_trial(trial), scaled(testbed, trial.scale)
-        told = with_dctcp_program(told, dctcp[1]) if dctcp else told
-        plan = plan_fabric(slow, told.host, trial.seed, trial.fabric, lacks, late_ns)
+        # what devices are set to, in the time of the clock
+        clock_trial, slow = dilated_trial(trial), scaled(testbed, trial.scale)
+        if dctcp:
+            clock_trial = with_dctcp_program(clock_trial, dctcp[1])
+        plan = plan_fabric(slow, clock_trial.host, trial.seed, trial.fabric, lacks, late_ns)
         job = Job(
             trial,
             testbed,
             plan,
-            fault_steps(told, slow, plan),
+            fault_steps(clock_trial, slow, plan),
             run.schedule,
             host_observes=None if tuner is None else tuple(tuner.observes),
             flow_object=bpf_programs.flow_object(trial.fabric),
@@ -107,57 +114,60 @@ class EmulatedBackend:
         )
         write_job(run.folder, job)
         stages = _StageClock()
-        answering = None
+        server = None
         if tuner is not None:
-            answering = TunerServer(run.folder, tuner, testbed, trial.seed)
+            server = TunerServer(run.folder, tuner, testbed, trial.seed)
 
         def listen(message: dict[str, Any]) -> None:
             stages.note(message)
-            if answering is not None:
-                answering.answer(message)
+            if server is not None:
+                server.answer(message)
             if "t_ns" in message:
                 run.progress(message["t_ns"], trial.duration_ns)
 
-        ground.start(listen)
+        kernel.start(listen)
         try:
             record = read_result(run.folder)
         except (OSError, ValueError) as error:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
-        findings = [*record.facts.get("findings", ()), *ground.findings]
+        findings = [*record.facts.get("findings", ()), *kernel.findings]
         facts = {
             **record.facts,
             **plan.facts,
-            **ground.about,
+            **kernel.facts,
             **({"findings": findings} if findings else {}),
-            "red": _marking_law(record, trial.fabric, lacks),
+            "red": _marking_facts(record, trial.fabric, lacks),
             "stages_s": dict(stages.seconds),
         }
         record = replace(record, facts=facts)
-        return record if answering is None else answering.complete(record)
+        return record if server is None else server.complete(record)
 
-    def _ground(self, run: TrialRun) -> _TrialGround:
-        """Return where a job runs. Raises NotReadyError as `run` does."""
+    def _kernel(self, run: TrialRun) -> _TrialKernel:
+        """Return the kernel on which a trial runs. Raises NotReadyError as `run` does."""
         trial, testbed = run.trial, run.testbed
         if trial.clock != REAL:
             kernel = require_kernel()
             memory_bytes = memory.require_memory(trial, testbed, len(run.schedule))
             start = partial(run_guest, kernel, run.folder, memory_bytes)
-            return _TrialGround(start, {"clock": "virtual", "kernel_hash": kernel.hash})
+            return _TrialKernel(start, {"clock": "virtual", "kernel_hash": kernel.hash})
         if self._lacks is None:
             self._lacks = check_host_kernel(testbed, 1, [trial])
         lacks = self._lacks
         late_ns = bound_shapers_late_ns(trial.scale)
-        about, findings = (
+        return _TrialKernel(
+            partial(run_on_host_kernel, run.folder),
             real_time_facts(testbed, lacks, late_ns),
+            lacks,
             real_time_findings(testbed, lacks),
-        )
-        return _TrialGround(
-            partial(run_on_host_kernel, run.folder), about, lacks, findings, late_ns
+            late_ns,
         )
 
 
 def _prepare(testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
-    """Encode the requests that these trials share, for the workers that are forked next."""
+    """Encode the netlink requests that these trials share, for the workers that are forked next.
+
+    `link_requests` caches them: a forked worker then encodes none.
+    """
     planned: list[tuple[bool, FabricSpec]] = []
     for trial in trials:
         kind = trial.host.is_roce, trial.fabric
@@ -167,17 +177,23 @@ def _prepare(testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
 
 
 @dataclass(frozen=True)
-class _TrialGround:
-    """Where a trial runs, what is known of it, what its kernel lacks, and what the stamp says."""
+class _TrialKernel:
+    """The kernel on which a trial runs: a guest's, or the machine's own.
+
+    `start` runs the job to its end. `facts` are for the trial's record, `findings` for its stamp.
+    `lacks` are parts that the kernel does not have.
+    """
 
     start: Callable[[Listener], None]
-    about: dict[str, Any]
+    facts: dict[str, Any]
     lacks: tuple[str, ...] = ()
     findings: Sequence[dict[str, str]] = ()
     shapers_late_ns: int = 0
 
 
-def _marking_law(record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]) -> dict[str, str]:
+def _marking_facts(
+    record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]
+) -> dict[str, str]:
     """Describe how the ports marked, and how far that is from the requested straight line."""
     if "red" in lacks:
         return {"straight_line_on": "the instantaneous queue, arrivals, by a BPF program"}
@@ -186,11 +202,11 @@ def _marking_law(record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]
     thresholds = record.changes[ECN.name]
     columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
     settings = np.unique(np.column_stack(columns), axis=0)
-    laws = [
+    probabilities = [
         MarkingProbability(int(kmin), int(kmax), float(pmax))
-        for kmin, kmax, pmax in settings[:_LAWS]
+        for kmin, kmax, pmax in settings[:_MAX_SETTINGS_COMPARED]
     ]
-    worst = max((law.worst_departure() for law in laws), default=0.0)
+    worst = max((each.worst_departure() for each in probabilities), default=0.0)
     return {
         "Linux_RED_on": "the instantaneous queue",
         "farthest_from_the_straight_line": f"{worst:.1%} of pmax",
@@ -200,7 +216,8 @@ def _marking_law(record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]
 class _StageClock:
     """Measures the wall time of each stage of a guest, from its messages.
 
-    `seconds` are by stage: start (kernel), boot (imports), build, connect, run, write.
+    `seconds` has them by stage: start (the kernel boots), boot (Python imports modules), build (the
+    fabric), connect (the flows), run, write.
     """
 
     def __init__(self) -> None:
@@ -209,6 +226,7 @@ class _StageClock:
         self.seconds: dict[str, float] = {}
 
     def note(self, message: dict[str, Any]) -> None:
+        """End the current stage if a message says that the next one begins."""
         if "stage" in message:
             now = time.monotonic()
             self.seconds[self._stage] = round(now - self._begin, 3)

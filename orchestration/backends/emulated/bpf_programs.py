@@ -1,7 +1,7 @@
-"""BPF programs of emulated trials: compiled, tried in a guest, taken to another machine.
+"""BPF programs of emulated trials: compiles them, tries them in a guest, bundles them.
 
-They are flow tables, policies of one's own, and what stands for RED and DCTCP where the machine's
-kernel lacks them.
+The programs are flow tables, users' policies (congestion control of RoCE NICs), and replacements
+for RED and DCTCP where the machine's kernel lacks these.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from orchestration.core.trial import FabricSpec, TrialSpec
 from orchestration.kernel.cache import BINARY, MANIFEST, OVERRIDE, find_kernel, require_kernel
 from tuners.registry import create
 
-# Beside `POLICY`: what to run it on, each a struct cl_context of policy.h, and what each becomes.
+# Files beside `POLICY`: the inputs on which to run the policy, each a struct cl_context of
+# policy.h, and the same contexts afterwards.
 CONTEXTS, CHANGED = "contexts", "changed"
 _MEMORY_BYTES = 256 << 20
-CHUNK = 2_000  # the guest tells of each so many
+CHUNK = 2_000  # the guest sends a message after each so many contexts
 
 
 def load_in_guest(
-    made: Path, contexts: np.ndarray | None = None, listener: Listener = lambda message: None
+    policy: Path, contexts: np.ndarray | None = None, listener: Listener = lambda message: None
 ) -> np.ndarray | None:
-    """Load a policy's object in a guest; run it once on each of `contexts`, and return these.
+    """Load a policy's object file in a guest, and run the policy once on each of `contexts`.
 
-    `contexts` is an array of `CONTEXT`. The guest tells `listener` before the first, and after each
-    `CHUNK` of them. Raises TrialError with the verifier's reason, NotReadyError without a kernel.
+    Returns the contexts as the policy has changed them. `contexts` is an array of `CONTEXT`. The
+    guest sends `listener` a message before the first context and after each `CHUNK` of them. Raises
+    TrialError with the verifier's reason, NotReadyError without a kernel.
     """
     kernel = require_kernel()
-    with tempfile.TemporaryDirectory(prefix="closloop-policy-") as place:
-        folder = Path(place)
-        (folder / POLICY).write_text(str(made.absolute()))
+    with tempfile.TemporaryDirectory(prefix="closloop-policy-") as name:
+        folder = Path(name)
+        (folder / POLICY).write_text(str(policy.absolute()))
         if contexts is not None:
             contexts.tofile(folder / CONTEXTS)
         run_guest(kernel, folder, _MEMORY_BYTES, listener)
@@ -59,22 +61,22 @@ def load_in_guest(
 
 
 def run_policy(folder: Path) -> None:
-    """In the guest: load the policy that the job names, and run it on its contexts, if any."""
+    """In the guest: load the policy that the job names, and run it on the contexts, if any."""
     program = attach(Path((folder / POLICY).read_text()))
     if not (folder / CONTEXTS).exists():
         return
     size = CONTEXT.itemsize
     buffer = ctypes.create_string_buffer(CHUNK * size)
-    with (folder / CONTEXTS).open("rb") as given, (folder / CHANGED).open("wb") as changed:
+    with (folder / CONTEXTS).open("rb") as contexts, (folder / CHANGED).open("wb") as changed:
         send_message(stage="run", contexts=0)
-        while count := given.readinto(buffer):
+        while count := contexts.readinto(buffer):
             run_on_each(program, (ctypes.c_char * count).from_buffer(buffer), size)
             changed.write(memoryview(buffer)[:count])
             send_message(stage="run", contexts=count // size)
 
 
 def check_flow_tables(trials: Sequence[TrialSpec]) -> None:
-    """Compile the flow table for tuners that observe flows on Linux' fabric.
+    """Compile the flow table if a tuner observes flows on Linux' fabric.
 
     Raises NotReadyError without a compiler.
     """
@@ -84,23 +86,23 @@ def check_flow_tables(trials: Sequence[TrialSpec]) -> None:
 
 
 def check_policies(trials: Sequence[TrialSpec]) -> None:
-    """Load the policies that trials name, each in a guest of its own, which takes a second.
+    """Load each policy that trials name in a guest of its own, which takes a second.
 
-    Without a kernel only what can be read from the object is checked. Raises InputError with the
-    verifier's reason in plain words.
+    Without a kernel, only the object file is checked. Raises InputError with the verifier's reason
+    in plain words.
     """
     specs = [trial.host.roce for trial in trials if trial.host.roce is not None]
     for program in dict.fromkeys(spec.program for spec in specs if spec.program):
         try:
-            made = policy_object(Path(program))
+            policy = policy_object(Path(program))
             if find_kernel() is not None:
-                load_in_guest(made)
+                load_in_guest(policy)
         except (PolicyError, TrialError) as error:
-            raise InputError(one.at(program) for one in error.problems) from error
+            raise InputError(problem.at(program) for problem in error.problems) from error
 
 
 def cached_bundle() -> TrialBundle:
-    """Return the kernel that trials would boot here, and the BPF programs that are compiled.
+    """Return the kernel that trials would boot here, and the compiled BPF programs.
 
     Raises NotReadyError without a kernel, InputError as `require_kernel` does.
     """
@@ -114,24 +116,24 @@ def cached_bundle() -> TrialBundle:
         files[f"{folder}/{MANIFEST}"] = kernel.path.with_name(MANIFEST)
     folders = [folder for folder in (packaged(BPF), cache_folder()) if folder]
     programs = sorted(path for folder in folders for path in folder.glob("*.o"))
-    # the same names as here, which are made of the source's hash: a newer source is compiled there
+    # the names contain a hash of the source: another machine with a newer source compiles its own
     files |= {os.path.join("closloop", "bpf", path.name): path for path in programs}
     return TrialBundle(files, variables)
 
 
 def with_compiled_policy(trial: TrialSpec) -> TrialSpec:
-    """Let a trial name its policy's compiled object in place of its source."""
+    """Return the trial with the path of its policy's compiled object in place of the source's."""
     roce = trial.host.roce
     if roce is None or not roce.program:
         return trial
-    made = replace(roce, program=str(policy_object(Path(here(roce.program))).absolute()))
-    return replace(trial, host=replace(trial.host, roce=made))
+    roce = replace(roce, program=str(policy_object(Path(here(roce.program))).absolute()))
+    return replace(trial, host=replace(trial.host, roce=roce))
 
 
 def flow_object(fabric: FabricSpec) -> str:
-    """Return the path of the compiled flow table; "" if it cannot be compiled, or is not needed.
+    """Return the path of the compiled flow table; "" if it is not needed or cannot be compiled.
 
-    `check_flow_tables` refuses the first case for tuners that observe flows.
+    For tuners that observe flows, `check_flow_tables` has raised an error in the second case.
     """
     if fabric.kind != "linux":
         return ""
@@ -142,7 +144,7 @@ def flow_object(fabric: FabricSpec) -> str:
 
 
 def mark_object(lacks: Collection[str]) -> str:
-    """Return the path of the program that marks where the kernel has no RED, "" if it has.
+    """Return the path of the program that marks if the kernel has no RED; "" if it has RED.
 
     Raises NotReadyError without a compiler.
     """
@@ -150,7 +152,10 @@ def mark_object(lacks: Collection[str]) -> str:
 
 
 def dctcp_program(trial: TrialSpec, lacks: Collection[str]) -> tuple[str, str] | None:
-    """Return the program that is DCTCP for a trial on a kernel without it, and its name."""
+    """Return the path and the name of the program in DCTCP's place, None if a trial needs none.
+
+    A trial needs it if its flows use DCTCP and the kernel does not have it.
+    """
     name = new_program_name()
-    wants = with_dctcp_program(trial, name) != trial
-    return (str(compiled(DCTCP_SOURCE)), name) if wants and replaceable_dctcp(lacks) else None
+    uses_dctcp = with_dctcp_program(trial, name) != trial
+    return (str(compiled(DCTCP_SOURCE)), name) if uses_dctcp and replaceable_dctcp(lacks) else None

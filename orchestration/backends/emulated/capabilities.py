@@ -19,16 +19,16 @@ from orchestration.core.trial import REAL
 _DATA_PATH = "only the guest's kernel, in virtual time, has closloop's own data path"
 _FIELDS = ("controls", "load_balancing", "marks", "shared_buffers", "fabric")
 
-# The paces are fitted to one repeat of `closloop papers run`, 449 trials two side by side; devices
-# and flows are taken for Linux' fabric too, whose packets were measured on the quickstart's fabric.
-# Linux acknowledges every second segment, and more when marks begin or end or segments come one by
-# one.
+# The paces were fitted to one repeat of `closloop papers run`: 449 trials, two at a time. Linux'
+# fabric has the same values per device and per flow; its value per packet was measured on the
+# fabric of the quickstart. Linux acknowledges every second segment, and more when marking begins or
+# ends or when segments arrive one by one.
 _OWN = Mode(
     signals=(*EVERYWHERE, *HOST_KEYS, *BALANCING_KEYS, *SHARED_BUFFER_KEYS, PAIRS),
     knobs=(ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name),
     fabric="closloop",
     pace=Pace(0.7, 2_700_000, 0.67, 10_000_000, 0.004, 230e-6),
-    # hosts leave Linux' tcp_ecn at 2: connections between them do not ask for ECN
+    # hosts keep Linux' default tcp_ecn of 2: connections between them do not ask for ECN
     # (`orchestration.backends.common.linux.host_sysctls`)
     has_roce=True,
     loss_detections=("rack", "duplicate-acks"),

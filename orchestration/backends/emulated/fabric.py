@@ -9,14 +9,14 @@ MAC of the other end.
     switch port, down    tbf (line rate) > red
     port to a host       netem (delay) > tbf (line rate) > red
 
-With traffic classes, `ets` (deficit weighted round robin) stands between tbf and one red for each
-class.
+With traffic classes, `ets` (deficit weighted round robin) is between tbf and one red per class.
 
-Propagation delay: an up-down path crosses a cable of each tier twice, once up and once down. Both
-delays are spent at one place, before the queue of the one port that every such path passes: the
-port to the host for the hosts' cables, the upward port for cables between switches. So each path
-has exactly its configured delay, with one timer per packet and tier instead of two. The host's NIC
-has no delay: netem would orphan the packets, and TCP would lose the NIC queue's back-pressure.
+Propagation delay: a path up and down a Clos fabric crosses a cable of each tier twice, once up and
+once down. Both delays are spent at once, before the queue of the one port that every such path
+passes: the port to the host for the hosts' cables, the upward port for cables between switches. So
+each path has exactly its configured delay, with one timer per packet and tier instead of two. The
+host's NIC has no delay: netem would orphan the packets (`skb_orphan`), and TCP would no longer
+notice when the NIC's queue is full.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _FIRST_NIC_TABLE = 101
 
 
 def mac(port: Port) -> str:
-    """A locally administered MAC address, unique in the whole fabric."""
+    """Return a locally administered MAC address, unique in the whole fabric."""
     return "02:00:" + ":".join(f"{octet:02x}" for octet in port.index.to_bytes(4, "big"))
 
 
 def delay_before_queue_ns(testbed: Testbed, port: Port) -> int:
-    """The propagation delay before the queue of a switch port: see the module's docstring."""
+    """Return the propagation delay before a switch port's queue: see the module's docstring."""
     here, there = testbed.device[port.device], testbed.peer_device(port)
     if here.kind == "host" or (there.kind == "switch" and there.tier < here.tier):
         return 0
@@ -76,7 +76,7 @@ def check_supported(testbed: Testbed) -> None:
         if a == b:
             raise refuse(
                 f"link {link.index} joins two devices of tier {a}",
-                "the emulated backend takes fabrics whose links go from one tier to the next",
+                "the emulated backend needs a fabric whose links join different tiers",
             )
     for (low, high), values in delays.items():
         if len(values) > 1:
@@ -99,50 +99,55 @@ def plan_fabric(
     lacks: Collection[str] = (),
     late_ns: int = 0,
 ) -> FabricPlan:
-    """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
+    """Return the plan of a fabric. `seed` salts the switches' ECMP hashes: same seed, same paths.
 
-    Queues start with RED that never marks; the tuner's first action sets the thresholds. A kernel
-    that `lacks` parts has others in their place, or none, and its shapers make up for waking up to
-    `late_ns` late (`common.linux`, `machine`).
+    RED marks nothing at first, unless a buffer is full; the tuner's first action sets the
+    thresholds. Parts that the kernel `lacks` are replaced or left out. The buckets of shapers are
+    large enough to catch up when they wake up to `late_ns` late (`common.linux`, `host_kernel`).
     """
     check_supported(testbed)
     addresses = emulated_addresses(testbed)
     routes = plan_routes(testbed, ())
     number = {device.name: i for i, device in enumerate(testbed.devices)}
-    queue_of = {
-        queue.port.index: place for place, queue in enumerate(testbed.queues) if not queue.klass
+    first_queue = {
+        queue.port.index: index for index, queue in enumerate(testbed.queues) if not queue.klass
     }
+
+    def host_port(port: Port) -> list[bytes]:
+        requests = [link_requests.address(ifindex(port), addresses[port.index])]
+        if host.roce is not None:
+            return [*requests, _own_nic(testbed, port, addresses[port.index])]
+        if fabric.kind == "linux":
+            queues = host_queues(testbed, port, lacks, late_ns)
+            return [*requests, *qdiscs.stack(ifindex(port), queues)]
+        rates = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
+        return [*requests, own_ports.host(ifindex(port), **rates)]
+
+    def switch_port(port: Port) -> list[bytes]:
+        if fabric.kind == "linux":
+            return _switch_port(testbed, port, lacks, late_ns)
+        crossings = 2 if host.roce is None else 1
+        queue = first_queue[port.index]
+        return [_own_port(testbed, port, queue, seed, fabric.marks, crossings)]
+
     namespaces = []
     for device in testbed.devices:
         ports = testbed.ports_of[device.name]
-        links_up = map(link_requests.link_up, (1, *map(ifindex, ports)))
+        is_host = device.kind == "host"
         requests = []
         for port in ports:
             requests.append(link_requests.neighbour(ifindex(port), mac(testbed.ports[port.peer])))
-            if device.kind == "host":
-                requests.append(link_requests.address(ifindex(port), addresses[port.index]))
-                if host.roce is not None:
-                    requests.append(_own_nic(testbed, port, addresses[port.index]))
-                elif fabric.kind == "linux":
-                    queues = host_queues(testbed, port, lacks, late_ns)
-                    requests += qdiscs.stack(ifindex(port), queues)
-                else:
-                    words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
-                    requests.append(own_ports.host(ifindex(port), **words))
-            elif fabric.kind == "linux":
-                requests += _switch_port(testbed, port, lacks, late_ns)
-            else:
-                first, ways = queue_of[port.index], 2 if host.roce is None else 1
-                requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
-        if device.kind == "host":
-            requests += _host_routes(ports, addresses)
-            sysctls = host_sysctls(host, lacks)
-        else:
-            sysctls = switch_sysctls(seed, number[device.name])
+            requests += host_port(port) if is_host else switch_port(port)
+        requests += _host_routes(ports, addresses) if is_host else ()
         requests += routes.get(device.name, ())
-        interfaces = tuple(port.name for port in ports)
         namespaces.append(
-            NamespacePlan(device.name, sysctls, tuple(links_up), tuple(requests), interfaces)
+            NamespacePlan(
+                device.name,
+                host_sysctls(host, lacks) if is_host else switch_sysctls(seed, number[device.name]),
+                tuple(map(link_requests.link_up, (1, *map(ifindex, ports)))),
+                tuple(requests),
+                tuple(port.name for port in ports),
+            )
         )
     return FabricPlan(
         namespaces=tuple(namespaces),
@@ -151,19 +156,19 @@ def plan_fabric(
             name: tuple(addresses[port.index] for port in testbed.ports_of[name])
             for name in testbed.hosts
         },
-        queue_places=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
+        queue_locations=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
         facts={
             "sysctls": {"host": host_sysctls(host, lacks), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": _host_words(host, fabric, lacks),
-                **_switch_words(testbed, fabric, lacks),
+                "host": _describe_host_queues(host, fabric, lacks),
+                **_describe_switch_queues(testbed, fabric, lacks),
             },
         },
         policy=nic_policy(testbed, host),
     )
 
 
-def _host_words(host: HostSpec, fabric: FabricSpec, lacks: Collection[str]) -> str:
+def _describe_host_queues(host: HostSpec, fabric: FabricSpec, lacks: Collection[str]) -> str:
     if host.roce is not None:
         return own_nics.KIND
     if fabric.kind != "linux":
@@ -171,10 +176,12 @@ def _host_words(host: HostSpec, fabric: FabricSpec, lacks: Collection[str]) -> s
     return "tbf > bfifo" if "fq" in lacks else "tbf > fq"
 
 
-def _switch_words(testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]) -> dict[str, str]:
+def _describe_switch_queues(
+    testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]
+) -> dict[str, str]:
     if fabric.kind != "linux":
-        words = f"{own_ports.KIND}, marks {fabric.marks}"
-        return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), words)
+        text = f"{own_ports.KIND}, marks {fabric.marks}"
+        return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), text)
     leaf = "ets > red per class" if testbed.classes else "red"
     if "red" in lacks:
         leaf = "bfifo, marked by a BPF program"
@@ -187,7 +194,10 @@ def _switch_words(testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]) 
 
 
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
-    """Return each switch's routes over the links that are up; the requests replace old routes."""
+    """Return the requests for each switch's routes over the links that are up.
+
+    A request replaces the switch's former route to the same destination.
+    """
     numbers = attachments(testbed)
     addresses = emulated_addresses(testbed)
     hops = next_hops(testbed, down_links)
@@ -240,15 +250,16 @@ def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:
 
 
 def _own_port(
-    testbed: Testbed, port: Port, first_queue: int, seed: int, marks: str, ways_to_host: int
+    testbed: Testbed, port: Port, first_queue: int, seed: int, marks: str, host_cable_crossings: int
 ) -> bytes:
-    """A port of the data path. Its cable's delay is behind its queue, on every cable.
+    """Return the request for a port of closloop's data path.
 
-    A host's NIC for TCP has none, so a port to such a host has that of both ways.
+    The delay of its cable is behind its queue, on every cable. The NIC of a TCP host has no delay,
+    so a port to such a host delays packets for both directions: `host_cable_crossings` is then 2.
     """
     frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     weights = [klass.weight for klass in testbed.classes] or [1]
-    # as `qdiscs.ets` has it: the smallest share is at least a full frame
+    # the quanta are scaled as in `qdiscs.ets`: the smallest is at least a full frame
     scale = -(-frame_bytes // min(weights))
     queues = [
         own_ports.QueueOptions(queue.buffer_bytes, scale * weight)
@@ -257,7 +268,7 @@ def _own_port(
     to_host = testbed.peer_device(port).kind == "host"
     buffer = None
     if testbed.switch:
-        ports = [(one.rate_bps, one.delay_ns) for one in testbed.ports_of[port.device]]
+        ports = [(other.rate_bps, other.delay_ns) for other in testbed.ports_of[port.device]]
         reserved = testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
         buffer = own_ports.BufferOptions(
             testbed.switch,
@@ -269,7 +280,7 @@ def _own_port(
         ifindex(port),
         queues,
         rate_bps=port.rate_bps,
-        delay_ns=port.delay_ns * (ways_to_host if to_host else 1),
+        delay_ns=port.delay_ns * (host_cable_crossings if to_host else 1),
         framing_bytes=testbed.framing_bytes,
         first_queue=first_queue,
         seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
@@ -288,10 +299,10 @@ def _veth(testbed: Testbed, number: dict[str, int], a: int, b: int) -> bytes:
 
 def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[Step, ...]:
     """Return the trial's faults as requests. A cut cable drops what arrives at both its ends."""
-    number = {item.name: place for place, item in enumerate(plan.namespaces)}
+    number = {namespace.name: index for index, namespace in enumerate(plan.namespaces)}
     steps = []
     cut: frozenset[int] = frozenset()
-    hooked: set[int] = set()
+    with_clsact: set[int] = set()
     for fault in fault_plan(trial, testbed):
         requests: dict[int, list[bytes]] = {}
         if fault.kind == "routes":
@@ -303,13 +314,13 @@ def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[S
                 for end in (link.a, link.b):
                     port = testbed.ports[end]
                     batch = requests.setdefault(number[port.device], [])
-                    if end not in hooked:
-                        hooked.add(end)
+                    if end not in with_clsact:
+                        with_clsact.add(end)
                         batch.append(qdiscs.clsact(ifindex(port)))
                     change = qdiscs.drop_arrivals if index in fault.down else qdiscs.accept_arrivals
                     batch.append(change(ifindex(port)))
             cut = fault.down
-        sent = tuple((place, tuple(batch)) for place, batch in requests.items() if batch)
+        batches = tuple((number, tuple(batch)) for number, batch in requests.items() if batch)
         down = tuple(sorted(fault.down)) if fault.kind == "links" else None
-        steps.append(Step(fault.t_ns, fault.kind, fault.detail, sent, down))
+        steps.append(Step(fault.t_ns, fault.kind, fault.detail, batches, down))
     return tuple(steps)

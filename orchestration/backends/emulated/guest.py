@@ -3,8 +3,8 @@
 The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
 through its console (`system.send_message`). Any other output is for people.
 
-With the argument `real` it is the first process of namespaces of the machine's own kernel, and it
-ends where the guest powers off (see `machine`).
+With the argument `real` it is the first process in namespaces of the machine's own kernel, and
+exits instead of powering off (see `host_kernel`).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from orchestration.backends.emulated.job import Job
     from orchestration.core.ports import Tuner
 
-# How often a process in real time looks for its tuner's answer.
-_PAUSE_S = 50e-6
+# How often a process in real time looks for the answer of a tuner in another process.
+_POLL_S = 50e-6
 
 
 def prepare_process(clock: str = "") -> None:
     """Mount the file systems that the rest needs, and allow a socket for every flow.
 
-    In real time, run before all ordinary programs of the machine, as children will: a generator or
-    a reading that waits for another program is late. The kernel leaves the others a twentieth of
-    each second whatever happens (sched_rt_runtime_us).
+    In real time this process and its children get real-time priority, because a traffic generator
+    or a reading that waits for another program is late. The kernel leaves other programs a
+    twentieth of each second in any case (sched_rt_runtime_us).
     """
     mount_kernel_files()
     files = 1_000_000
-    with suppress(ValueError):  # a container's limit: there it has to do
+    with suppress(ValueError):  # a container's lower limit has to suffice
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     if clock == REAL:
-        with suppress(OSError):  # a container may lack CAP_SYS_NICE; the stamp tells what was late
+        with suppress(OSError):  # a container may lack CAP_SYS_NICE; the stamp reports lateness
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
@@ -65,8 +65,9 @@ def repeat_draws(seed: int) -> None:
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result.
 
-    What a job does not need is not imported: in a guest, a module takes half a millisecond. What it
-    does need is imported before time 0: looking for a file that is not there takes virtual time.
+    Modules that a job does not need are not imported: in a guest, an import takes half a
+    millisecond. Modules that it needs are imported before time 0: looking for a file that does not
+    exist takes virtual time.
     """
     import numpy.ma  # noqa: F401 (NumPy imports it at the first np.unique)
 
@@ -82,13 +83,13 @@ def run_job(folder: Path) -> None:
 
         run_policy(folder)
         return
-    written = read_job(folder)
+    original = read_job(folder)
     real = None
-    if written.trial.clock == REAL:
+    if original.trial.clock == REAL:
         from orchestration.backends.emulated.real_time import RealTimeJob
 
-        real = RealTimeJob(written)
-    job = real.job if real else written
+        real = RealTimeJob(original)
+    job = real.job if real else original
     send_message(stage="build")
     fabric = Fabric(job)
     send_message(stage="connect")
@@ -103,23 +104,23 @@ def run_job(folder: Path) -> None:
     flows = attach_flow_tables(job, fabric, tuner.observes)
     driver = make_traffic(job, fabric)
     rig = EmulatedRig(job, fabric, driver, flows, tuner.observes)
-    shown = 0
+    next_message_ns = 0
 
     def progress(t_ns: int, end_ns: int) -> None:
-        nonlocal shown
-        if t_ns >= shown:
-            shown = t_ns + end_ns // 50
+        nonlocal next_message_ns
+        if t_ns >= next_message_ns:
+            next_message_ns = t_ns + end_ns // 50
             send_message(t_ns=t_ns, done=driver.flows_done())
 
     send_message(stage="run")
-    run = TrialRun(written.trial, written.testbed, written.schedule, folder, progress)
+    run = TrialRun(original.trial, original.testbed, original.schedule, folder, progress)
     record = real.run(rig, tuner, run) if real else run_trial(rig, tuner, run, in_guest=True)
     send_message(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
 
 
 def _tuner(job: Job, folder: Path) -> Tuner:
-    """Return the job's tuner, or what asks the host's."""
+    """Return the job's tuner, or a client of the tuner in the host's process."""
     if job.host_observes is None:
         from tuners.registry import create, know
 
@@ -127,18 +128,18 @@ def _tuner(job: Job, folder: Path) -> Tuner:
         return create(job.trial.tuner)
     from orchestration.backends.emulated.remote_tuner import TunerClient
 
-    pause_s = _PAUSE_S if job.trial.clock == REAL else 0.0
-    return TunerClient(folder, job.host_observes, send_message, pause_s)
+    poll_s = _POLL_S if job.trial.clock == REAL else 0.0
+    return TunerClient(folder, job.host_observes, send_message, poll_s)
 
 
 def main(clock: str = "") -> None:
-    """Run as process 1 of the guest, or with the clock `REAL` of namespaces of the machine."""
+    """Run as process 1: of a guest, or of namespaces of the machine if `clock` is `REAL`."""
     try:
         prepare_process(clock)
         send_message(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
         if clock != REAL:
-            os.sync()  # this message may be the last that a guest does
+            os.sync()  # the host may kill the guest as soon as it gets the next message
         send_message(stage="done")
     except ClosloopError as error:
         send_message(stage="failed", **told(error.problems, "error"))
@@ -147,7 +148,7 @@ def main(clock: str = "") -> None:
         sys.stderr.flush()
         send_message(stage="failed")
     if clock == REAL:
-        os._exit(0)  # with what else runs in its namespaces
+        os._exit(0)  # ends all other processes of its PID namespace, too
     power_off()
 
 

@@ -1,13 +1,13 @@
-"""This machine's own kernel, on which fabrics in real time are built, by trials and by racks.
+"""This machine's own kernel, on which trials and virtual racks in real time build their fabrics.
 
-The first process of such a fabric is the init of a PID namespace and has namespaces of its own for
-mounts, network, IPC and host name. When it dies, whatever kills it, the kernel ends all its
-processes, and with them go the interfaces, routes and mounts. The machine's own are never touched:
-the cables lie between new namespaces.
+The first process of such a fabric is the init of a PID namespace, and has namespaces of its own for
+mounts, network, IPC and host name. When it dies, whatever kills it, the kernel ends all processes
+of the fabric, and their interfaces, routes and mounts disappear. The machine's own interfaces are
+never touched: the cables are between new namespaces.
 
-What this kernel lacks is found by trying it, in a namespace that is gone afterwards:
+Which parts the kernel lacks is found by trying each of them in a temporary namespace:
 
-    python -m orchestration.backends.emulated.host_kernel     prints what is missing, as a JSON list
+    python -m orchestration.backends.emulated.host_kernel     prints missing parts as a JSON list
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 from orchestration.backends.emulated.system import run, unshare_network
 from orchestration.core.errors import NotReadyError
 
-# A port of the machine's kernel, and what is tried on it: the arguments of `ip` or `tc`. A part
-# that a fabric cannot do without is `NEEDED`; without the others it says what it does not have.
+# The parts that are tried, each with a command that needs it. A fabric cannot do without the parts
+# in `NEEDED`; without others it goes on and reports what it lacks.
 _PORT = "tried"
-_TRIED: Mapping[str, str] = {
+_TRIAL_COMMANDS: Mapping[str, str] = {
     "veth": f"ip link add {_PORT} type veth peer name peer",
     "tbf": f"tc qdisc add dev {_PORT} root handle 2: tbf rate 8mbit burst 2000 limit 20000",
     "bfifo": f"tc qdisc add dev {_PORT} parent 2:1 handle 3: bfifo limit 20000",
@@ -41,7 +41,7 @@ _TRIED: Mapping[str, str] = {
     "ifb": "ip link add delay type ifb",
     "matchall": "tc filter add dev peer ingress matchall action mirred egress redirect dev delay",
 }
-# Congestion controls besides reno, which every namespace may use.
+# The congestion controls that are tried; every namespace may use reno.
 CONGESTION_CONTROLS = ("dctcp", "cubic", "bbr")
 _CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 NEEDED = ("veth", "tbf", "bfifo")
@@ -62,21 +62,22 @@ def own_namespaces_argv(init: Path) -> list[str]:
 
 
 def missing_parts(what: str = "a rack") -> tuple[str, ...]:
-    """Return the names of what this machine's kernel lacks; all of `NEEDED` is there.
+    """Return the names of the parts that this machine's kernel lacks, none of them `NEEDED`.
 
-    Nothing is left behind. Raises NotReadyError where `what` cannot be built.
+    Nothing is left behind. Raises NotReadyError if `what` cannot be built, because the user is not
+    root or a part of `NEEDED` is missing.
     """
     if os.geteuid():
         raise NotReadyError(
             f"{what} in real time is made of this machine's namespaces, which takes root",
-            "run it with sudo; or in virtual time, which does not: leave --clock real out",
+            "run it with sudo; or in virtual time, which needs no root: leave --clock real out",
         )
     try:
         lacks = tuple(run_in_namespaces(_NAMESPACES, "orchestration.backends.emulated.host_kernel"))
     except RuntimeError as error:
         raise NotReadyError(
-            f"this machine gives no namespaces for {what} in real time: {error}",
-            "in a container that takes --privileged; or run it in virtual time: leave --clock out",
+            f"this machine does not allow namespaces for {what} in real time: {error}",
+            "a container needs --privileged for that; or run it in virtual time: leave --clock out",
         ) from error
     if without := [name for name in NEEDED if name in lacks]:
         modules = " ".join(_MODULES[name] for name in without)
@@ -87,15 +88,15 @@ def missing_parts(what: str = "a rack") -> tuple[str, ...]:
     return lacks
 
 
-def run_in_namespaces(namespaces: Sequence[str], module: str, *words: str) -> Any:
-    """Return the JSON that a module prints in namespaces of its own, which end with it.
+def run_in_namespaces(namespaces: Sequence[str], module: str, *arguments: str) -> Any:
+    """Run a module in new namespaces, which end with it; return the JSON that it prints.
 
-    `namespaces` are options of unshare. Raises RuntimeError with the last line of what went wrong.
+    `namespaces` are options of unshare. Raises RuntimeError with the last line of its errors.
     """
     own = ["unshare", *namespaces, "--fork", "--kill-child=KILL"]
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [*own, sys.executable, "-P", "-m", module, *words],
+        [*own, sys.executable, "-P", "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": path, "PATH": f"{os.environ.get('PATH', '')}:{_SBIN}"},
         capture_output=True,
         text=True,
@@ -108,9 +109,9 @@ def run_in_namespaces(namespaces: Sequence[str], module: str, *words: str) -> An
 
 
 def has_control(name: str) -> bool:
-    """Return whether flows of this namespace can have a congestion control.
+    """Return whether flows of this namespace can use a congestion control.
 
-    One that closloop gives them itself would count here.
+    A program that closloop has registered under that name counts as well.
     """
     try:
         _CONTROL.write_text(name)
@@ -120,9 +121,9 @@ def has_control(name: str) -> bool:
 
 
 def _try_all() -> list[str]:
-    unshare_network()  # whoever runs this by hand changes nothing of the machine either
+    unshare_network()  # so that nothing of the machine changes if a user runs this by hand
     lacks = []
-    for name, line in _TRIED.items():
+    for name, line in _TRIAL_COMMANDS.items():
         try:
             run(line.split())
         except RuntimeError:

@@ -1,6 +1,7 @@
 """What host and guest exchange in one folder: the job, and the record that comes back.
 
-Both run the same version of closloop, and either file is of one trial: they are pickles.
+Both files are pickles: host and guest run the same version of closloop, and the files serve one
+trial only.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def ifindex(port: Port) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """Requests to send at one time: (namespace, requests) pairs, and an entry for the event log.
+    """Netlink requests to send at `t_ns`, and an entry for the event log.
 
-    `down` are the links that are down from then on, None if that does not change.
+    `requests` has pairs of a namespace's number and the requests for it. `down` are the links that
+    are down from then on; None if that does not change.
     """
 
     t_ns: int
@@ -49,8 +51,8 @@ class Step:
 class NamespacePlan:
     """One device: sysctls to write, then netlink requests to send inside it, in order.
 
-    `links_up` goes first, in all devices: a port drops what it sends while its peer is down, and
-    routes over it stay unused.
+    `links_up` are requests that must be made first, in all devices: a port drops what it sends
+    while its peer is down, and routes over it stay unused.
     """
 
     name: str
@@ -64,7 +66,7 @@ class NamespacePlan:
 class FabricPlan:
     """Everything that a guest needs to build the fabric and to find its queues again.
 
-    `policy` is what RoCE NICs are given of their congestion control, None without any.
+    `policy` has the numbers of the RoCE NICs' congestion control; None without RoCE NICs.
     """
 
     namespaces: tuple[NamespacePlan, ...]
@@ -72,7 +74,7 @@ class FabricPlan:
     host_addresses: dict[str, tuple[str, ...]]
     # For each entry of Testbed.queues: (namespace number, ifindex) of its port. The queue's class
     # says which of the port's queues it is (qdiscs.leaf_handle).
-    queue_places: tuple[tuple[int, int], ...]
+    queue_locations: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
     policy: NicPolicy | None = None
 
@@ -81,12 +83,12 @@ class FabricPlan:
 class Job:
     """Everything a guest needs.
 
-    `host_observes` means that the tuner runs on the host (see `remote`), and lists the signals that
-    it observes. `flow_object` is the path of the compiled flow table, "" if there is none.
-    `keep_flow_table` keeps one even for tuners that do not observe flows. `mark_object` is the path
-    of the compiled program that marks where the kernel has no RED, "" if it has. `dctcp` is the
-    path of the compiled program that is DCTCP where the kernel has none, and its name. `tuners`
-    are the entry points of tuners.
+    If `host_observes` is not None, the tuner runs in the host's process (see `remote_tuner`), and
+    these are the signals that it observes. `flow_object` is the path of the compiled flow table, ""
+    if there is none. `keep_flow_table` keeps a flow table even for tuners that do not observe
+    flows. `mark_object` is the path of the compiled program that marks if the kernel has no RED, ""
+    if it has. `dctcp` has the path and the name of the compiled program that takes DCTCP's place if
+    the kernel has no DCTCP. `tuners` are the entry points of tuners.
     """
 
     trial: TrialSpec
@@ -109,7 +111,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 
 def read_job(folder: Path) -> Job:
-    """Read what `write_job` wrote."""
+    """Read a job from its folder."""
     job = pickle.loads((folder / JOB).read_bytes())
     assert isinstance(job, Job)
     return job
@@ -121,7 +123,7 @@ def write_result(folder: Path, record: TrialRecord) -> None:
 
 
 def read_result(folder: Path) -> TrialRecord:
-    """Read what `write_result` wrote. Raises OSError or ValueError if it is incomplete."""
+    """Read a trial's record. Raises OSError or ValueError if it is missing or incomplete."""
     try:
         record = pickle.loads((folder / _RESULT).read_bytes())
     except (pickle.UnpicklingError, EOFError) as error:

@@ -1,6 +1,7 @@
-"""Boots one guest on a job's folder, reads its console, and makes sure that it ends.
+"""Boots a guest that runs the job in a folder, reads its console, and makes sure that it ends.
 
-In real time the guest is the first process of namespaces of the machine's own kernel.
+In real time there is no guest: the job runs in namespaces of the machine's own kernel, whose first
+process sends the same messages.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from orchestration.core.trial import REAL
 from orchestration.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.kernel.cache import Kernel
 
-# A guest says something every few milliseconds of virtual time. One that is silent for this long
-# hangs: something in it spins without a system call, and virtual time stands still.
+# A guest sends a message every few milliseconds of virtual time. A guest that is silent for this
+# long hangs: something in it spins without a system call, and virtual time stands still.
 SILENCE_S = 180.0
 _CONSOLE_LINES = 40
 _ROOT = Path(__file__).resolve().parents[3]
 
-# Variables that make this host act like another CPU (`closloop bench run repeatable`), for the
-# guest.
+# Variables that make this host act like another CPU (`closloop bench run repeatable`); the guest
+# gets them as well.
 OTHER_CPU = (
     "OPENBLAS_CORETYPE",
     "NPY_DISABLE_CPU_FEATURES",
@@ -67,20 +68,20 @@ def run_guest(
     Raises TrialError, with the end of its console, if the guest failed, died or hung,
     NotReadyError if there is no space for its memory.
     """
-    where = memory_dir(memory_bytes)
-    with _plain_folder(folder.absolute()) as plain, _cpu() as cpu:
+    memory = memory_dir(memory_bytes)
+    with _plain_folder(folder.absolute()) as plain, _reserved_cpu() as cpu:
         init = _write_init(plain, folder)
         argv = guest_argv(kernel.path, memory_bytes=memory_bytes, init=init)
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        process = launch(argv, cpu=cpu, cwd=plain, memory_dir=where, **pipes)
-        _relay_messages(process, listener, silence_s, stops=True)
+        process = launch(argv, cpu=cpu, cwd=plain, memory_dir=memory, **pipes)
+        _relay_messages(process, listener, silence_s, suspends=True)
 
 
 def run_on_host_kernel(folder: Path, listener: Listener) -> None:
     """Run the job in `folder` in namespaces of this machine's kernel, which end with this thread.
 
-    `listener` gets the messages of their first process, which goes on meanwhile. Raises TrialError
-    as `run_guest` does.
+    `listener` gets the messages of their first process, which goes on running meanwhile. Raises
+    TrialError as `run_guest` does.
     """
     init = _write_init(folder, folder, REAL)
     process = subprocess.Popen(
@@ -91,28 +92,31 @@ def run_on_host_kernel(folder: Path, listener: Listener) -> None:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    _relay_messages(process, listener, SILENCE_S, stops=False)
+    _relay_messages(process, listener, SILENCE_S, suspends=False)
 
 
 def _relay_messages(
-    process: subprocess.Popen[bytes], listener: Listener, silence_s: float, *, stops: bool
+    process: subprocess.Popen[bytes], listener: Listener, silence_s: float, *, suspends: bool
 ) -> None:
-    """Pass on a guest's messages until its end; raise TrialError unless that was a good one."""
+    """Pass a guest's messages on until its end; raise TrialError unless the last one is `done`.
+
+    With `suspends`, the guest is stopped while `listener` answers a question.
+    """
     console: deque[str] = deque(maxlen=_CONSOLE_LINES)
     stage, ended = "start", ""
-    said: dict[str, Any] = {}
+    last_message: dict[str, Any] = {}
     try:
         for line in _lines(process, silence_s, console):
             if line.startswith(MESSAGE_PREFIX):
                 message = json.loads(line[len(MESSAGE_PREFIX) :])
                 if message.get("stage") in ("done", "failed"):
-                    ended, said = message["stage"], message
+                    ended, last_message = message["stage"], message
                 else:
                     stage = message.get("stage", stage)
-                with _suspended(process) if stops and QUESTION in message else nullcontext():
+                with _suspended(process) if suspends and QUESTION in message else nullcontext():
                     listener(message)
                 if ended == "done":
-                    break  # what is left of it is to power off
+                    break  # the guest would only power off now
             else:
                 console.append(line)
     finally:
@@ -122,20 +126,20 @@ def _relay_messages(
         assert process.stdout is not None
         process.stdout.read()  # until the last of its processes has ended
         process.stdout.close()
-    if "error" in said:
-        raise TrialError(said["error"], said["remedy"], "\n".join(console))
+    if "error" in last_message:
+        raise TrialError(last_message["error"], last_message["remedy"], "\n".join(console))
     if ended != "done":
-        what = ended or f"died (exit code {process.returncode})"
+        end = ended or f"died (exit code {process.returncode})"
         raise TrialError(
-            f"the guest {what} at stage {stage!r}",
-            "the end of its console says why; a killed guest points to too little memory",
+            f"the guest {end} at stage {stage!r}",
+            "the end of its console says why; if it was killed, memory was probably too small",
             "\n".join(console),
         )
 
 
 @contextmanager
 def _suspended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Stop the guest's processes. While waiting they would spin on a CPU that the host can use."""
+    """Stop the guest's processes meanwhile: they would spin on a CPU that the host needs."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGSTOP)
     yield
@@ -143,16 +147,17 @@ def _suspended(process: subprocess.Popen[bytes]) -> Iterator[None]:
         os.killpg(process.pid, signal.SIGCONT)
 
 
-def _write_init(where: Path, job: Path, clock: str = "") -> Path:
-    init = where / "init"
+def _write_init(folder: Path, job: Path, clock: str = "") -> Path:
+    init = folder / "init"
     init.write_text(init_script(job.absolute(), clock))
     init.chmod(0o755)
     return init
 
 
 def init_script(job: Path, clock: str = "") -> str:
-    """Return the script that is the guest's process 1: it runs the guest's program with this
-    Python, and the argument `clock`.
+    """Return the script that is the guest's process 1.
+
+    It runs `guest.py` with this Python and the argument `clock`. `job` is the job's folder.
     """
     python = shlex.quote(sys.executable)
     return (
@@ -174,7 +179,7 @@ def init_script(job: Path, clock: str = "") -> str:
 
 @contextmanager
 def _plain_folder(folder: Path) -> Iterator[Path]:
-    """Yield `folder`, or a temporary folder if its name cannot stand on a kernel's command line."""
+    """Yield `folder`, or a temporary folder if its name cannot be on a kernel's command line."""
     if _PLAIN.fullmatch(str(folder)):
         yield folder
     else:
@@ -195,8 +200,9 @@ def _lines(
             begin = time.monotonic()
             if not selector.select(silence_s) and time.monotonic() - begin >= silence_s:
                 raise TrialError(
-                    f"the guest hangs: it has said nothing for {silence_s:.0f} s",
-                    "something in it spins without a system call; the end of its console may tell",
+                    f"the guest hangs: it has sent no message for {silence_s:.0f} s",
+                    "something in it spins without a system call; the end of its console may show "
+                    "what",
                     "\n".join(console),
                 )
             chunk = os.read(fd, 65_536)
@@ -210,11 +216,11 @@ def _lines(
 
 
 @contextmanager
-def _cpu() -> Iterator[int]:
-    """Reserve a CPU for a guest among all guests on this machine; share one if none is free.
+def _reserved_cpu() -> Iterator[int]:
+    """Reserve a CPU that no other guest of this user has; yield a shared one if none is free.
 
-    A guest's processes hand over to each other at each system call. On one CPU that costs a
-    fraction of what it costs between two (docs/kernel.md).
+    A guest's processes switch to each other at each system call. On one CPU that costs a fraction
+    of what it costs between two CPUs (docs/kernel.md).
     """
     cpus = sorted(os.sched_getaffinity(0), reverse=True)
     folder = _own_folder(Path(tempfile.gettempdir()) / f"closloop-cpu-{os.getuid()}")
@@ -237,9 +243,9 @@ def _cpu() -> Iterator[int]:
 
 
 def _own_folder(path: Path) -> int:
-    """Open a folder of this user in a place that all users share; make it if it is not there.
+    """Open a folder of this user in a folder that all users share; make it if it does not exist.
 
-    Another user may have been there first, with links to this user's files. Raises NotReadyError.
+    Raises NotReadyError if another user has made it, perhaps with links to this user's files.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -250,6 +256,6 @@ def _own_folder(path: Path) -> int:
             return handle
         os.close(handle)
     raise NotReadyError(
-        f"{path} is not this user's alone: user id {path.lstat().st_uid} has made it",
+        f"{path} does not belong to this user alone: user id {path.lstat().st_uid} has made it",
         "remove it, or set TMPDIR to a folder of your own",
     )

@@ -1,4 +1,4 @@
-"""Queues and hosts of a fabric that is Linux' own, in the guest: queues by netlink, hosts by files.
+"""The queues and hosts of `fabric: linux`, in the guest: queues by netlink, hosts by files.
 
 Where the kernel has no RED, a BPF program at each port marks in its place.
 """
@@ -41,46 +41,47 @@ class Queues(Protocol):
         """Set thresholds of `queues`; all arrays have shape (changes,)."""
 
     def in_kernel(self, pmax: Floats) -> Ints:
-        """Return the kernel's numbers for probabilities at kmax."""
+        """Return the kernel's numbers for marking probabilities at kmax."""
 
     def from_kernel(self, max_p: Floats) -> Floats:
-        """Return the probabilities at kmax that the kernel's numbers stand for."""
+        """Return the marking probabilities at kmax that the kernel's numbers stand for."""
 
 
 def linux_queues(job: Job, fabric: Fabric) -> Queues:
-    """Return the queues of Linux' qdiscs, which a program marks where the kernel has no RED."""
-    testbed, places = job.testbed, job.plan.queue_places
+    """Return RED queues, or plain queues that a program marks if the kernel has no RED."""
+    testbed, locations = job.testbed, job.plan.queue_locations
     if job.mark_object:
-        return MarkedQueues(testbed, places, fabric, Path(job.mark_object))
-    return LinuxQueues(testbed, places, fabric.sockets)
+        return MarkedQueues(testbed, locations, fabric, Path(job.mark_object))
+    return LinuxQueues(testbed, locations, fabric.sockets)
 
 
 class LinuxQueues:
     """The RED queues of all switches, in the order of `Testbed.queues`.
 
-    `places` has (namespace, ifindex of the port) of each queue, `sockets` one of each namespace.
+    `locations` has the namespace and the port's ifindex of each queue, `sockets` a netlink socket
+    of each namespace.
     """
 
     def __init__(
         self,
         testbed: Testbed,
-        places: Sequence[tuple[int, int]],
+        locations: Sequence[tuple[int, int]],
         sockets: Sequence[socket.socket],
     ) -> None:
-        switches = sorted({place for place, _ in places})
-        slot = {place: i for i, place in enumerate(switches)}
-        self._links = [sockets[place] for place in switches]
-        # namespace, port, handle and parent of each queue
+        switches = sorted({namespace for namespace, _ in locations})
+        switch_of = {namespace: number for number, namespace in enumerate(switches)}
+        self._sockets = [sockets[namespace] for namespace in switches]
+        # number of the switch, ifindex, handle and parent of each queue
         self._leaves = [
             (
-                slot[place],
+                switch_of[namespace],
                 ifindex,
                 qdiscs.leaf_handle(queue.klass),
                 qdiscs.leaf_parent(queue.klass, testbed.queues_per_port),
             )
-            for (place, ifindex), queue in zip(places, testbed.queues, strict=True)
+            for (namespace, ifindex), queue in zip(locations, testbed.queues, strict=True)
         ]
-        self._reader = RedReader(self._links, [leaf[:3] for leaf in self._leaves])
+        self._reader = RedReader(self._sockets, [leaf[:3] for leaf in self._leaves])
 
     def read(self) -> QueueReading:
         """Read all queues, with one dump per switch."""
@@ -89,31 +90,31 @@ class LinuxQueues:
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,).
 
-        Returns when every change is made. Raises NetlinkError for the first one refused.
+        Returns when every change is made. Raises NetlinkError for the first refused request.
         """
         requests: dict[int, list[bytes]] = {}
         max_ps = self.in_kernel(pmax).tolist()
         rows = zip(queues.tolist(), kmin_bytes.tolist(), kmax_bytes.tolist(), max_ps, strict=True)
         for queue, *values in rows:
-            place, *leaf = self._leaves[queue]
-            requests.setdefault(place, []).append(qdiscs.red_change(*leaf, *values))
-        refused: list[NetlinkError] = []
-        for place in sorted(requests):
+            switch, *leaf = self._leaves[queue]
+            requests.setdefault(switch, []).append(qdiscs.red_change(*leaf, *values))
+        errors: list[NetlinkError] = []
+        for switch in sorted(requests):
             try:
-                send_requests(self._links[place], requests[place])
+                send_requests(self._sockets[switch], requests[switch])
             except NetlinkError as error:
-                refused.append(error)
-        if refused:
-            raise refused[0]
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     @staticmethod
     def in_kernel(pmax: Floats) -> Ints:
-        """Return `max_P` that marks shares `pmax` at kmax: see `core.red_law`."""
+        """Return RED's `max_P` for marking probabilities `pmax`: see `core.marking_probability`."""
         return red_max_ps(pmax)
 
     @staticmethod
     def from_kernel(max_p: Floats) -> Floats:
-        """Return the shares that RED marks at kmax with `max_p`."""
+        """Return the marking probabilities at kmax for RED's `max_p`."""
         return read_back_pmax(max_p)
 
 
@@ -121,39 +122,38 @@ _MAX = 2**32 - 1
 
 
 class MarkedQueues:
-    """The plain queues of all switches, one a port, in the order of `Testbed.queues`.
+    """The plain queues of all switches, one per port, in the order of `Testbed.queues`.
 
-    The programs that mark are this process's: they go with it.
-
-    `places` has (namespace, ifindex of the port) of each.
+    A BPF program marks at each port; the programs end with this process. `locations` has the
+    namespace and the port's ifindex of each queue.
     """
 
     def __init__(
-        self, testbed: Testbed, places: Sequence[tuple[int, int]], fabric: Fabric, program: Path
+        self, testbed: Testbed, locations: Sequence[tuple[int, int]], fabric: Fabric, program: Path
     ) -> None:
-        switches = sorted({place for place, _ in places})
         from orchestration.agent.bpf.elf import read_program
         from orchestration.agent.bpf.load import GPL, LoadedProgram
         from orchestration.agent.linux_switch.marks import Marker, offsets
 
-        mine: list[socket.socket] = [fabric.sockets[place] for place in switches]
-        slot = {place: number for number, place in enumerate(switches)}
+        switches = sorted({namespace for namespace, _ in locations})
+        sockets: list[socket.socket] = [fabric.sockets[namespace] for namespace in switches]
+        switch_of = {namespace: number for number, namespace in enumerate(switches)}
         leaf = qdiscs.leaf_handle(0)
         self._reader = PlainReader(
-            mine, [(slot[place], ifindex, leaf) for place, ifindex in places]
+            sockets, [(switch_of[namespace], ifindex, leaf) for namespace, ifindex in locations]
         )
-        code, found = read_program(program.read_bytes()), offsets()
+        code, field_offsets = read_program(program.read_bytes()), offsets()
         self._markers = []
-        for (place, ifindex), queue in zip(places, testbed.queues, strict=True):
-            fabric.enter(place)
+        for (namespace, ifindex), queue in zip(locations, testbed.queues, strict=True):
+            fabric.enter(namespace)
             loaded = LoadedProgram(code, "closloop_red", GPL)
-            self._markers.append(Marker(loaded, ifindex, found, queue.buffer_bytes))
+            self._markers.append(Marker(loaded, ifindex, field_offsets, queue.buffer_bytes))
 
     def read(self) -> QueueReading:
         """Read all queues with one dump per switch, then the marks, from shared memory."""
         plain = self._reader.read()
         marks = np.array(
-            [(one.words[0], *one.thresholds) for one in self._markers],
+            [(marker.words[0], *marker.thresholds) for marker in self._markers],
             dtype=np.int64,
         ).T
         marked, kmin, kmax, share = marks
@@ -174,12 +174,12 @@ class MarkedQueues:
 
     @staticmethod
     def in_kernel(pmax: Floats) -> Ints:
-        """Return the shares of 2^32 that the program marks at kmax."""
+        """Return marking probabilities at kmax in the program's unit, 1/2^32."""
         return np.clip(line_max_ps(pmax), 1, _MAX)
 
     @staticmethod
     def from_kernel(max_p: Floats) -> Floats:
-        """Return the share marked at kmax."""
+        """Return the marking probabilities at kmax for numbers in units of 1/2^32."""
         return line_pmax(max_p)
 
 
@@ -188,7 +188,10 @@ _MAX_BYTES = 1 << 16
 
 
 class NamespaceHosts:
-    """All hosts. The files stay open: each tells of the namespace in which it was opened."""
+    """Reads the TCP counters of all hosts, from /proc.
+
+    The files stay open: an open file keeps showing the namespace in which it was opened.
+    """
 
     def __init__(self, fabric: Fabric, hosts: Sequence[str]) -> None:
         self._files: list[dict[str, int]] = []
@@ -197,7 +200,7 @@ class NamespaceHosts:
             self._files.append({path: os.open(path, os.O_RDONLY) for path in TCP_FILES})
 
     def read(self) -> dict[str, Ints]:
-        """Return the signals by name, arrays (hosts,), now; those of RoCE NICs are missing."""
+        """Return the current signals by name, arrays (hosts,); those of RoCE NICs are missing."""
         rows = [
             parse_tcp_counters(
                 {path: os.pread(fd, _MAX_BYTES, 0).decode() for path, fd in files.items()}

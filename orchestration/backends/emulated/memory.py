@@ -12,26 +12,27 @@ from orchestration.kernel.boot import memory_dir
 _MEBIBYTE = 1 << 20
 _GUEST_BYTES = 1024 * _MEBIBYTE
 _HOST_BYTES = 8 * _MEBIBYTE
-# Of a host whose NIC makes the packets: it has no sockets (`closloop bench run fabric-size`).
+# For a host whose NIC makes the packets: it has no sockets (`closloop bench run fabric-size`).
 _NIC_HOST_BYTES = 2 * _MEBIBYTE
 _FLOW_BYTES = 16 * 1024
-# Memory per reading, in the loop, the table and the table's file: five numbers a queue, and four a
-# host at each tenth reading. Likewise per decision.
+# Memory per reading, in the loop, the table and the table's file: five numbers per queue, and four
+# per host at each tenth reading. Likewise per decision.
 _QUEUE_READING_BYTES = 128
 _HOST_READING_BYTES = 16
 _QUEUE_DECISION_BYTES = 152
 # Python's objects around the arrays of one reading or decision.
 _OBJECTS_BYTES = 2048
-# Of a switch's flowlet table: struct cl_entry, and its number among those in use.
+# Per entry of a switch's flowlet table: struct cl_entry, and its number among those in use.
 _ENTRY_BYTES = 36
 
 
 def guest_memory_bytes(
     testbed: Testbed, flows: int = 0, readings: int = 0, decisions: int = 0, *, roce: bool = False
 ) -> int:
-    """Return the memory that a guest is given. The guest takes only what it touches.
+    """Return the memory that a guest is given, in bytes. The guest takes only what it touches.
 
-    `readings` and `decisions` are the most that a trial makes; `roce` says that no host speaks TCP.
+    `readings` and `decisions` are the largest numbers that a trial can make; `roce` says that no
+    host uses TCP.
     """
     queues, hosts = len(testbed.queues), len(testbed.hosts)
     host_bytes = _NIC_HOST_BYTES if roce else _HOST_BYTES
@@ -46,10 +47,10 @@ def _without_tcp(trial: TrialSpec, testbed: Testbed) -> bool:
 
 
 def trial_memory_bytes(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
-    """Return the memory for a trial's guest. Flows may last until the end of the drain."""
-    lasts_ns = trial.duration_ns + trial.drain_ns
-    readings = lasts_ns // trial.sample_period_ns
-    decisions, roce = lasts_ns // trial.action_period_ns, _without_tcp(trial, testbed)
+    """Return the memory for a trial's guest, in bytes. Flows may last until the drain ends."""
+    end_ns = trial.duration_ns + trial.drain_ns
+    readings = end_ns // trial.sample_period_ns
+    decisions, roce = end_ns // trial.action_period_ns, _without_tcp(trial, testbed)
     memory_bytes = guest_memory_bytes(testbed, flows, readings, decisions, roce=roce)
     if trial.load_balancing.kind == "flowlets":
         memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
@@ -69,15 +70,15 @@ def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
         roce = _without_tcp(trial, testbed)
         records_bytes = memory_bytes - guest_memory_bytes(testbed, flows, roce=roce)
         end = (
-            f"; of it {records_bytes // _MEBIBYTE} MiB for up to {readings:,} "
+            f"; {records_bytes // _MEBIBYTE} MiB of it are for up to {readings:,} "
             f"readings of {len(testbed.queues):,} queues"
         )
         more = "; fewer readings need less: a longer sample_period, a shorter drain"
-        raise NotReadyError(one.with_end(end, more) for one in error.problems) from error
+        raise NotReadyError(problem.with_end(end, more) for problem in error.problems) from error
     return memory_bytes
 
 
 def require_guests(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> None:
-    """Raise NotReadyError without memory for `jobs` guests at once, before their flows."""
+    """Raise NotReadyError without memory for `jobs` guests at once, not counting their flows."""
     roce = bool(trials) and all(_without_tcp(trial, testbed) for trial in trials)
     memory_dir(jobs * guest_memory_bytes(testbed, roce=roce))

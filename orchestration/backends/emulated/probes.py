@@ -1,6 +1,7 @@
-"""Measurements of the fabric itself, in the guest: ping, RED's marking curve, packets captured.
+"""Measurements of the fabric itself, in the guest: ping, RED's marking curve, captured packets.
 
-A probe runs instead of a trial, on a freshly built fabric, and writes `probe.json`.
+A probe runs instead of a trial on a newly built fabric, and writes `probe.json`. The dictionary
+`Job.probe` has its `kind` and its parameters.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _UDP_IP_BYTES = 8 + 20
 _ECT0 = 2
 _BATCH = 64
 _UDP_PORT = 9
-# The queue is read at this many moments within a hold. Some reading then falls between a departure
-# and an arrival, whatever their phase.
+# The length of a queue is read this many times in a row. Whatever the phase of the packets, some
+# reading is then between a departure and the next arrival.
 _READINGS = 9
 
 
 def run_probe(job: Job, fabric: Fabric, folder: Path, traffic: MakeTraffic) -> None:
-    """Run the job's probe and write its measurements; `traffic` makes that of the job's flows."""
+    """Run the job's probe and write its measurements; `traffic` makes the senders of its flows."""
     assert job.probe is not None
     result = _PROBES[job.probe["kind"]](job, fabric, traffic)
     (folder / "probe.json").write_text(json.dumps(result))
@@ -76,20 +77,20 @@ def _echo(number: int) -> bytes:
 
 
 def marking(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
-    """Hold a port's queue at given lengths and count the marks.
+    """Hold a port's queue at given lengths, and count the CE packets at each length.
 
-    One host sends full frames at the port's line rate. Each departure is followed by an arrival, so
-    the queue keeps its length. Another host adds frames to lengthen the queue for the next hold. A
-    reading has the queue that an arriving packet finds, and the packets that arrived and were
-    marked during the hold.
+    One host (`sender`) sends full frames at the port's line rate. Each departure is followed by an
+    arrival, so the queue keeps its length. Another host (`filler`) adds frames to make the queue
+    longer for the next measurement. A measurement has the queue length that an arriving packet
+    finds, and how many packets arrived and were marked meanwhile.
     """
     probe = job.probe
     assert probe is not None
     rig = EmulatedRig(job, fabric, Traffic())
     labels = [port.label for port in job.testbed.queues]
     queue = labels.index(probe["port"])
-    wanted = ECN.change([queue], probe["kmin_bytes"], probe["kmax_bytes"], probe["pmax"])
-    (applied,) = rig.apply((wanted,)).changes
+    change = ECN.change([queue], probe["kmin_bytes"], probe["kmax_bytes"], probe["pmax"])
+    (applied,) = rig.apply((change,)).changes
     address = job.plan.host_addresses[probe["receiver"]][0]
     fabric.enter(fabric.number[probe["receiver"]])
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -97,10 +98,10 @@ def marking(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
     sink.bind(("0.0.0.0", _UDP_PORT))
     fabric.enter(fabric.number[probe["filler"]])
     filler = _ect_socket(address)
-    blaster = os.fork()
-    if blaster == 0:
+    sender_pid = os.fork()
+    if sender_pid == 0:
         fabric.enter(fabric.number[probe["sender"]])
-        _blast(_ect_socket(address), job.testbed.mtu_bytes - _UDP_IP_BYTES)
+        _send_at_line_rate(_ect_socket(address), job.testbed.mtu_bytes - _UDP_IP_BYTES)
     try:
         ticker = Ticker()
         rig.start()
@@ -110,8 +111,8 @@ def marking(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
             _fill(rig, ticker, filler, queue, frames, job.testbed.mtu_bytes)
             readings.append(_hold(rig, ticker, queue, probe["hold_ns"]))
     finally:
-        os.kill(blaster, signal.SIGKILL)
-        os.waitpid(blaster, 0)
+        os.kill(sender_pid, signal.SIGKILL)
+        os.waitpid(sender_pid, 0)
     return {
         "readings": readings,
         "kmin_bytes": int(applied["kmin_bytes"][0]),
@@ -122,7 +123,7 @@ def marking(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
 def _fill(
     rig: EmulatedRig, ticker: Ticker, filler: socket.socket, queue: int, frames: int, mtu: int
 ) -> None:
-    """Lengthen the queue to `frames` full frames, one at a time."""
+    """Make the queue `frames` full frames long, one frame at a time."""
     frame = mtu + ETHERNET_HEADER_BYTES
     while _shortest_queue(rig, ticker, queue) < frames * frame:
         filler.send(bytes(mtu - _UDP_IP_BYTES))
@@ -130,7 +131,10 @@ def _fill(
 
 
 def _shortest_queue(rig: EmulatedRig, ticker: Ticker, queue: int) -> int:
-    """Return the queue between a departure and the next arrival: what an arriving packet finds."""
+    """Return the queue's length between a departure and the next arrival, in bytes.
+
+    That is the length that an arriving packet finds.
+    """
     lengths = []
     for _ in range(_READINGS):
         lengths.append(int(rig.observe().qlen_bytes[queue]))
@@ -153,14 +157,15 @@ def _hold(rig: EmulatedRig, ticker: Ticker, queue: int, hold_ns: int) -> dict[st
 
 
 def _ect_socket(address: str) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _ECT0)
-    made.connect((address, _UDP_PORT))
-    return made
+    """Return a UDP socket to a host, whose packets are ECN-capable."""
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _ECT0)
+    udp.connect((address, _UDP_PORT))
+    return udp
 
 
-def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
-    """Send datagrams as fast as the NIC takes them, many with one system call, until killed."""
+def _send_at_line_rate(sender: socket.socket, payload_bytes: int) -> NoReturn:
+    """Send datagrams as fast as the NIC accepts them, many per system call, until killed."""
 
     class Vector(ctypes.Structure):
         _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -196,42 +201,42 @@ _BUFFER_BYTES = 1 << 29
 _MAX_FRAME_BYTES = 65_536
 _TIMESPEC = struct.Struct("=qq")
 HEAD_BYTES = 72
-# One packet: when it came (ns since time 0), to which interface, and its first bytes.
+# One packet: when it arrived (ns since time 0), at which interface, and its first bytes.
 _HEAD = ("head", np.uint8, (HEAD_BYTES,))
 HOP = np.dtype([("t_ns", np.int64), ("ifindex", np.uint32), ("unused", np.uint32), _HEAD])
-# struct sock_filter: load the Ethernet type; of a pause frame take all, else nothing
+# struct sock_filter: load the Ethernet type; accept pause frames whole, and nothing else
 _ONLY_PAUSES = struct.pack(
     "=HBBIHBBIHBBIHBBI", 0x28, 0, 0, 12, 0x15, 0, 1, _ETH_P_PAUSE, 0x06, 0, 0, 2048, 0x06, 0, 0, 0
 )
 
 
 def frames(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
-    """Run the job's flows; return the frames of each of the hosts `capture`.
+    """Run the job's flows; return the frames that arrive at each host in the probe's `capture`.
 
     Frames are hexadecimal, in the order of their arrival. RoCE packets have their CRC. All queues
     mark by the probe's `kmin_bytes`, `kmax_bytes` and `pmax`.
     """
     assert job.probe is not None
-    listening = {host: _open(fabric, f"{host}:eth0") for host in job.probe["capture"]}
+    captures = {host: _open(fabric, f"{host}:eth0") for host in job.probe["capture"]}
     rig = _started(job, fabric, traffic())
     for _ in _periods(job, rig):
         pass
     return {
-        "frames": {host: _received(made) for host, made in listening.items()},
+        "frames": {host: _received(capture) for host, capture in captures.items()},
         "done": rig.flows_done(),
     }
 
 
 def hops(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
-    """Run the job's flows; return the packets that arrive at each of the switches `capture`.
+    """Run the job's flows; return the packets that arrive at each switch in the probe's `capture`.
 
-    Those of a switch are in the order of their arrival, an array of `HOP` in base64. All queues
-    mark as for `frames`. Raises TrialError if the capture has lost packets.
+    The packets of a switch are an array of `HOP` in base64, in the order of their arrival. All
+    queues mark as for `frames`. Raises TrialError if the capture has lost packets.
     """
     assert job.probe is not None
     taps = {name: _Tap(fabric, name) for name in job.probe["capture"]}
     rig = _started(job, fabric, traffic())
-    # time 0 by the clock of time stamps; each reading of a clock takes equally long
+    # time 0 by the clock of the time stamps; all three readings of a clock take equally long
     before, real, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
     offset_ns = rig.t0_ns + real - (before + after) // 2
     for _ in _periods(job, rig):
@@ -244,7 +249,7 @@ def hops(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
 
 
 def _started(job: Job, fabric: Fabric, traffic: Traffic) -> EmulatedRig:
-    """Return a rig whose queues mark by the probe's thresholds, and whose flows have begun."""
+    """Return a started rig whose queues mark by the probe's thresholds."""
     assert job.probe is not None
     rig = EmulatedRig(job, fabric, traffic)
     queues = np.arange(len(job.testbed.queues))
@@ -267,13 +272,14 @@ def _periods(job: Job, rig: EmulatedRig) -> Iterator[None]:
 def pauses(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
     """Run the job's flows, capture pause frames and send some; return frames, samples and facts.
 
-    The probe has `capture`, labels of ports that receive; `send`, (ns, host, frame in hexadecimal);
-    `sample_ns`, how often to sample; `until_ns`, the end.
+    The probe's parameters are `capture`, the labels of ports at which to capture; `send`, triples
+    (time in ns, host, frame in hexadecimal); `sample_ns`, the sample period; and `until_ns`, the
+    end.
     """
     probe = job.probe
     assert probe is not None
-    listening = {label: _open(fabric, label, _ONLY_PAUSES) for label in probe["capture"]}
-    sending = {host: _open(fabric, f"{host}:eth0", _ONLY_PAUSES) for _, host, _ in probe["send"]}
+    captures = {label: _open(fabric, label, _ONLY_PAUSES) for label in probe["capture"]}
+    senders = {host: _open(fabric, f"{host}:eth0", _ONLY_PAUSES) for _, host, _ in probe["send"]}
     rig = EmulatedRig(job, fabric, traffic())
     due = [(t_ns, 0, host, frame) for t_ns, host, frame in probe["send"]]
     ticks = range(probe["sample_ns"], probe["until_ns"] + 1, probe["sample_ns"])
@@ -283,51 +289,53 @@ def pauses(job: Job, fabric: Fabric, traffic: MakeTraffic) -> dict[str, Any]:
     for t_ns, _, host, frame in sorted(due):
         rig.wait_until(t_ns)
         if host:
-            sending[host].send(bytes.fromhex(frame))
+            senders[host].send(bytes.fromhex(frame))
         else:
-            seen = rig.observe()
+            observation = rig.observe()
             names = (*SHARED_BUFFER_KEYS, "tx_packets", "qlen_bytes", "dropped_packets")
-            samples.append({name: np.asarray(seen[name]).tolist() for name in names})
+            samples.append({name: np.asarray(observation[name]).tolist() for name in names})
     outcome = rig.finish(Observers())
     return {
-        "frames": {label: _received(made) for label, made in listening.items()},
+        "frames": {label: _received(capture) for label, capture in captures.items()},
         "samples": samples,
         "facts": dict(outcome.facts),
         "end_ns": outcome.flows.end_ns.tolist(),
     }
 
 
-def _open(fabric: Fabric, label: str, only: bytes = b"") -> socket.socket:
-    """Return a socket that sends and captures frames at a port, by a filter if any.
+def _open(fabric: Fabric, label: str, packet_filter: bytes = b"") -> socket.socket:
+    """Return a socket that sends and captures frames at a port, through a filter if one is given.
 
-    It listens to all types: the data path takes a pause frame before it is offered to its own.
+    It is bound to all Ethernet types: the data path consumes pause frames before sockets of their
+    own type would get them.
     """
     device, _, port = label.partition(":")
     fabric.enter(fabric.number[device])
-    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    if only:
-        filters = ctypes.create_string_buffer(only)
-        program = struct.pack("HP", len(only) // 8, ctypes.addressof(filters))
-        made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    made.bind((port, _ETH_P_ALL))
-    made.setblocking(False)
-    return made
+    raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    if packet_filter:
+        filters = ctypes.create_string_buffer(packet_filter)
+        program = struct.pack("HP", len(packet_filter) // 8, ctypes.addressof(filters))
+        raw.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    raw.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    raw.bind((port, _ETH_P_ALL))
+    raw.setblocking(False)
+    return raw
 
 
-def _received(made: socket.socket) -> list[str]:
-    found: list[str] = []
+def _received(capture: socket.socket) -> list[str]:
+    """Return the frames that a socket has received, in hexadecimal."""
+    frames: list[str] = []
     while True:
         try:
-            data, (_, _, kind, *_) = made.recvfrom(_MAX_FRAME_BYTES)
+            data, (_, _, kind, *_) = capture.recvfrom(_MAX_FRAME_BYTES)
         except BlockingIOError:
-            return found
+            return frames
         if kind != socket.PACKET_OUTGOING:
-            found.append(data.hex())
+            frames.append(data.hex())
 
 
 class _Tap:
-    """A socket that has the packets that arrive at any interface of a device."""
+    """Captures the packets that arrive at any interface of a device."""
 
     def __init__(self, fabric: Fabric, name: str) -> None:
         fabric.enter(fabric.number[name])
@@ -340,30 +348,30 @@ class _Tap:
         self._index = {name: number for number, name in socket.if_nameindex()}
 
     def drain(self, offset_ns: int) -> None:
-        """Take what has come."""
-        room = _TIMESPEC.size + 32
+        """Read the packets that have arrived; `offset_ns` is time 0 by the time stamps' clock."""
+        ancillary_bytes = _TIMESPEC.size + 32
         while True:
             try:
-                data, said, _, source = self._socket.recvmsg(HEAD_BYTES, room)
+                data, ancillary, _, source = self._socket.recvmsg(HEAD_BYTES, ancillary_bytes)
             except BlockingIOError:
                 break
             interface, _, kind, *_ = source
             if kind == socket.PACKET_OUTGOING:
                 continue
-            seconds, ns = _TIMESPEC.unpack_from(said[0][2])
+            seconds, ns = _TIMESPEC.unpack_from(ancillary[0][2])
             self._rows.append((seconds * 10**9 + ns - offset_ns, interface, data))
 
     def packets(self) -> bytes:
         """Return all packets as an array of `HOP`."""
-        counted = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
-        lost = struct.unpack("=II", counted)[1]
+        statistics = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        lost = struct.unpack("=II", statistics)[1]
         if lost:
             raise TrialError(f"the capture at {self._name} lost {lost} packets", "send less")
-        found = np.zeros(len(self._rows), dtype=HOP)
-        for place, (t_ns, interface, data) in enumerate(self._rows):
+        packets = np.zeros(len(self._rows), dtype=HOP)
+        for row, (t_ns, interface, data) in enumerate(self._rows):
             padded = data[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0")
-            found[place] = (t_ns, self._index[interface], 0, np.frombuffer(padded, dtype=np.uint8))
-        return found.tobytes()
+            packets[row] = (t_ns, self._index[interface], 0, np.frombuffer(padded, dtype=np.uint8))
+        return packets.tobytes()
 
 
 _PROBES = {"ping": ping, "marking": marking, "pauses": pauses, "frames": frames, "hops": hops}

@@ -1,13 +1,14 @@
 """Lets the loop in the guest ask a tuner in the host's process, while virtual time stands still.
 
-To the guest, a process that waits for the host is idle, and virtual time jumps to the next timer.
-So the guest writes its question to a file, announces it on its console, and then *spins*: it lists
-a folder on the host until the answer is there. A successful listing costs no virtual time, and it
-goes to the host each time (hostfs caches the attributes of single files). A file appears complete,
-by a rename, and each name is used only once, so that nothing cached can be mistaken for it.
+If a process of the guest just waited for the host, the guest would be idle, and virtual time would
+jump to the next timer. So the guest writes its question to a file, announces it on its console, and
+then *spins*: it lists a folder on the host until the answer is there. A successful listing costs no
+virtual time, and it reaches the host each time (hostfs caches the attributes of single files). A
+file appears complete, by a rename, and each name is used only once, so that no cached file can be
+mistaken for it.
 
     question-N    what the loop asks: `reset`, or `act` with an observation
-    answer-N      the host's tuner's setup or action
+    answer-N      the setup or the action of the host's tuner
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ _EXCHANGE = "exchange"
 
 
 class TunerClient(BaseTuner):
-    """Represents the host's tuner in the guest. `tell` sends the host a message.
+    """Represents the host's tuner in the guest. `send` sends the host a message.
 
-    In real time it looks for the answer every `pause_s`, and does not spin. It has no facts and no
-    trace: the host's tuner has them.
+    With `poll_s`, in real time, it sleeps for so long between two looks for the answer instead of
+    spinning. It has no facts and no trace: the host's tuner has them.
     """
 
     def __init__(
         self,
         folder: Path,
         observes: Sequence[str],
-        tell: Callable[..., None],
-        pause_s: float = 0.0,
+        send: Callable[..., None],
+        poll_s: float = 0.0,
     ) -> None:
-        self._pause_s = pause_s
+        self._poll_s = poll_s
         self.observes = tuple(observes)
         self._folder = str(folder / _EXCHANGE)
-        self._tell = tell
-        self._asked = 0
+        self._send = send
+        self._questions = 0
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Ask the host, which knows testbed and seed, for the initial setup."""
+        """Ask the host, which knows the testbed and the seed, for the initial setup."""
         return self._ask("reset", b"")
 
     def act(self, observation: Observation) -> Action:
@@ -62,21 +63,21 @@ class TunerClient(BaseTuner):
         return self._ask("act", pack_observation(observation)).action
 
     def _ask(self, kind: str, data: bytes) -> Setup:
-        self._asked += 1
-        write_whole(f"{self._folder}/question-{self._asked}", data, 0o600)
-        self._tell(**{QUESTION: kind}, number=self._asked)
-        answer = f"answer-{self._asked}"
-        while answer not in os.listdir(self._folder):
-            if self._pause_s:
-                time.sleep(self._pause_s)
-        path = f"{self._folder}/{answer}"
-        answered = _read(path)
+        self._questions += 1
+        write_whole(f"{self._folder}/question-{self._questions}", data, 0o600)
+        self._send(**{QUESTION: kind}, number=self._questions)
+        name = f"answer-{self._questions}"
+        while name not in os.listdir(self._folder):
+            if self._poll_s:
+                time.sleep(self._poll_s)
+        path = f"{self._folder}/{name}"
+        answer = _read(path)
         os.unlink(path)
-        return unpack_setup(answered)
+        return unpack_setup(answer)
 
 
 class TunerServer:
-    """Answers a guest's questions to `tuner`. The tuner's exceptions leave `answer` unchanged."""
+    """Answers a guest's questions with `tuner`. `answer` does not catch the tuner's exceptions."""
 
     def __init__(self, folder: Path, tuner: Tuner, testbed: Testbed, seed: int) -> None:
         self._folder = folder / _EXCHANGE
@@ -86,7 +87,7 @@ class TunerServer:
         self._seed = seed
 
     def answer(self, message: Mapping[str, Any]) -> None:
-        """Take a question from the guest's console and answer it; ignore any other message."""
+        """Answer the question in a guest's message; ignore any other message."""
         if QUESTION not in message:
             return
         question = self._folder / f"question-{message['number']}"
@@ -105,7 +106,7 @@ class TunerServer:
 
 
 def _read(path: str) -> bytes:
-    """Read a file without `open`: its check for a terminal is a failing call and costs time."""
+    """Read a file without `open`, whose check for a terminal fails, and so takes virtual time."""
     fd = os.open(path, os.O_RDONLY)
     chunks = []
     while chunk := os.read(fd, 1 << 20):

@@ -1,4 +1,4 @@
-"""The fabric that the loop drives, in the guest: reads it, and turns its knobs."""
+"""The emulated fabric as a rig, in the guest: reads the fabric, and sets its knobs."""
 
 from __future__ import annotations
 
@@ -38,21 +38,24 @@ if TYPE_CHECKING:
     from collectors.readers.flows import FlowTables
     from orchestration.backends.emulated.linux_devices import NamespaceHosts, Queues
 
+# Time 0 is at least this long after `start`.
 _HEAD_START_NS = 2_000_000
-# In real time processes take time to start waiting.
+# In real time, processes need longer until they wait for time 0.
 _HEAD_START_REAL_NS = 50_000_000
-# A reading that takes longer was kept waiting; it is made again, up to so many times.
+# In real time, a reading that takes longer than this had to wait; it is repeated, up to so many
+# times in total.
 _READING_REAL_NS, _READINGS_REAL = 1_000_000, 3
-# A trial's time 0 is a multiple of this on the guest's clock. However long its tuner took to load,
-# the kernel's ticks then fall at the same times, so two trials differ only from the moment their
-# thresholds do.
+# A trial's time 0 is a multiple of this on the guest's clock. The kernel's ticks are then at the
+# same times of every trial, however long its tuner took to load, so two trials are the same until
+# their thresholds differ.
 _TIME_0_MULTIPLE_NS = 100_000_000
 
 
 class EmulatedRig(BaseRig):
-    """A rig over a built fabric. With `flows`, observations have flow-table counts.
+    """A rig over a built fabric.
 
-    They have the signals of hosts and the traffic matrix if a tuner `observes` them.
+    Observations have the signals of flow tables if these are given as `flows`, and the signals of
+    hosts and the traffic matrix if the tuner `observes` them.
     """
 
     fabric = "emulated fabric"
@@ -68,7 +71,7 @@ class EmulatedRig(BaseRig):
         testbed, trial = job.testbed, job.trial
         super().__init__(testbed)
         self._fabric, self._traffic, self._job, self._flows = fabric, traffic, job, flows
-        # the engine counts flows with its readings, programs count them by themselves
+        # the data path's engine counts flows with its own readings; BPF programs are read apart
         self._programs = None if isinstance(flows, OwnFlowTables) else flows
         self._steps = list(job.steps)
         self._shared = SharedBuffers(testbed) if testbed.switch else None
@@ -93,21 +96,9 @@ class EmulatedRig(BaseRig):
 
             self._queues = linux_queues(job, fabric)
         else:
-            assert isinstance(self._hosts, Hosts)  # the data path is the guest's
+            assert isinstance(self._hosts, Hosts)  # only a guest has closloop's data path
             self._queues = QueueFile(len(testbed.queues))
-            pairs = None
-            if PAIRS in observes:
-                edges = self._namespaces(testbed.edges)
-                pairs = TrafficMatrix(testbed, edges, job.plan.host_addresses)
-            self._samples = SampleFile(
-                len(testbed.queues),
-                self._hosts,
-                self._shared,
-                traffic.senders,
-                flows=isinstance(flows, OwnFlowTables),
-                pairs=pairs,
-                paths=self._paths,
-            )
+            self._samples = self._sample_file(self._hosts, observes)
         self._known: QueueReading | None = None
         self._watches_hosts = not set(HOST_KEYS).isdisjoint(observes)
         self._bounds = ECN.bounds(testbed)
@@ -133,6 +124,23 @@ class EmulatedRig(BaseRig):
         """Return the file descriptors of devices' network namespaces."""
         return [FIRST_NAMESPACE_FD + self._fabric.number[name] for name in devices]
 
+    def _sample_file(self, hosts: Hosts, observes: Collection[str]) -> SampleFile:
+        """Return the file through which the data path's engine takes readings by itself."""
+        testbed = self._job.testbed
+        pairs = None
+        if PAIRS in observes:
+            edges = self._namespaces(testbed.edges)
+            pairs = TrafficMatrix(testbed, edges, self._job.plan.host_addresses)
+        return SampleFile(
+            len(testbed.queues),
+            hosts,
+            self._shared,
+            self._traffic.senders,
+            flows=isinstance(self._flows, OwnFlowTables),
+            pairs=pairs,
+            paths=self._paths,
+        )
+
     def start(self) -> None:
         """Start the traffic, and return at time 0."""
         head_start_ns = _HEAD_START_REAL_NS if self._real else _HEAD_START_NS
@@ -147,52 +155,57 @@ class EmulatedRig(BaseRig):
 
     @property
     def t0_ns(self) -> int:
-        """Time 0, of CLOCK_MONOTONIC; 0 before `start`."""
+        """Time 0 by CLOCK_MONOTONIC; 0 before `start`."""
         return self._t0_ns
 
     def now_ns(self) -> int:
-        """Return virtual ns since time 0; 0 before it."""
+        """Return the ns since time 0, of virtual time in a guest; 0 before `start`."""
         return time.monotonic_ns() - self._t0_ns if self._t0_ns else 0
 
     def wait_until(self, t_ns: int) -> bool:
-        """Sleep until `t_ns`, with the faults on the way; False once every flow has ended."""
-        self._take_steps(t_ns)
+        """Sleep until `t_ns`, and make the faults until then; False once every flow has ended."""
+        self._make_fault_steps(t_ns)
         self._ticker.sleep_until(self._t0_ns + t_ns)
-        self._traffic.alive()
+        self._traffic.check_alive()
         return not self._traffic.all_done()
 
-    def _take_steps(self, until_ns: int) -> None:
+    def _make_fault_steps(self, until_ns: int) -> None:
         while self._steps and self._steps[0].t_ns <= until_ns:
             step = self._steps.pop(0)
             self._ticker.sleep_until(self._t0_ns + step.t_ns)
-            for place, requests in step.requests:
-                send_requests(self._fabric.sockets[place], requests)
+            for namespace, requests in step.requests:
+                send_requests(self._fabric.sockets[namespace], requests)
             if self._paths and step.down is not None:
                 self._paths.links_down(step.down)
             self.events.append(Event(self.now_ns(), step.kind, step.detail))
 
     def readings(self, times_ns: range) -> tuple[list[Observation], bool]:
-        """Read at the first of `times_ns`, or at several; say whether flows are left.
+        """Read at the first of `times_ns`, or at several of them; return whether flows are left.
 
-        The data path reads by itself, and this process sleeps until the last reading, the next
-        fault, or the next snapshot for viewers.
+        The data path's engine takes the readings, while this process sleeps until the last of them:
+        at most until the next fault or the next snapshot for viewers.
         """
         if self._samples is None:
             more = self.wait_until(times_ns[0])
             return [self.observe()], more
-        times = times_ns[: self._ahead(times_ns, self._samples)]
-        self._ask(self._samples, self._t0_ns + times[0], times.step, len(times))
-        self._take_steps(times[-1])
-        found = self._samples.asked()
-        self._traffic.alive()
+        times = times_ns[: self._readings_ahead(times_ns, self._samples)]
+        self._request(self._samples, self._t0_ns + times[0], times.step, len(times))
+        self._make_fault_steps(times[-1])
+        samples = self._samples.asked()
+        self._traffic.check_alive()
         more = not self._traffic.all_done()
-        seen = [self._taken(one, last=not more and one is found[-1]) for one in found]
-        self._read_flows.take(self._ticks, seen[-1].t_ns)
-        return seen, more
+        observations = [
+            self._observation(sample, last=not more and sample is samples[-1]) for sample in samples
+        ]
+        self._read_flows.take(self._ticks, observations[-1].t_ns)
+        return observations, more
 
-    def _ahead(self, times_ns: range, samples: SampleFile) -> int:
-        """Return how many readings to ask for: none behind a fault, which this process makes, a
-        reading of flows, or the end of those that last."""
+    def _readings_ahead(self, times_ns: range, samples: SampleFile) -> int:
+        """Return how many readings to request at once.
+
+        No reading is requested beyond the next fault, which this process makes, the next reading of
+        flows, or the end of long-lived flows.
+        """
         maximum = min(
             samples.max_ahead, max(SAMPLES_PER_HOST_READING, samples_a_snapshot(self._job.trial))
         )
@@ -205,26 +218,28 @@ class EmulatedRig(BaseRig):
             maximum = min(maximum, len(before) or maximum)
         return min(maximum, len(times_ns))
 
-    def _ask(self, samples: SampleFile, first_ns: int, period_ns: int, readings: int) -> None:
+    def _request(self, samples: SampleFile, first_ns: int, period_ns: int, readings: int) -> None:
+        """Request readings of the data path's engine: of hosts at each, or when they are due."""
         due = SAMPLES_PER_HOST_READING - 1 - self._ticks % SAMPLES_PER_HOST_READING
         hosts = (0, 1) if self._watches_hosts else (due, SAMPLES_PER_HOST_READING)
         samples.ask(first_ns, period_ns, readings, *hosts)
 
     def observe(self) -> Observation:
-        """Read all queues, with one dump per switch, at one instant of virtual time."""
+        """Read all queues, in a guest at one instant of virtual time."""
         if self._samples is None:
-            sample = self._sampled()
+            sample = self._read_sample()
         else:
-            self._ask(self._samples, time.monotonic_ns(), 1, 1)
+            self._request(self._samples, time.monotonic_ns(), 1, 1)
             (sample,) = self._samples.asked()
-        seen = self._taken(sample, last=self._traffic.all_done(), age=True)
-        self._read_flows.take(self._ticks, seen.t_ns)
-        return seen
+        observation = self._observation(sample, last=self._traffic.all_done(), age=True)
+        self._read_flows.take(self._ticks, observation.t_ns)
+        return observation
 
-    def _sampled(self) -> Sample:
-        """Read all queues once, in real time again if the kernel let the reading wait.
+    def _read_sample(self) -> Sample:
+        """Read all queues, with one dump per switch.
 
-        It takes a lock of all the machine's namespaces.
+        In real time, the reading is repeated if the kernel made it wait: it takes a lock that all
+        namespaces of the machine share.
         """
         for _ in range(_READINGS_REAL if self._real else 1):
             sample = Sample(time.monotonic_ns(), self._read())
@@ -232,8 +247,12 @@ class EmulatedRig(BaseRig):
                 break
         return sample
 
-    def _taken(self, sample: Sample, *, last: bool, age: bool = False) -> Observation:
-        """Return a reading as an observation, and keep its hosts if it is their turn."""
+    def _observation(self, sample: Sample, *, last: bool, age: bool = False) -> Observation:
+        """Return a sample as an observation, and keep its readings of hosts if these are due.
+
+        They are due at the trial's `last` sample in any case. With `age`, the observation says how
+        old the sample is by now.
+        """
         self._known = sample.queues
         self._ticks += 1
         t_ns = sample.t_ns - self._t0_ns
@@ -245,11 +264,10 @@ class EmulatedRig(BaseRig):
             self.host_readings.keep(t_ns, hosts)
         flows = sample.flows if self._programs is None else self._programs.read()
         watched = hosts if hosts is not None and self._watches_hosts else {}
+        age_ns = self.now_ns() - t_ns if age else 0
         return Observation(
             t_ns=t_ns,
-            age_ns=np.full(
-                len(self._job.plan.queue_places), self.now_ns() - t_ns if age else 0, dtype=np.int64
-            ),
+            age_ns=np.full(len(self._job.plan.queue_locations), age_ns, dtype=np.int64),
             values={
                 **sample.queues.counters(),
                 **(vars(flows) if flows else {}),
@@ -268,8 +286,8 @@ class EmulatedRig(BaseRig):
     def _set_thresholds(self, change: Change) -> Change:
         """Change thresholds without touching queued packets.
 
-        Queues that already have the wanted settings are skipped: a change restarts RED's count of
-        packets since its last mark.
+        Queues that already have these settings are skipped: a change restarts RED's count of
+        packets since the last marked one.
         """
         self._bounds.check(change)
         queues, max_p = change.targets, self._queues.in_kernel(change["pmax"])
@@ -281,8 +299,8 @@ class EmulatedRig(BaseRig):
         if differs.any():
             self._queues.set(queues[differs], *(change[name][differs] for name in ECN.column_names))
             known = self._read()
-        found = self._thresholds(known)
-        return Change(ECN.name, queues, {name: values[queues] for name, values in found.items()})
+        columns = self._thresholds(known)
+        return Change(ECN.name, queues, {name: values[queues] for name, values in columns.items()})
 
     def _thresholds(self, reading: QueueReading) -> dict[str, np.ndarray]:
         pmax = self._queues.from_kernel(reading.max_p)
@@ -299,20 +317,20 @@ class EmulatedRig(BaseRig):
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
-        events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
-        chosen = self._paths.facts() if self._paths else {}
+        pfc_events, pfc_facts = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
+        path_facts = self._paths.facts() if self._paths else {}
         absent = {"findings": self._fabric.findings()} if self._real else {}
         return Outcome(
             flows,
             self.host_readings.samples(),
-            sorted([*self.events, *events], key=lambda event: event.t_ns),
+            sorted([*self.events, *pfc_events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,
                 "offloads_on": self._fabric.offloads_on,
                 "offloads_checked": sum(len(item.interfaces) for item in self._job.plan.namespaces),
                 "end_ns": self.now_ns(),
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
-                **merged_facts(found, chosen, absent),
+                **merged_facts(pfc_facts, path_facts, absent),
                 **self._traffic.facts(),
             },
             self._read_flows.samples(),

@@ -1,6 +1,6 @@
-"""System calls, programs and messages of guests and a virtual rack's devices: run, mount, unshare.
+"""System calls, programs and messages of guests and of a virtual rack's devices.
 
-Messages from guest to host are JSON lines on the guest's console, known by their first word.
+Messages from a guest to the host are JSON lines on the guest's console, after `MESSAGE_PREFIX`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWN_MOUNTS, _OWN_NETWORK, _OWN_CGROUP = 0x00020000, 0x40000000, 0x02000000
 _SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
 _REBOOT_POWER_OFF = 0x4321FEDC
 
-# The state of RED's random stream, in a guest: see `kernel.patches`.
+# The state of RED's random stream in a guest: see `kernel.patches`.
 RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
 
 MESSAGE_PREFIX = "@closloop "
@@ -45,8 +45,8 @@ def run(argv: Sequence[str], text: str = "") -> str:
         argv, input=text, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-500:]
-        raise RuntimeError(f"{' '.join(argv)}: {said}")
+        output = (done.stderr or done.stdout).strip()[-500:]
+        raise RuntimeError(f"{' '.join(argv)}: {output}")
     return done.stdout
 
 
@@ -56,10 +56,10 @@ def run_batch(program: str, lines: Iterable[str]) -> None:
         run([program, "-batch", "-"], text)
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, call: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
@@ -92,10 +92,10 @@ def unshare_mounts() -> None:
 
 def enter_namespaces(pid: int, names: Iterable[str]) -> None:
     """Enter namespaces of a process, by their names below /proc/PID/ns."""
-    places = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
-    for place in places:
-        _check(_libc.setns(place, 0), "setns")
-        os.close(place)
+    fds = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
+    for fd in fds:
+        _check(_libc.setns(fd, 0), "setns")
+        os.close(fd)
 
 
 def unshare_network() -> None:
@@ -104,16 +104,16 @@ def unshare_network() -> None:
 
 
 def enter_cgroup(name: str) -> None:
-    """Make this process the first of a control group, which it sees as the root of all."""
-    place = "/run/cgroup"
-    os.makedirs(place, exist_ok=True)
-    mount("none", place, "cgroup2")
-    group = os.path.join(place, name)
+    """Make this process the first in a control group, which it then sees as the root group."""
+    folder = "/run/cgroup"
+    os.makedirs(folder, exist_ok=True)
+    mount("none", folder, "cgroup2")
+    group = os.path.join(folder, name)
     os.makedirs(group, exist_ok=True)
     with open(os.path.join(group, "cgroup.procs"), "w") as file:
         file.write("0")
     unshare(_OWN_CGROUP)
-    unmount(place)
+    unmount(folder)
 
 
 def enter_root(root: str) -> None:

@@ -1,4 +1,4 @@
-"""What sends a trial's flows in the guest: a process with TCP sockets, RoCE NICs, or both."""
+"""The senders of a trial's flows, in the guest: a process with TCP sockets, RoCE NICs, or both."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    """Sends the trial's flows: a process of its own, the NICs, or both. This one sends nothing.
+    """Sends the trial's flows. This base class sends nothing.
 
-    `senders` tell the engine that no flow is left.
+    `senders` are the parts that report to the data path's engine when all their flows have ended.
     """
 
     senders = Senders.NOBODY
@@ -29,11 +29,11 @@ class Traffic:
     def launch(self, t0_ns: int) -> None:
         """Start the traffic at `t0_ns` of CLOCK_MONOTONIC."""
 
-    def alive(self) -> None:
-        """Raise RuntimeError if a driver has died. Costs no time while it lives."""
+    def check_alive(self) -> None:
+        """Raise RuntimeError if a driver has died. Takes no virtual time while it is alive."""
 
     def all_done(self) -> bool:
-        """Return whether every flow has ended, as its sender knows."""
+        """Return whether every flow has ended, as far as its sender knows."""
         return False
 
     def flows_done(self) -> int:
@@ -41,25 +41,29 @@ class Traffic:
         return 0
 
     def outcome(self) -> FlowRecords:
-        """Wait for the end of what sends; return the outcome of the flows."""
+        """Wait until the senders have ended; return the records of all flows."""
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """Return facts on how the flows were sent, after `outcome`."""
+        """Return facts on how the flows were sent; call it after `outcome`."""
         return {}
 
     def counters(self) -> dict[str, Ints]:
-        """Return the signals of flows, arrays (flows,); MISSING for those of no RoCE NIC."""
+        """Return the signals of flows, arrays (flows,); MISSING for flows that are not RoCE."""
         return {}
 
 
 class _SocketTraffic(Traffic):
-    """The traffic driver, in a process of its own that ends with the trial."""
+    """Flows over TCP sockets, sent by a driver in a process of its own that ends with the trial."""
 
     senders = Senders.PROCESS
 
     def __init__(self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None]) -> None:
-        """Prepare it; `ended` is called in that process when all flows have ended."""
+        """Start the process and connect its sockets.
+
+        `ended` is called in that process when all flows have ended. `board` is memory that both
+        processes share. Raises RuntimeError if the process dies.
+        """
         from orchestration.agent.senders.socket_driver import Board, SocketDriver
         from traffic.drivers.connections import Endpoints, connected, services
 
@@ -73,23 +77,24 @@ class _SocketTraffic(Traffic):
         endpoints = Endpoints([job.plan.host_addresses[name] for name in hosts])
         self._end_ns = job.trial.duration_ns + job.trial.drain_ns
         go, self._go = os.pipe()
-        ready, told = os.pipe()
+        ready_reader, ready_writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             of_pattern = services(job.testbed, job.trial.traffic)
             flows = connected(schedule, endpoints, of_pattern)
-            places = [fabric.number[name] for name in hosts]
-            driver = SocketDriver(flows, lambda host: fabric.enter(places[host]), self.board)
-            self._child(driver, go, told)
-        os.close(told)
+            namespaces = [fabric.number[name] for name in hosts]
+            driver = SocketDriver(flows, lambda host: fabric.enter(namespaces[host]), self.board)
+            self._run_driver(driver, go, ready_writer)
+        os.close(ready_writer)
         signal.signal(signal.SIGCHLD, lambda *_: setattr(self, "_child_ended", True))
-        if os.read(ready, 1) != b"r":
+        if os.read(ready_reader, 1) != b"r":
             raise RuntimeError("the traffic driver died while it opened its sockets: see above")
 
-    def _child(self, driver: Any, go: int, told: int) -> None:
+    def _run_driver(self, driver: Any, go: int, ready_writer: int) -> None:
+        """In the driver's process: open sockets, report that, wait for time 0, send, and exit."""
         try:
             driver.prepare()
-            os.write(told, b"r")
+            os.write(ready_writer, b"r")
             os.read(go, 1)
             driver.run(self.board.t0_ns, self._end_ns)
             self._ended()
@@ -103,7 +108,7 @@ class _SocketTraffic(Traffic):
         self.board.t0_ns = t0_ns
         os.write(self._go, b"g")
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         if self._child_ended and self._status is None:
             self._wait()
 
@@ -128,7 +133,7 @@ class _SocketTraffic(Traffic):
 
 
 class _RoceTraffic(Traffic):
-    """The flows of a trial on RoCE NICs: the kernel sends them, no process does."""
+    """Flows of RoCE NICs, which the data path sends without any process."""
 
     senders = Senders.NICS
 
@@ -178,20 +183,21 @@ class _RoceTraffic(Traffic):
 
 
 class _MixedTraffic(Traffic):
-    """Flows of both transports, in the schedule's order: each part has those that are true."""
+    """Flows of both transports."""
 
     senders = Senders.PROCESS | Senders.NICS
 
     def __init__(self, parts: list[tuple[Any, Traffic]]) -> None:
+        """`parts` are pairs of a mask, shape (flows of the schedule,), and these flows' senders."""
         self._parts = parts
 
     def launch(self, t0_ns: int) -> None:
         for _, traffic in self._parts:
             traffic.launch(t0_ns)
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         for _, traffic in self._parts:
-            traffic.alive()
+            traffic.check_alive()
 
     def all_done(self) -> bool:
         return all(traffic.all_done() for _, traffic in self._parts)
@@ -207,9 +213,9 @@ class _MixedTraffic(Traffic):
         count = len(self._parts[0][0])
         columns = {field.name: np.zeros(count, dtype=np.int64) for field in fields(FlowRecords)}
         for flows, traffic in self._parts:
-            found = traffic.outcome()
+            records = traffic.outcome()
             for name, values in columns.items():
-                values[flows] = getattr(found, name)
+                values[flows] = getattr(records, name)
         return FlowRecords(**columns)
 
     def counters(self) -> dict[str, Ints]:
@@ -230,10 +236,11 @@ class _MixedTraffic(Traffic):
 
 
 def make_traffic(job: Any, fabric: Any) -> Traffic:
-    """Return what sends the trial's flows, ready to start."""
+    """Return the senders of the trial's flows, ready to start."""
     if job.trial.host.roce is None:
-        own = job.trial.fabric.kind != "linux"
-        return _SocketTraffic(job, fabric, job.schedule, last_reading_now if own else lambda: None)
+        has_engine = job.trial.fabric.kind != "linux"
+        ended = last_reading_now if has_engine else lambda: None
+        return _SocketTraffic(job, fabric, job.schedule, ended)
     from inventory.routing import roce_flows
     from traffic.schedule import part_of
 

@@ -54,7 +54,7 @@ def test_what_a_rack_cannot_do_without_is_named_and_nothing_is_made(kernel, tmp_
         control.up(SEVEN, clock="real", folder=tmp_path / "rack")
     assert "modprobe sch_tbf" in refused.value.remedy
     kernel(code=1, said="unshare: unshare failed: Operation not permitted")
-    with pytest.raises(NotReadyError, match=r"no namespaces .*not permitted") as refused:
+    with pytest.raises(NotReadyError, match=r"allow namespaces .*not permitted") as refused:
         control.up(SEVEN, clock="real", folder=tmp_path / "rack")
     assert "--privileged" in refused.value.remedy
     assert list(tmp_path.iterdir()) == []

@@ -160,7 +160,7 @@ def test_with_all_cores_spinning_a_trial_is_invalid():
 @pytest.mark.slow
 def test_a_watch_ends_its_process_also_after_an_error():
     with suppress(KeyError), MachineMonitor(a_trial()) as watch:
-        pids = [program.pid for program in watch._lags]
+        pids = [program.pid for program in watch._probes]
         time.sleep(0.4)
         raise KeyError
     assert watch.load.processes.count > 20

@@ -105,7 +105,7 @@ def test_trials_in_real_time_take_turns_for_as_long_as_they_last(file, tmp_path)
         about = {"spec": trial.to_json(), "facts": {"wall_s": 500.0}}
         (folder / "trial.json").write_text(json.dumps(about))
     assert make_plan(campaign, 1, tmp_path) == made
-    with pytest.raises(NotReadyError, match="take turns"):
+    with pytest.raises(NotReadyError, match="run one at a time"):
         check(campaign.trials, jobs=2)
 
 
@@ -123,7 +123,7 @@ def test_what_it_cannot_do_without_is_named(file, kernel):
     with pytest.raises(NotReadyError, match="lacks veth, tbf"):
         check(trials)
     kernel(code=1, said="unshare: unshare failed: Operation not permitted")
-    with pytest.raises(NotReadyError, match=r"no namespaces for a trial .*not permitted"):
+    with pytest.raises(NotReadyError, match=r"allow namespaces for a trial .*not permitted"):
         check(trials)
 
 
@@ -147,10 +147,10 @@ def test_classes_and_faults_take_parts_of_the_kernel(file, kernel):
     kernel("red", "ets", "matchall")
     (trial, _) = load_campaign(file, clock="real").trials
     classes = load_testbed("acc-fig8")
-    with pytest.raises(NotReadyError, match="traffic classes take ets, red"):
+    with pytest.raises(NotReadyError, match="traffic classes need ets, red"):
         check([trial], classes)
     faulty = dataclasses.replace(trial, faults=(FaultSpec(1, None, 1, ("h1-leaf1",)),))
-    with pytest.raises(NotReadyError, match="faults take matchall") as refused:
+    with pytest.raises(NotReadyError, match="faults need matchall") as refused:
         check([faulty])
     assert "modprobe cls_matchall" in refused.value.remedy
 

@@ -90,7 +90,7 @@ def test_a_port_with_classes_has_a_scheduler_and_a_red_each():
     assert [qdiscs.leaf_handle(q.klass) >> 16 for q in queues] == [3, 4]
     assert [qdiscs.leaf_parent(q.klass, 2) for q in queues] == [scheduler + 1, scheduler + 2]
     assert qdiscs.leaf_parent(0, 1) == shaper
-    assert plan.queue_places[RDMA] == plan.queue_places[TCP]
+    assert plan.queue_locations[RDMA] == plan.queue_locations[TCP]
 
 
 def test_each_pattern_is_sent_as_its_class():
