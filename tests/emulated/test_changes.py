@@ -80,7 +80,8 @@ def main():
             send_message(test="refused", queues=queues, error=str(error), index=error.index)
     changes.set(np.array(mine)[[0, 2, 3]], *ones(3))
     seen = rig.observe()
-    send_message(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][np.array(mine)[[0, 2, 3]]].tolist())
+    kmin = seen.settings["ecn"]["kmin_bytes"][np.array(mine)[[0, 2, 3]]]
+    send_message(test="after", kmin=kmin.tolist())
 
 
 prepare_process()

@@ -4,4 +4,4 @@ Must not import: orchestration.backends.emulated, orchestration.backends.fluid,
 orchestration.backends.hardware, orchestration.backends.simulated.
 """
 
-__all__ = ["dilation", "faults", "linux", "realtime", "rig"]
+__all__ = ["dilation", "faults", "linux", "machine_monitor", "rig"]

@@ -2,20 +2,20 @@
 
 On the host, `fabric` turns a testbed into netlink requests and `backend` boots a guest with them.
 In the guest, `guest` is the first process and `rig` is the fabric that the loop drives. Virtual
-racks share `namespaces`, `system`, `machine` and `forwarding`.
+racks share `namespaces`, `system`, `host_kernel` and `forwarding`.
 Must not import: orchestration.backends.fluid, orchestration.backends.hardware,
 orchestration.backends.simulated.
 """
 
 __all__ = [
     "backend",
+    "bpf_programs",
     "fabric",
     "forwarding",
+    "host_kernel",
     "job",
     "launcher",
-    "machine",
     "memory",
     "namespaces",
-    "programs",
     "system",
 ]

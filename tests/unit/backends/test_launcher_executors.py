@@ -37,12 +37,18 @@ def test_a_link_in_a_lock_files_place_is_not_followed(place: Path, tmp_path: Pat
 def test_a_folder_that_another_user_has_made_is_refused(place: Path, tmp_path: Path) -> None:
     place.mkdir()
     place.chmod(0o777)
-    with pytest.raises(NotReadyError, match="does not belong to this user alone"), launcher._reserved_cpu():
+    with (
+        pytest.raises(NotReadyError, match="does not belong to this user alone"),
+        launcher._reserved_cpu(),
+    ):
         pass
     place.rmdir()
     (tmp_path / "elsewhere").mkdir()
     place.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NotReadyError, match="does not belong to this user alone"), launcher._reserved_cpu():
+    with (
+        pytest.raises(NotReadyError, match="does not belong to this user alone"),
+        launcher._reserved_cpu(),
+    ):
         pass
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
