@@ -300,7 +300,7 @@ def test_dcqcn_as_a_program_gives_the_tables_of_the_one_built_in(run):
         ("mine.c", "flow->rate_bps = flow->line_bps / p[0];", TrialError, "divides by 0, .* BPF"),
         ("mine.c", "flow->rate_bps = *(u64 *)flow->own[0];", TrialError, "past its state"),
         ("mine.c", "flow->rate_bps = nonsense;", InputError, "refuses it: .nonsense. undeclared"),
-        ("mine.o", "", InputError, "needs its C source"),
+        ("mine.o", "", InputError, "needs a policy's C source"),
     ],
 )
 def test_a_program_that_does_what_bpf_allows_or_refuses_ends_its_trial_alone(

@@ -165,7 +165,7 @@ def test_ns3s_end_is_the_trials_error(run, monkeypatch):
             return super().ask(operation, *arrays)
 
     monkeypatch.setattr(backend_module, "Simulation", Spoiled)
-    with pytest.raises(TrialError, match="ns-3 ended with 3: closloop-ns3: an operation"):
+    with pytest.raises(TrialError, match="ns-3 ended with code 3: closloop-ns3: an operation"):
         run(trial_of((SingleFlowSpec("h1", "h2", 1000, 0),)))
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)

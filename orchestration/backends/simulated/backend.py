@@ -1,4 +1,4 @@
-"""The simulated backend: each trial runs in an ns-3 program of its own."""
+"""The simulated backend: runs each trial in an ns-3 program of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SimulatedBackend:
         """Compile the program if necessary; raise NotReadyError if that is impossible.
 
         Raises InputError for a testbed that does not fit into the program's addresses, and for a
-        policy of one's own that is no C source, or does not compile.
+        policy that is not C source or does not compile.
         """
         check_supported(testbed)
         require_program()
@@ -48,8 +48,8 @@ class SimulatedBackend:
         program = require_program()
         tuner = run.tuner or registry.create(trial.tuner)
         begin_s = time.monotonic()
-        library = _own_policy(trial, run.folder)
-        with Simulation(program, run.folder, library=library) as simulation:
+        policy = _compiled_policy(trial, run.folder)
+        with Simulation(program, run.folder, policy=policy) as simulation:
             rig = SimulatedRig(simulation, trial, run.testbed, run.schedule, tuner.observes)
             build_s = round(time.monotonic() - begin_s, 3)
             record = run_trial(rig, tuner, run)
@@ -64,14 +64,14 @@ class SimulatedBackend:
         return replace(record, facts={**facts, **record.facts})
 
 
-def _own_policy(trial: TrialSpec, folder: Path) -> tuple[Path, str] | None:
-    """Return the library of the policy that a trial names, compiled, and what it is told."""
+def _compiled_policy(trial: TrialSpec, folder: Path) -> tuple[Path, str] | None:
+    """Return the library and the argument (none) of the policy program that a trial names."""
     spec = trial.host.roce
     return (policy_library(Path(here(spec.program)), folder), "") if spec and spec.program else None
 
 
 def _tcp_facts(trial: TrialSpec) -> dict[str, Any]:
-    """Return the settings of the hosts' TCP, and what queues are."""
+    """Return the settings of the hosts' TCP, and the kinds of queues."""
     return {
         "tcp": {
             "congestion_control": trial.host.congestion_control,
@@ -85,7 +85,7 @@ def _tcp_facts(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _roce_facts(trial: TrialSpec) -> dict[str, Any]:
-    """Return what NICs and ports are."""
+    """Return the kinds of NICs and ports, and how ports mark."""
     marks = trial.fabric.marks
     return {
         "qdiscs": {"host": "RoCE NIC", "switch": f"closloop, marks {marks}"},

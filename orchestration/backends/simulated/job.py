@@ -28,7 +28,7 @@ CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
 MAX_ATTACHMENTS = 250
 # As on emulated hosts: the defaults of tcp_wmem and tcp_rmem.
 SEND_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 8_388_608, 16_777_216
-# What alphas are given as shares of.
+# The program takes alphas in units of 1/65536.
 _ALPHA_UNIT = 1 << 16
 _Hops = Mapping[str, Mapping[str, tuple[Port, ...]]]
 
@@ -46,8 +46,8 @@ def check_supported(testbed: Testbed) -> None:
         known = (*CONGESTION_CONTROLS, *roce_controls())
         if klass.congestion_control and klass.congestion_control not in known:
             raise NotReadyError(
-                f"the simulated backend has no {klass.congestion_control!r}, which traffic class "
-                f"{klass.name!r} of testbed {testbed.name} names",
+                f"traffic class {klass.name!r} of testbed {testbed.name} has the congestion "
+                f"control {klass.congestion_control!r}, which the simulated backend lacks",
                 f"use the emulated backend, or one of {', '.join(CONGESTION_CONTROLS)}",
             )
 
@@ -55,10 +55,10 @@ def check_supported(testbed: Testbed) -> None:
 def build_arrays(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, *, observes_flows: bool
 ) -> list[Ints]:
-    """Return the arrays of a BUILD request, in the order in which `ns3/fabric.h` reads them.
+    """Return the arrays of a BUILD request, in the order in which the program reads them.
 
-    For RoCE, `ns3/roce_fabric.h` reads them. Raises TrialError for a congestion control that ns-3
-    lacks, and for more flows than a host has ports.
+    `ns3/fabric.h` reads them for TCP, `ns3/roce_fabric.h` for RoCE. Raises TrialError for a
+    congestion control that ns-3 lacks, and for more flows than a host has TCP ports.
     """
     scalars = [
         trial.seed & 0x7FFFFFFFFFFFFFFF,
@@ -78,7 +78,7 @@ def build_arrays(
     return [
         _ints(scalars),
         _ints([int(device.kind == "switch") for device in testbed.devices]),
-        _ints([hash_seed(trial.seed, place) for place in range(len(testbed.devices))]),
+        _ints([hash_seed(trial.seed, number) for number in range(len(testbed.devices))]),
         *map(_ints, _path_rules(trial.load_balancing, testbed)),
         _ints([number[port.device] for port in testbed.ports]),
         _ints([port.peer for port in testbed.ports]),
@@ -96,19 +96,23 @@ def build_arrays(
 
 
 def route_rows(testbed: Testbed, down_links: Collection[int]) -> Ints:
-    """Return the next hops of every switch over links that are up: switch, target, count, ports."""
+    """Return the next hops of every switch over the links that are up.
+
+    For each switch and each switch with hosts (`target`, by its number among those) there are the
+    switch's number, the target's number, the number of ports, and the ports.
+    """
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     hops = next_hops(testbed, down_links)
     rows: list[int] = []
     for name in testbed.switches:
-        for target, place in attachments(testbed).items():
+        for target, target_number in attachments(testbed).items():
             ports = hops[name].get(target, ())
-            rows += [number[name], place, len(ports), *(port.index for port in ports)]
+            rows += [number[name], target_number, len(ports), *(port.index for port in ports)]
     return _ints(rows)
 
 
 def cut_ports(testbed: Testbed, down_links: Collection[int]) -> Ints:
-    """Return the ports at the ends of these links."""
+    """Return the ports at both ends of these links."""
     links = [testbed.links[index] for index in sorted(down_links)]
     return _ints([end for link in links for end in (link.a, link.b)])
 
@@ -117,27 +121,27 @@ def _ints(values: list[int]) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def hash_seed(seed: int, place: int) -> int:
-    """Return the seed of a switch's ECMP hash, the same as in the emulated fabric."""
-    return int(switch_sysctls(seed, place)["net/ipv4/fib_multipath_hash_seed"])
+def hash_seed(seed: int, number: int) -> int:
+    """Return the seed of the ECMP hash of device `number`, the same as in the emulated fabric."""
+    return int(switch_sysctls(seed, number)["net/ipv4/fib_multipath_hash_seed"])
 
 
 def _quanta(testbed: Testbed) -> list[int]:
-    """Return each class's quantum in bytes, the smallest one frame, as in the emulated fabric."""
+    """Return each class's quantum in bytes: the smallest is a frame, as in the emulated fabric."""
     weights = [klass.weight for klass in testbed.classes]
     frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     return [-(-frame_bytes // min(weights)) * weight for weight in weights]
 
 
 def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
-    """Return the settings of RoCE NICs and of the ports beyond them, none for TCP."""
+    """Return the settings of RoCE NICs and of the switches' ports; none for TCP."""
     spec = trial.host.roce
     if spec is None:
         return []
     policy = spec.policy(partial(base_rtt_ns, testbed))
     return [
         int(trial.fabric.marks == "departures"),
-        # one of the user's own is loaded in place of any
+        # a user's own policy replaces whichever is named here
         0 if spec.program else policy_names().index(spec.control),
         spec.payload_bytes,
         spec.ack_every,
@@ -158,15 +162,15 @@ def _buffer_arrays(testbed: Testbed) -> list[Ints]:
     spec = testbed.switch
     if spec is None:
         return [_ints([])] * 6
-    rooms = {
+    port_headroom = {
         port.index: spec.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
         for port in testbed.switch_ports
     }
     headroom = {
-        name: len(spec.lossless) * sum(rooms[port.index] for port in testbed.ports_of[name])
+        name: len(spec.lossless) * sum(port_headroom[port.index] for port in testbed.ports_of[name])
         for name in testbed.switches
     }
-    pools = {name: spec.buffer_bytes - taken for name, taken in headroom.items()}
+    pools = {name: spec.buffer_bytes - reserved for name, reserved in headroom.items()}
     detect_ns = spec.detect_ns if spec.lossless else 0
     watchdog = [detect_ns, spec.restore_ns, WATCHDOG_ACTIONS.index(spec.action)]
     return [
@@ -175,11 +179,12 @@ def _buffer_arrays(testbed: Testbed) -> list[Ints]:
         _ints([int(klass in spec.lossless) for klass in range(len(spec.alpha))]),
         _ints(list(spec.priorities)),
         _ints([pools.get(device.name, 0) for device in testbed.devices]),
-        _ints([rooms.get(port.index, 0) for port in testbed.ports]),
+        _ints([port_headroom.get(port.index, 0) for port in testbed.ports]),
     ]
 
 
 def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list[Ints]:
+    """Return the flows: starts, sizes, hosts, addresses and ports of both ends, and controls."""
     addresses = emulated_addresses(testbed)
     ends = Endpoints(
         [[addresses[port.index] for port in testbed.ports_of[name]] for name in testbed.hosts]
@@ -216,7 +221,7 @@ def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list
 def _roce_flow_arrays(
     trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Endpoints
 ) -> list[Ints]:
-    """Return the flows as queue pairs: with the five-tuples that they have on the emulated NICs."""
+    """Return the flows as RoCE queue pairs, with the same five-tuples as on the emulated NICs."""
     numbers = np.array(
         [testbed.class_index(spec.queue_class) if testbed.classes else 0 for spec in trial.traffic],
         dtype=np.int64,
@@ -241,7 +246,7 @@ def _roce_flow_arrays(
 
 
 def _path_rules(spec: LoadBalancingSpec, testbed: Testbed) -> list[list[int]]:
-    """Return how switches choose, and each device's flowlet timeout and tier.
+    """Return how switches choose paths, and each device's flowlet timeout and tier.
 
     Kinds and routes are numbered as in `ns3/balancing.h`.
     """
@@ -262,10 +267,11 @@ def _path_rules(spec: LoadBalancingSpec, testbed: Testbed) -> list[list[int]]:
 
 
 def _partner_rows(spec: LoadBalancingSpec, testbed: Testbed) -> list[int]:
-    """Return, for CONGA, with whom a switch that chooses keeps metrics: switch, target, partner.
+    """Return, for CONGA, with which switch each switch that chooses paths exchanges metrics.
 
-    That is the next switch of its tier on the way to the leaf with the number `target`: for a leaf
-    that leaf, for an aggregation switch the one below the same cores.
+    The rows are switch, target, partner. The partner is the next switch of the same tier on the
+    path to the leaf with the number `target`: for a leaf that leaf itself, for an aggregation
+    switch the one below the same core switches.
     """
     if spec.kind == "ecmp" or spec.route_by != "conga":
         return []
@@ -273,16 +279,16 @@ def _partner_rows(spec: LoadBalancingSpec, testbed: Testbed) -> list[int]:
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     rows = []
     for name in testbed.switches:
-        for target, place in attachments(testbed).items():
+        for target, target_number in attachments(testbed).items():
             if len(hops[name].get(target, ())) > 1 and (
-                other := _partner(testbed, hops, name, target)
+                partner := _partner(testbed, hops, name, target)
             ):
-                rows += [number[name], place, number[other]]
+                rows += [number[name], target_number, number[partner]]
     return rows
 
 
 def _partner(testbed: Testbed, hops: _Hops, name: str, target: str) -> str:
-    """Return the next switch of a switch's tier on its way to `target`, "" if there is none."""
+    """Return the next switch of the same tier on a switch's path to `target`, "" without one."""
     here, tier = name, testbed.device[name].tier
     while here != target:
         here = testbed.peer_device(hops[here][target][0]).name

@@ -2,10 +2,11 @@
 
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
-The hash covers the sources, ns-3's version and location, and the compilers' options. The policies
-of RoCE NICs are the C sources of the emulated fabric's kernel. A policy of one's own is C source
-too, compiled as a library that the program loads: ns3/own_policy.c is around it, which gives it
-what the guest gives a BPF program.
+The hash covers the sources, ns-3's version and location, and the compilers' options. The program
+contains the policies (congestion control) of RoCE NICs, from the same C sources as the emulated
+fabric's kernel. A user's own policy is C source, too. It is compiled together with
+ns3/own_policy.c, which gives it what the guest gives a BPF program, as a library that the program
+loads.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
 _C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
 _SHOWN_LINES = 12
-_AROUND = Path(__file__).parent / "ns3" / "own_policy.c"
-# What C leaves undefined and BPF defines: sums that overflow, words read as other types.
+_POLICY_WRAPPER = Path(__file__).parent / "ns3" / "own_policy.c"
+# These define what BPF defines and C leaves undefined: sums that overflow, words that are read as
+# other types.
 _LIBRARY_FLAGS = ("-O2", "-fwrapv", "-fno-strict-aliasing", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """The installed ns3 package. Libraries are called lib`prefix`-core.so and so on."""
+    """The installed Python package ns3. Its libraries are called lib`prefix`-core.so and so on."""
 
     version: str
     folder: Path
@@ -63,15 +65,15 @@ class Program:
 
 
 def find_wheel() -> Wheel | None:
-    """Return the installed ns3 package, None without one. Does not import it."""
+    """Return the installed package ns3, None without one. Does not import it."""
     try:
-        found = metadata.distribution("ns3")
+        distribution = metadata.distribution("ns3")
     except metadata.PackageNotFoundError:
         return None
-    folder = Path(str(found.locate_file("ns3")))
+    folder = Path(str(distribution.locate_file("ns3")))
     for library in sorted((folder / "lib64").glob("libns3*-core.so")):
         prefix = library.name.removeprefix("lib").removesuffix("-core.so")
-        return Wheel(found.version, folder, prefix)
+        return Wheel(distribution.version, folder, prefix)
     return None
 
 
@@ -99,17 +101,17 @@ def require_program() -> Program:
 
 
 def policy_names() -> tuple[str, ...]:
-    """Return the names of the congestion controls of RoCE NICs, numbered as in the program."""
+    """Return the names of the policies of RoCE NICs, numbered as in the program."""
     return tuple(word.replace("_", "-") for word in _policy_sources())
 
 
 def _policy_sources() -> dict[str, Path]:
     """Return the policies' C sources by their names in C."""
-    found = {
+    sources = {
         file.stem.removeprefix("policy_"): file for file in sorted(POLICIES.glob("policy_*.c"))
     }
-    del found["program"]  # the kernel's way to load a program of one's own as a policy
-    return found
+    del sources["program"]  # how the kernel runs a user's BPF program as a policy
+    return sources
 
 
 def _program(wheel: Wheel) -> Program:
@@ -123,9 +125,9 @@ def _program(wheel: Wheel) -> Program:
 
 
 def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
-    """Return the commands that compile the policies, beside `output`, and the program, to it.
+    """Return two commands: the first compiles the policies, the second the program `output`.
 
-    The first must run in the folder of `output`.
+    The first must run in the folder of `output`, where it leaves its object files.
     """
     libraries = wheel.folder / "lib64"
     sources = _policy_sources()
@@ -150,7 +152,7 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
 def _compile(wheel: Wheel, path: Path) -> None:
     if shutil.which(COMPILER) is None:
         raise NotReadyError(
-            f"the simulated backend needs a C++ compiler, and there is no {COMPILER}",
+            f"the simulated backend needs a C++ compiler, and {COMPILER} is not installed",
             "apt-get install g++",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,40 +162,41 @@ def _compile(wheel: Wheel, path: Path) -> None:
         for argv in compile_argvs(wheel, partial):
             done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
             if done.returncode:
-                said = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
+                errors = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
                 raise NotReadyError(
-                    f"the ns-3 program does not compile with ns3 {wheel.version}:\n{said}",
-                    "pip install 'closloop[sim]' installs the version that it is written for",
+                    f"the ns-3 program does not compile with ns3 {wheel.version}:\n{errors}",
+                    "pip install 'closloop[sim]' installs the version for which it was written",
                 )
         os.replace(partial, path)
 
 
 def policy_library(source: Path, folder: Path) -> Path:
-    """Compile a policy's C source; return the library, which is in `folder`.
+    """Compile a policy's C source to a library in `folder`; return the library's path.
 
-    Raises InputError for a file that is no C source or does not compile, NotReadyError without a
+    Raises InputError for a file that is not C source or does not compile, NotReadyError without a
     compiler.
     """
     if source.suffix != ".c":
         raise InputError.single(
-            str(source), "ns-3 needs its C source", "give the .c file, or run --on emulated"
+            str(source), "ns-3 needs a policy's C source", "give the .c file, or run --on emulated"
         )
     if shutil.which(COMPILER) is None:
         raise NotReadyError(
-            f"a policy of one's own needs a compiler in ns-3, and there is no {COMPILER}",
+            f"your own policy needs a compiler for ns-3, and {COMPILER} is not installed",
             "apt-get install g++",
         )
-    made = folder / "policy.so"
-    around = ("-I", str(POLICIES), f'-DPROGRAM="{source.absolute()}"', "-x", "c", str(_AROUND))
-    argv = [COMPILER, *_LIBRARY_FLAGS, *around, "-o", str(made)]
+    library = folder / "policy.so"
+    wrapper = ("-x", "c", str(_POLICY_WRAPPER))
+    sources = ("-I", str(POLICIES), f'-DPROGRAM="{source.absolute()}"', *wrapper)
+    argv = [COMPILER, *_LIBRARY_FLAGS, *sources, "-o", str(library)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        faults = [line for line in done.stderr.splitlines() if "error:" in line]
-        said = faults[0].partition("error: ")[2] if faults else done.stderr.strip()[:2000]
+        errors = [line for line in done.stderr.splitlines() if "error:" in line]
+        reason = errors[0].partition("error: ")[2] if errors else done.stderr.strip()[:2000]
         raise InputError.single(
-            str(source), f"the compiler refuses it: {said}", "correct it: see docs/policies.md"
+            str(source), f"the compiler refuses it: {reason}", "correct it: see docs/policies.md"
         )
-    return made
+    return library
 
 
 def check_own_policies(trials: Sequence[TrialSpec]) -> None:
@@ -204,11 +207,11 @@ def check_own_policies(trials: Sequence[TrialSpec]) -> None:
             policy_library(Path(program), Path(folder))
 
 
-# A request asks for at most one sampling period: without an answer for so long, the program hangs.
+# A request runs at most one sample period: a program that does not answer for so long hangs.
 SILENCE_S = 900.0
 _CONSOLE = "ns3.log"
 _CONSOLE_LINES = 40
-_WORD = 8
+_WORD_BYTES = 8
 
 
 class Operation(IntEnum):
@@ -219,12 +222,11 @@ class Operation(IntEnum):
 
 
 class Simulation:
-    """A running program, as a context manager that ends it. `folder` gets its output.
+    """A running program, as a context manager that ends it.
 
     ns-3 ends its process at any error. So it runs in a process of its own, and the first lines of
-    its output become the trial's error.
-
-    `library` is a library with a policy that takes the place of the trial's, and what it is told.
+    its output, which goes to a file in `folder`, become the trial's error. `policy` is a library
+    with a policy that replaces the trial's, and an argument for that policy.
     """
 
     def __init__(
@@ -232,9 +234,9 @@ class Simulation:
         program: Program,
         folder: Path,
         silence_s: float = SILENCE_S,
-        library: tuple[Path, str] | None = None,
+        policy: tuple[Path, str] | None = None,
     ) -> None:
-        self._argv = [str(program.path), *map(str, library or ())]
+        self._argv = [str(program.path), *map(str, policy or ())]
         self._console = folder / _CONSOLE
         self._silence_s = silence_s
 
@@ -276,14 +278,14 @@ class Simulation:
         words = sum(1 + len(part) for part in parts)
         request = np.empty(2 + words, dtype=np.int64)
         request[:2] = operation, words
-        at = 2
+        start = 2
         for part in parts:
-            request[at] = len(part)
-            request[at + 1 : at + 1 + len(part)] = part
-            at += 1 + len(part)
+            request[start] = len(part)
+            request[start + 1 : start + 1 + len(part)] = part
+            start += 1 + len(part)
         self._send(request.tobytes())
-        (count,) = np.frombuffer(self._receive(_WORD), dtype=np.int64)
-        return np.frombuffer(self._receive(_WORD * int(count)), dtype=np.int64)
+        (count,) = np.frombuffer(self._receive(_WORD_BYTES), dtype=np.int64)
+        return np.frombuffer(self._receive(_WORD_BYTES * int(count)), dtype=np.int64)
 
     def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -305,7 +307,7 @@ class Simulation:
                 raise TrialError(
                     f"ns-3 hangs: it has not answered for {self._silence_s:.0f} s",
                     "use fewer hosts, a lower rate or a shorter sampling period",
-                    self._said(),
+                    self._output(),
                 )
             chunk = self._process.stdout.read(size)
             if not chunk:
@@ -315,17 +317,18 @@ class Simulation:
         return b"".join(chunks)
 
     def _ended(self) -> TrialError:
+        """Return the error for a program that has ended before its time."""
         code = self._process.wait()
-        said = self._said()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        first = next((line for line in said.splitlines() if line.strip()), "it said nothing")
+        output = self._output()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        first = next((line for line in output.splitlines() if line.strip()), "it printed nothing")
         return TrialError(
             f"ns-3 {how}: {first}",
-            "if memory was short, run fewer trials side by side with --jobs; an assertion is a "
-            "fault of ns-3's: the same campaign runs with --on emulated",
-            said,
+            "if memory was short, run fewer trials side by side with --jobs; a failed assertion is "
+            "an error in ns-3: run the same campaign with --on emulated",
+            output,
         )
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         text = self._console.read_text(errors="replace")
         return "\n".join(text.splitlines()[:_CONSOLE_LINES])

@@ -1,4 +1,4 @@
-"""The ns-3 fabric as a rig: waiting advances its time, with the faults on the way."""
+"""The ns-3 fabric as a rig: waiting runs the simulation, and makes faults when they are due."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ from orchestration.core.trial import TrialSpec
 from traffic.schedule import lasting_flows
 
 _FLOW_COLUMNS = 4
-# Of a switch: its timeout, then its signals.
+# Per switch: its flowlet timeout, then its signals.
 _PATH_COLUMNS = 1 + len(BALANCING_KEYS)
-# What the program sums up of all flows on RoCE NICs, in its order.
+# The program's sums over all flows of RoCE NICs, in its order.
 _ROCE_SUMS = (
     *("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes"),
     "untimed_flows",
@@ -77,8 +77,8 @@ _ROCE_SUMS = (
 class SimulatedRig(BaseRig):
     """A `Rig` over a started program, in which it builds the fabric of one trial.
 
-    Observations have the flow table's counts, the signals of hosts and the traffic matrix if a
-    tuner `observes` them.
+    Observations have the signals of flow tables, of hosts and of the traffic matrix if the tuner
+    `observes` them.
     """
 
     fabric = "simulated fabric"
@@ -97,7 +97,7 @@ class SimulatedRig(BaseRig):
         self._testbed = testbed
         self._schedule = schedule
         self._steps = list(fault_plan(trial, testbed))
-        # The numbers that ports have for probabilities at kmax, and what these stand for.
+        # Functions from marking probabilities at kmax to the ports' numbers, and back.
         self._max_ps, self._pmax_of = (
             (red_max_ps, read_back_pmax) if trial.host.roce is None else (line_max_ps, line_pmax)
         )
@@ -120,7 +120,7 @@ class SimulatedRig(BaseRig):
         )
         self._known, _ = self._read()
         if self._watches_pairs:
-            self._pairs()  # begins to count
+            self._pairs()  # the first request starts the counting
         self._bounds = ECN.bounds(testbed)
         self._setters[ECN.name] = self._set_thresholds
         self._parameters: KnobSettings | None = None
@@ -135,7 +135,7 @@ class SimulatedRig(BaseRig):
         self._built_s = time.monotonic()
 
     def start(self) -> None:
-        """Start the clock: its time 0 is when all flows are connected."""
+        """Keep a first reading. The program's time 0 is when all flows are connected: now."""
         self._keep_hosts(self._host_signals(self._read()[1]))
         self._read_flows.take(self._ticks, self._now_ns)
 
@@ -144,11 +144,11 @@ class SimulatedRig(BaseRig):
         return self._now_ns
 
     def wait_until(self, t_ns: int) -> bool:
-        """Run ns-3 until `t_ns`, with the faults on the way; False once every flow has ended."""
+        """Run ns-3 until `t_ns`, making faults meanwhile; False once all flows have ended."""
         while self._steps and self._steps[0].t_ns <= t_ns:
             step = self._steps.pop(0)
             self._run(step.t_ns)
-            self._take(step)
+            self._make_fault_step(step)
         self._run(t_ns)
         return not self._all_done()
 
@@ -164,7 +164,7 @@ class SimulatedRig(BaseRig):
         ended = self._ended >= len(self._schedule) - int(self._lasting.sum())
         return ended and self._now_ns >= self._lasts_until_ns
 
-    def _take(self, step: FaultStep) -> None:
+    def _make_fault_step(self, step: FaultStep) -> None:
         if step.kind == "links":
             self._simulation.ask(Operation.LINKS, cut_ports(self._testbed, step.down))
         else:
@@ -172,7 +172,7 @@ class SimulatedRig(BaseRig):
         self.events.append(Event(self._now_ns, step.kind, step.detail))
 
     def observe(self) -> Observation:
-        """Read every queue, all at one instant."""
+        """Read all queues at one instant."""
         self._known, hosts = self._read()
         self._ticks += 1
         due = self._ticks % SAMPLES_PER_HOST_READING == 0 or self._all_done()
@@ -185,7 +185,7 @@ class SimulatedRig(BaseRig):
             t_ns=self._now_ns,
             age_ns=np.zeros(len(known), dtype=np.int64),
             values={
-                **{name: known[:, place] for place, name in enumerate(SIGNALS)},
+                **{name: known[:, column] for column, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
                 **(self._paths.signals() if self._paths else {}),
                 **(self._buffers()[0] if self._testbed.switch else {}),
@@ -200,14 +200,14 @@ class SimulatedRig(BaseRig):
         )
 
     def _set_thresholds(self, change: Change) -> Change:
-        """Set thresholds, except those that already have the wanted values."""
+        """Set the thresholds of queues that have others."""
         self._bounds.check(change)
         queues = change.targets
         columns = (change["kmin_bytes"], change["kmax_bytes"], self._max_ps(change["pmax"]))
-        wanted = np.column_stack(columns)
-        differs = (self._known[queues, THRESHOLDS] != wanted).any(axis=1)
+        rows = np.column_stack(columns)
+        differs = (self._known[queues, THRESHOLDS] != rows).any(axis=1)
         if differs.any():
-            self._simulation.ask(Operation.THRESHOLDS, queues[differs], *wanted[differs].T)
+            self._simulation.ask(Operation.THRESHOLDS, queues[differs], *rows[differs].T)
             self._known, _ = self._read()
         return Change(ECN.name, queues, thresholds(self._known[queues], self._pmax_of))
 
@@ -238,21 +238,21 @@ class SimulatedRig(BaseRig):
         self.host_readings.keep(self._now_ns, rows)
 
     def _incidents(self) -> list[Incident]:
-        """Return what the watchdog has found."""
+        """Return the incidents that the PFC watchdogs have found."""
         count, *words = self._simulation.ask(Operation.INCIDENTS).tolist()
-        found = []
+        incidents = []
         for _ in range(count):
             t_ns, kind, begin, length, *words = words
             numbers, words = words[:length], words[length:]
-            found.append(incident(self._testbed, t_ns, KINDS[kind], numbers, begin))
-        return found
+            incidents.append(incident(self._testbed, t_ns, KINDS[kind], numbers, begin))
+        return incidents
 
     def _counters(self) -> dict[str, Ints]:
         words = self._simulation.ask(Operation.COUNTERS).reshape(-1, len(names(FLOW_SCOPE)))
         return dict(zip(names(FLOW_SCOPE), words.T, strict=True))
 
     def finish(self, observer: Observer) -> Outcome:
-        """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
+        """Return the trial's outcome; its facts have the numbers of events and of packet-hops."""
         run_s = round(time.monotonic() - self._built_s, 3)
         words = self._simulation.ask(Operation.FLOWS)
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
@@ -261,9 +261,9 @@ class SimulatedRig(BaseRig):
         flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, simulated, *sums = rest.tolist()
         events: Sequence[Event] = self.events
-        found: dict[str, Any] = {}
+        pfc_facts: dict[str, Any] = {}
         if self._testbed.switch:
-            incidents, found = pfc_outcome(self._incidents(), self._buffers()[1])
+            incidents, pfc_facts = pfc_outcome(self._incidents(), self._buffers()[1])
             events = sorted([*events, *incidents], key=lambda event: event.t_ns)
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
@@ -272,7 +272,7 @@ class SimulatedRig(BaseRig):
             "events": simulated,
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
-            **merged_facts(found, self._paths.facts() if self._paths else {}),
+            **merged_facts(pfc_facts, self._paths.facts() if self._paths else {}),
         }
         roce = self._trial.host.roce
         if roce is None or not roce.policy(lambda: 0).times_round_trips:
@@ -282,10 +282,10 @@ class SimulatedRig(BaseRig):
 
 
 class _PathChoices:
-    """The switches' flowlet timeouts as a rig's knob, and what they have chosen."""
+    """The switches' choice of paths: their flowlet timeouts as a knob, and their signals."""
 
     def __init__(self, testbed: Testbed, ask: Callable[[Ints, Ints], Ints]) -> None:
-        """`ask` sets the timeouts of some switches in ns, by their places in `Testbed.switches`.
+        """`ask` sets the timeouts in ns of some switches, by their indices in `Testbed.switches`.
 
         It returns `_PATH_COLUMNS` numbers of every switch.
         """

@@ -118,7 +118,7 @@ def play(
         first.astype(np.uint32).tofile(folder / "starts")
         if weights:
             (folder / "weights").write_bytes(weights)
-        with Simulation(program, folder, library=(model, str(folder))) as simulation:
+        with Simulation(program, folder, policy=(model, str(folder))) as simulation:
             simulation.ask(
                 Operation.BUILD, *build_arrays(spec, testbed, flows, observes_flows=False)
             )

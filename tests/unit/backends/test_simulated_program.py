@@ -50,7 +50,7 @@ def test_without_ns3_the_one_command_is_named(monkeypatch):
 
 def test_without_a_compiler_the_one_command_is_named(monkeypatch, wheel):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(NotReadyError, match="no g\\+\\+") as caught:
+    with pytest.raises(NotReadyError, match="g\\+\\+ is not installed") as caught:
         require_program()
     assert caught.value.remedy == "apt-get install g++"
 
