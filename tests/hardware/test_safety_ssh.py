@@ -146,7 +146,7 @@ def test_the_next_guard_settles_what_a_killed_agent_left(login, access, tmp_path
         trial()
     with Guard(rack, {device: login()}, ledger, "bob") as guard:
         (outcome,) = guard.settled_before
-    assert outcome.how == "was restored by its dead-man's timer, told to"
+    assert outcome.how == "was restored by its dead-man's timer, on request"
     assert ledger.open_runs() == []
 
 

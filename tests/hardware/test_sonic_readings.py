@@ -111,7 +111,7 @@ def test_what_every_number_is_taken_from_is_said(provisioned):
         "thresholds": "as requested in ASIC_DB, after every change; the ASIC is not read",
     }
     assert rig.switch.shortcomings(100_000_000) == [
-        "pmax is whole percent; thresholds are recorded as requested, and the ASIC has them in "
+        "pmax is in whole percent; thresholds are recorded as requested, and the ASIC has them in "
         "units that are not known: expected, not read"
     ]
     assert "polled every 100 ms and sampled every 10 ms" in rig.switch.shortcomings(10_000_000)[0]
@@ -136,7 +136,7 @@ def test_an_old_release_has_no_marks_and_a_watermark_is_no_depth(server):
     said = rig.switch.shortcomings(10**9)
     assert said[0].startswith("offers no current queue depth")
     assert "recorded instead is the watermark, the peak of each 1000 ms" in said[0]
-    assert said[1].startswith("counts no ECN marks: release 202411")
+    assert said[1].startswith("counts no CE packets: release 202411")
     rig.close()
 
 
@@ -185,7 +185,7 @@ def test_streamed_depths_are_finer_than_polls_and_have_their_own_times(streaming
     # a queue that no session has is the watchdog's, as before
     assert 2 not in rig.call("sonic.read")["streamed"]
     assert rig.switch.sources()["qlen_bytes"] == (
-        "High Frequency Telemetry, every 2000 us, stamped by the switch's clock"
+        "High Frequency Telemetry, every 2000 us, with time stamps of the switch's clock"
     )
     assert any("had no newer depth" in text for text in rig.switch.shortcomings(10**9))
 

@@ -19,10 +19,10 @@ from orchestration.agent.host import rdma as nic_agent
 from orchestration.agent.linux import ethtool
 from orchestration.agent.sonic.resp import APPL_DB, STATE_DB, Redis
 from orchestration.backends.hardware.survey import (
+    checked_facts,
     judge_rack,
     neighbours_of_lldpctl,
     survey_device,
-    survey_of,
     survey_rack,
 )
 from orchestration.cli import inventory as cli
@@ -81,7 +81,7 @@ def facts(**interfaces):
 
 
 def test_this_machine():
-    survey = survey_of("h1", facts(lo=1, nosuch0=1))
+    survey = checked_facts("h1", facts(lo=1, nosuch0=1))
     assert survey.hostname == socket.gethostname()
     assert survey.interfaces["lo"].exists
     assert survey.interfaces["lo"].speed_bps == -1
@@ -159,7 +159,7 @@ def test_lldpctl_that_refuses(tmp_path, monkeypatch):
     found = agent.lldp(["eth0"], str(tmp_path / "no.sock"))
     assert found == {"source": "", "problem": "lldpctl: unable to connect"}
     lldp = {"system": {"hostname": "h1"}, "lldp": found}
-    assert survey_of("h1", {**facts(), **lldp}).neighbours is None
+    assert checked_facts("h1", {**facts(), **lldp}).neighbours is None
 
 
 @pytest.mark.redis
@@ -184,7 +184,7 @@ def test_neighbours_and_rates_of_a_sonic_switch(tmp_path, monkeypatch):
     assert rates == {"Ethernet0": 100_000_000_000}
     assert agent.asic_rates(["eth0"], str(tmp_path / "none")) == {}
     assert found["source"] == "redis"
-    assert survey_of("leaf1", {**facts(), "lldp": found}).neighbours == (
+    assert checked_facts("leaf1", {**facts(), "lldp": found}).neighbours == (
         Neighbour("Ethernet0", row[0], row[1], "mac", row[2], "eth0 next line"),
     )
 
@@ -201,9 +201,9 @@ def test_neighbours_and_rates_of_a_sonic_switch(tmp_path, monkeypatch):
 )
 def test_what_is_no_survey(change):
     with pytest.raises(DeviceError, match="h1: its survey cannot be read"):
-        survey_of("h1", {**facts(), **change})
+        checked_facts("h1", {**facts(), **change})
     with pytest.raises(DeviceError):
-        survey_of("h1", None)
+        checked_facts("h1", None)
 
 
 def test_statistics_of_a_driver_as_ethtool_prints_them(monkeypatch):
@@ -261,7 +261,7 @@ def test_a_rack_side_by_side(loopback, tmp_path):
         nobody = closed.getsockname()[1]
         rack = reached(loopback, h1={"port": nobody}, h2={"key_file": "/nosuch"}, leaf1={})
         done = []
-        found = survey_rack(rack, told=done.append)
+        found = survey_rack(rack, on_done=done.append)
     assert sorted(done) == ["h1", "h2", "leaf1"]
     assert isinstance(found["h1"], DeviceGone)
     assert isinstance(found["h2"], LoginRefused)

@@ -1,4 +1,8 @@
-"""The agents on a rack's devices: started with what trials need of them, guarded, awaited again."""
+"""Starts the agents on a rack's devices, and waits for devices that were lost.
+
+An agent is a program that closloop sends to a device over SSH and that runs there as long as the
+connection lives. It offers services, such as `sender` or `deadman`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from orchestration.device.ssh import Secrets
 
 _ALWAYS = ("state", "deadman", "lease", "kernel")
 _HOST_SERVICES = ("sender", *_ALWAYS)
-_PATIENCE_S = 600.0
+_RETRY_FOR_S = 600.0
 _RETRY_EVERY_S = 5.0
 
 
@@ -37,19 +41,19 @@ class RackAgents:
 
     def open(
         self,
-        of_hosts: Sequence[str] = (),
-        of_devices: Mapping[str, Sequence[str]] | None = None,
+        host_services: Sequence[str] = (),
+        device_services: Mapping[str, Sequence[str]] | None = None,
     ) -> Fleet:
-        """Start agents on all devices, with the services `of_hosts` added on hosts.
+        """Start agents on all devices, with the services that every trial needs of them.
 
-        `of_devices` are those added on some devices, by their names. Raises NotReadyError naming
-        each device that cannot be used.
+        `host_services` are added on all hosts, `device_services` on some devices, by their names.
+        Raises NotReadyError, naming each device that cannot be used.
         """
         rack = self.rack
         services = {device: _services_of(rack, device) for device in rack.access}
         for host in rack.testbed.hosts:
-            services[host] = tuple(dict.fromkeys((*services[host], *of_hosts)))
-        for device, more in (of_devices or {}).items():
+            services[host] = tuple(dict.fromkeys((*services[host], *host_services)))
+        for device, more in (device_services or {}).items():
             services[device] = (*services[device], *more)
         agents, problems = open_agents(
             rack.access.values(), rack.known_hosts_file, services, self._secrets
@@ -61,14 +65,14 @@ class RackAgents:
             if gone and len(gone) == len(problems):
                 raise gone[0]
             lines = [error.problems[0].line for error in problems]
-            remedy = "`closloop inventory check` looks at all of them"
+            remedy = "`closloop inventory check` shows what is wrong with each"
             raise_problems("devices cannot be used", lines, remedy)
         return fleet
 
     def guard(
         self, fleet: Fleet, trial: TrialSpec, sysctls: Mapping[str, Sequence[str]] | None = None
     ) -> Guard:
-        """Return the guard of a trial; all trials of a run hold the rack under one name."""
+        """Return the guard of a trial. All trials of a run hold the rack under the same name."""
         return Guard(
             self.rack,
             fleet.agents,
@@ -85,8 +89,8 @@ class RackAgents:
         return AgentClient(rack.access[device], rack.known_hosts_file, services, self._secrets)
 
     def await_devices(self, error: DeviceGone | ControllerSlept) -> None:
-        """Wait until the lost devices answer again. Raises TrialError when patience ends."""
-        until_s = time.monotonic() + _PATIENCE_S
+        """Wait until the lost devices answer again; raise TrialError if they do not in time."""
+        until_s = time.monotonic() + _RETRY_FOR_S
         lost = [error.device] if isinstance(error, DeviceGone) else list(self.rack.access)
         while lost:
             try:
@@ -97,18 +101,19 @@ class RackAgents:
                 if isinstance(again, LoginRefused) or time.monotonic() > until_s:
                     raise TrialError(
                         f"{error.message}; later: {again.message}",
-                        "the dead-man's timers put back what was changed: `closloop restore` tells",
+                        "the dead-man's timers put back what was changed: `closloop restore` shows "
+                        "whether they did",
                     ) from again
             time.sleep(_RETRY_EVERY_S)
 
 
 def services_for(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
-    """Return the agent's services that trials need besides a device's own, by device."""
-    found: dict[str, tuple[str, ...]] = {}
-    for services in (path_services, control_services, table_services):
-        for device, more in services(rack, trials).items():
-            found[device] = (*found.get(device, ()), *more)
-    return found
+    """Return, by device, the services that these trials need beyond those of every trial."""
+    services: dict[str, tuple[str, ...]] = {}
+    for services_of in (path_services, control_services, table_services):
+        for device, more in services_of(rack, trials).items():
+            services[device] = (*services.get(device, ()), *more)
+    return services
 
 
 def _services_of(rack: Rack, device: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from orchestration.device.ssh import Secrets
 from traffic.drivers import rack_programs
 from tuners.registry import create
 
-# Attempts at a trial whose controller slept, or whose devices were lost and came back.
+# How often a trial is tried if the controller slept, or devices were lost and came back.
 _ATTEMPTS = 3
 
 
@@ -51,10 +51,10 @@ class HardwareBackend:
         self._agents = RackAgents(self._rack, inventory, secrets)
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
-        """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
+        """Raise NotReadyError unless these trials can run on the rack.
 
-        A tuner that needs a signal which a switch does not offer is refused too, and so is RoCE
-        traffic that marks do not slow down.
+        The rack must be wired as `testbed`, reachable, provisioned and free. Its switches must
+        offer every signal that a tuner observes, and RoCE senders must slow down on CE packets.
         """
         if jobs > 1:
             raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
@@ -62,11 +62,11 @@ class HardwareBackend:
         check_same_fabric(rack, testbed)
         check_scale(rack, trials)
         check_controls(rack, testbed, trials)
-        tuners = {t.tuner.name: create(t.tuner) for t in trials}
+        tuners = {trial.tuner.name: create(trial.tuner) for trial in trials}
         check_platforms(rack, trials)
         over_rdma = [trial for trial in trials if rack_programs.uses_rdma(trial)]
-        of_hosts = rack_programs.services_for(over_rdma[0]) if over_rdma else ()
-        with self._agents.open(of_hosts, services_for(rack, trials)) as fleet:
+        host_services = rack_programs.services_for(over_rdma[0]) if over_rdma else ()
+        with self._agents.open(host_services, services_for(rack, trials)) as fleet:
             switches = switches_of(rack)
             check_queues(fleet, switches)
             check_paths(rack, fleet, trials)
@@ -80,14 +80,14 @@ class HardwareBackend:
                 check_marking(rack, fleet, guard, switches, over_rdma)
 
     def offers(self, trials: Sequence[TrialSpec], testbed: Testbed) -> list[dict[str, Any]]:
-        """Ask every switch what it offers these trials: sources of its numbers, and what it lacks.
+        """Return the sources of every switch's signals, and its shortcomings for these trials.
 
         Raises NotReadyError as `check` does.
         """
         check_same_fabric(self._rack, testbed)
         check_platforms(self._rack, trials)
         period_ns = min(trial.sample_period_ns for trial in trials)
-        with self._agents.open(of_devices=path_services(self._rack, trials)) as fleet:
+        with self._agents.open(device_services=path_services(self._rack, trials)) as fleet:
             switches = switches_of(self._rack)
             check_queues(fleet, switches)
             check_paths(self._rack, fleet, trials)
@@ -101,14 +101,14 @@ class HardwareBackend:
         ]
 
     def run(self, run: TrialRun) -> TrialRecord:
-        """Run one trial; in any case restore every device that can be reached.
+        """Run one trial; whatever happens, restore every device that can be reached.
 
         If this machine slept during the trial, or devices were unreachable for a while, the trial
-        is repeated from its start, and nothing of the first attempt is kept. Raises TrialError.
+        is repeated from its start, and nothing of the failed attempt is kept. Raises TrialError.
         """
         if run.trial.faults:
             raise TrialError(
-                "the hardware backend cuts no links",
+                "the hardware backend does not cut links",
                 "run campaigns with faults on the emulated backend",
             )
         notes: list[str] = []
@@ -124,6 +124,6 @@ class HardwareBackend:
                 repeated = (Event(0, "warning", note) for note in notes)
                 return replace(record, events=(*repeated, *record.events))
         raise TrialError(
-            f"{_ATTEMPTS} attempts came to nothing: {'; '.join(notes)}",
-            "see what interrupts the connections; `closloop restore` puts back what is left",
+            f"{_ATTEMPTS} attempts failed: {'; '.join(notes)}",
+            "find out what interrupts the connections; `closloop restore` restores the devices",
         )

@@ -1,4 +1,4 @@
-"""What a rack can do whose switches offer all that they can; the backend's check finds the rest."""
+"""What a rack can do at best; `HardwareBackend.check` finds out what the rack at hand cannot do."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _MODE = Mode(
     programs_send=True,
     faults=False,
     is_linux=True,
-    # hosts may ask for ECN, their `bbr` may be BBRv3, and switches may drop packets above a
-    # threshold that cannot be marked
+    # hosts may negotiate ECN, their `bbr` may be BBRv3, and switches may drop packets that are not
+    # ECN-capable above a threshold
     known_senders=False,
-    # a switch may poll its counter of marks this rarely (WRED_ECN_QUEUE of SONiC's flex counters,
-    # as `closloop provision` and `closloop inventory check` bound it)
+    # a switch may poll its counter of CE packets this rarely: WRED_ECN_QUEUE of SONiC's flex
+    # counters, within the bound of `closloop provision` and `closloop inventory check`
     counters_late_ns=1_500_000_000,
     why={
         "load_balancing": "where a rack's Linux switches choose, they see neither queue lengths "
         "nor loads of other ports",
-        "faults": "it cuts no links",
+        "faults": "it does not cut links",
         "clock": "a rack is always in real time",
     },
 )

@@ -1,4 +1,4 @@
-"""What a trial's record and its stamp say of a rack: its kernels, clocks, latencies, sources."""
+"""Facts about a rack for a trial's record and stamp: kernels, clocks, latencies, signal sources."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestration.device.client import Clock, Fleet
 
 
 def expected_settings(switches: Sequence[Switch]) -> dict[str, Any]:
-    """Return what switches that do not read their thresholds back should make of them."""
-    found = {switch.device: switch.expected() for switch in switches}
-    return {device: dict(said) for device, said in found.items() if said is not None}
+    """Return, by device, the thresholds expected in switches that cannot read them back."""
+    expected = {switch.device: switch.expected() for switch in switches}
+    return {device: dict(values) for device, values in expected.items() if values is not None}
 
 
 def rack_facts(
@@ -26,17 +26,17 @@ def rack_facts(
     rig: HardwareRig,
     switches: Sequence[Switch],
 ) -> dict[str, Any]:
-    """Return what is known of a trial's devices and readings, for its record."""
+    """Return facts about a trial's devices and readings, for its record."""
     interfaces = {
         device: list(access.interfaces) for device, access in rack.access.items() if access.is_linux
     }
-    asked = {device: {"interfaces": names} for device, names in interfaces.items()}
-    offloads = fleet.ask("offloads.read", asked)
+    requests = {device: {"interfaces": names} for device, names in interfaces.items()}
+    offloads = fleet.ask("offloads.read", requests)
     return {
         "clock": "real",
         "rack": rack.name,
         "kernel": {device: agent.about.get("kernel") for device, agent in fleet.agents.items()},
-        "offloads_on": [f"{device} {what}" for device, found in offloads.items() for what in found],
+        "offloads_on": [f"{device} {name}" for device, names in offloads.items() for name in names],
         "offloads_checked": sum(len(names) for names in interfaces.values()),
         "end_ns": rig.now_ns() // rack.scale,
         **({"scale": rack.scale} if rack.scale > 1 else {}),
@@ -53,12 +53,12 @@ def _distribution_us(latencies_ns: Sequence[int]) -> dict[str, float]:
         return {"count": 0}
     us = np.array(latencies_ns) / 1e3
     quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    found = {name: round(float(np.quantile(us, q)), 1) for name, q in quantiles.items()}
-    return {"count": len(us), **found}
+    values = {name: round(float(np.quantile(us, q)), 1) for name, q in quantiles.items()}
+    return {"count": len(us), **values}
 
 
 def source_findings(switches: Sequence[Switch], sample_period_ns: int) -> list[dict[str, str]]:
-    """Return findings on numbers that a switch lacks, or updates less often than sampled."""
+    """Return findings on signals that a switch lacks, or updates more rarely than it is sampled."""
     devices: dict[str, list[str]] = {}
     for switch in switches:
         for text in switch.shortcomings(sample_period_ns):

@@ -1,4 +1,4 @@
-"""Switches that run Linux: queues are RED, the kernel's own or the ASIC's, or a program marks."""
+"""Switches that run Linux: queues are RED, in the kernel or in the ASIC, or a program marks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ROW = 8
 class LinuxSwitch(Switch):
     """A switch with Linux' RED queues: every number is exact and current when it is read.
 
-    The kernel's own, or the ASIC's where the driver has taken them over.
+    The queues are in the kernel, or in the ASIC where the switch's driver has offloaded them.
     """
 
     services: Sequence[str] = ("redq",)
     reads_back = True
-    _operations = "red"
+    _operation_prefix = "red"
 
     def __init__(self, rack: Rack, device: str) -> None:
         queues = [queue for queue in rack.testbed.queues if queue.device == device]
@@ -38,7 +38,7 @@ class LinuxSwitch(Switch):
         self._source = "Linux RED"
 
     def _reading(self, answer: Any) -> SwitchReading:
-        rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._places), _ROW)
+        rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._locations), _ROW)
         t_ns, took_ns = int(answer["t_ns"]), int(answer["took_ns"])
         if "in_asic" in answer:
             self._source = "RED in the ASIC" if answer["in_asic"] else "Linux RED"
@@ -63,7 +63,7 @@ class LinuxSwitch(Switch):
         return read_back_pmax(numbers)
 
     def sources(self) -> Mapping[str, str]:
-        """Return the same source for all: the queue itself."""
+        """Return the source of each signal, which is the queue itself."""
         source = f"{self._source}, at the moment of reading"
         return dict.fromkeys((*RED_SIGNALS, "thresholds"), source)
 
@@ -72,7 +72,7 @@ class MarkedSwitch(LinuxSwitch):
     """A Linux switch whose kernel has no RED: a program marks on the instantaneous queue."""
 
     services = ("markq",)
-    _operations = "marks"
+    _operation_prefix = "marks"
 
     def open_request(self) -> Request:
         """Return the request that attaches the program. Raises NotReadyError without a compiler."""
@@ -81,11 +81,11 @@ class MarkedSwitch(LinuxSwitch):
         return op, {**arguments, "program": program}
 
     def sources(self) -> Mapping[str, str]:
-        """Return who counts and who marks."""
+        """Return the source of each signal: the queue, or the program that marks."""
         marks = "a BPF program with RED's straight line, on the instantaneous queue"
         queue = "the plain queue in RED's place, at the moment of reading"
-        found = dict.fromkeys((*RED_SIGNALS, "thresholds"), queue)
-        return {**found, "marked_packets": marks, "thresholds": marks}
+        sources = dict.fromkeys((*RED_SIGNALS, "thresholds"), queue)
+        return {**sources, "marked_packets": marks, "thresholds": marks}
 
     def _max_p(self, pmax: Floats) -> list[Any]:
         shares: list[Any] = np.clip(line_max_ps(pmax), 1, 2**32 - 1).tolist()

@@ -1,11 +1,11 @@
-"""Tries, before a campaign, whether marks slow down RoCE senders (DCQCN).
+"""Checks, before a campaign, whether RoCE senders slow down on CE packets, as DCQCN demands.
 
 Every RoCE host receives from two others at once, for a second, while all queues mark from the
-first packet that waits. The marks must then have moved, one after the other, the counters of the
-switches, of the receivers' NICs (notification points) and of the senders' NICs (reaction points).
-The first that did not move says where the chain is broken. The NICs' counters are mlx5's
-(drivers/infiniband/hw/mlx5/counters.c). NICs without them, such as Soft-RoCE, have no DCQCN, and
-nothing is tried.
+first packet that waits. Then certain counters must have grown: those of the switches (CE packets),
+of the receivers' NICs (notification points, which send CNPs) and of the senders' NICs (reaction
+points). The first counter in this order that did not grow shows where the chain is broken. The
+NICs' counters are those of mlx5 (drivers/infiniband/hw/mlx5/counters.c). NICs without them, such as
+Soft-RoCE, have no DCQCN, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ from traffic.drivers.rack_programs import RackPrograms, check_programs, jobs_of
 from traffic.patterns.single_flow import SingleFlowSpec
 from traffic.schedule import make_schedule
 
-# With fewer hosts no port gets more than it can send.
+# With fewer hosts no port gets more packets than it can send.
 MIN_HOSTS = 3
 _DURATION_NS = 1_000_000_000
 _QUEUE_PAIRS = 4
 # perftest's options that decide how packets are marked and where they go.
 _OPTIONS = ("traffic_class", "gid_index", "mtu", "device")
 _HEAD_START_NS = 100_000_000
-_PATIENCE_S = 30.0
-_LOOK_EVERY_S = 0.02
-# SONiC's counters are polled, at most this far apart.
-_POLLED_S = 1.5
+_TIMEOUT_S = 30.0
+_POLL_S = 0.02
+# SONiC polls its counters at least this often.
+_SONIC_POLL_S = 1.5
 
 _SENT = "np_cnp_sent"
-# Counters of NICs in the order in which marks move them, and what to look at if one does not move.
+# The NICs' counters in the order in which CE packets make them grow, and what to check if one does
+# not grow.
 _CHAIN = (
     (
         "np_ecn_marked_roce_packets",
-        "no marked packet arrives: a switch on the way clears the ECN bits, or the NIC does not "
-        "trust DSCP; `closloop provision --verify` compares both",
+        "no CE packet arrives: a switch on the path clears the ECN bits, or the NIC does not trust "
+        "DSCP; `closloop provision --verify` checks both",
     ),
     (
         _SENT,
@@ -61,7 +62,7 @@ _CHAIN = (
     (
         "rp_cnp_handled",
         "the reaction point is off (ecn/roce_rp/enable, ROCE_CC_PRIO_MASK), or CNPs are lost: they "
-        "have DSCP 48 and need a queue that is not full",
+        "have DSCP 48 and need a queue that does not overflow",
     ),
 )
 
@@ -69,27 +70,28 @@ _CHAIN = (
 def receiver_rounds(hosts: Sequence[str]) -> list[list[tuple[str, tuple[str, str]]]]:
     """Return rounds of receivers, each with its two senders; each host receives in one round.
 
-    In a round a host sends to one receiver only, so that two senders have twice the rate of one.
+    In a round a host sends to one receiver only, so that two senders together have twice the rate
+    of one.
     """
-    left = list(range(len(hosts)))
-    found = []
-    while left:
+    waiting = list(range(len(hosts)))
+    rounds = []
+    while waiting:
         busy: set[int] = set()
-        turn = []
-        for place in tuple(left):
-            senders = tuple((place + step) % len(hosts) for step in (1, 2))
+        receivers = []
+        for host in tuple(waiting):
+            senders = tuple((host + step) % len(hosts) for step in (1, 2))
             if not busy & set(senders):
                 busy.update(senders)
-                left.remove(place)
-                turn.append((hosts[place], (hosts[senders[0]], hosts[senders[1]])))
-        found.append(turn)
-    return found
+                waiting.remove(host)
+                receivers.append((hosts[host], (hosts[senders[0]], hosts[senders[1]])))
+        rounds.append(receivers)
+    return rounds
 
 
 def overload_trials(
     trials: Sequence[TrialSpec], rack: Rack, hosts: Sequence[str]
 ) -> list[TrialSpec]:
-    """Return trials with nothing but overloads, one for each kind of RDMA traffic and round."""
+    """Return trials that only overload receivers: one for each kind of RDMA traffic and round."""
     kinds: dict[tuple[str, tuple[tuple[str, Scalar], ...]], None] = {}
     for spec in (spec for trial in trials for spec in trial.traffic):
         if spec.driver != SOCKETS and driver(spec.driver.name).rdma:
@@ -108,13 +110,13 @@ def overload_trials(
                     driver=DriverSpec("perftest", (*options, *more)),
                     queue_class=queue_class,
                 )
-                for receiver, senders in turn
+                for receiver, senders in receivers
                 for sender in senders
                 for _ in rack.testbed.ports_of[receiver]  # a flow for each NIC
             ),
         )
         for queue_class, options in kinds
-        for turn in receiver_rounds(hosts)
+        for receivers in receiver_rounds(hosts)
     ]
 
 
@@ -125,40 +127,40 @@ def check_marking(
     switches: Sequence[Switch],
     trials: Sequence[TrialSpec],
 ) -> None:
-    """Overload marked queues of the rack's RoCE hosts. Raises NotReadyError if marks do nothing.
+    """Overload queues to the rack's RoCE hosts; raise NotReadyError if senders do not slow down.
 
-    Thresholds are changed meanwhile, and `guard`, which is entered here, puts them back.
+    Thresholds are changed meanwhile. `guard`, which is entered here, puts them back.
     """
     hosts = [host for host in rack.testbed.hosts if rack.access[host].nic == "roce"]
     nics = NicMonitor(rack, fleet)
     nics.start()
     nics.finish()
-    if len(hosts) < MIN_HOSTS or not nics.counted(_SENT):
+    if len(hosts) < MIN_HOSTS or not nics.growth_of(_SENT):
         return
-    tried = overload_trials(trials, rack, hosts)
-    check_programs(fleet, hosts, tried[0])
+    overloads = overload_trials(trials, rack, hosts)
+    check_programs(fleet, hosts, overloads[0])
     with guard:
         before = _read(fleet, switches, set_lowest=rack.testbed.mtu_bytes)
-        for probe in tried:
-            _send(rack, fleet, guard, probe)
-        time.sleep(_POLLED_S)
+        for overload in overloads:
+            _send(rack, fleet, guard, overload)
+        time.sleep(_SONIC_POLL_S)
         after = _read(fleet, switches)
         nics.finish()
-    check_counters(_marked(before, after), {name: nics.counted(name) for name, _ in _CHAIN})
+    check_counters(_marked(before, after), {name: nics.growth_of(name) for name, _ in _CHAIN})
 
 
-def _send(rack: Rack, fleet: Fleet, guard: Guard, probe: TrialSpec) -> None:
-    """Send the flows of a probe. Raises NotReadyError if one fails."""
+def _send(rack: Rack, fleet: Fleet, guard: Guard, overload: TrialSpec) -> None:
+    """Send the flows of a trial. Raises NotReadyError if one fails."""
     gids = gids_of(fleet, rack.testbed.hosts)
-    jobs = jobs_of(probe, rack, make_schedule(probe, rack.testbed), gids)
+    jobs = jobs_of(overload, rack, make_schedule(overload, rack.testbed), gids)
     programs = RackPrograms(jobs, fleet)
     try:
         programs.connect(fleet.clocks())
         programs.start(time.monotonic_ns() + _HEAD_START_NS)
-        until_s = time.monotonic() + _PATIENCE_S
+        until_s = time.monotonic() + _TIMEOUT_S
         while not programs.all_done() and time.monotonic() < until_s:
             guard.tick()
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
         outcomes = programs.outcomes()
     finally:
         programs.stop()
@@ -168,50 +170,55 @@ def _send(rack: Rack, fleet: Fleet, guard: Guard, probe: TrialSpec) -> None:
             raise NotReadyError(
                 f"RoCE from {job.flow.src} to {job.flow.dst} does not work: "
                 f"{printable(outcome.detail) or 'perftest did not end'}",
-                "run perftest there by hand; `closloop inventory check` looks at the hosts",
+                "run perftest there by hand; `closloop inventory check` checks the hosts",
             )
 
 
 def check_counters(marked: int, counted: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise NotReadyError for the first counter that did not move where it should have.
+    """Raise NotReadyError for the first counter that did not grow where it should have.
 
-    `marked` are the switches' marks, -1 if they count none; `counted` is by counter, then NIC.
+    `marked` are the CE packets of all switches, -1 if they are not counted; `counted` has the
+    growth of the NICs' counters by counter and NIC.
     """
     if marked == 0:
         raise NotReadyError(
             "the switches marked no packet of a RoCE overload",
-            "its DSCP must lead to the tuned queue, and ECN must be on there: "
-            "`closloop provision --verify`; or give perftest's traffic_class ECN bits",
+            "its DSCP must map to the tuned queue, and ECN must be on there: check with "
+            "`closloop provision --verify`; or set the ECN bits in perftest's traffic_class",
         )
     for name, remedy in _CHAIN:
-        still = [nic for nic, count in counted[name].items() if not count]
-        if still:
+        unchanged = [nic for nic, count in counted[name].items() if not count]
+        if unchanged:
             raise NotReadyError(
-                f"marks do not slow down RoCE senders: {name} did not move at "
-                f"{', '.join(still)} while marked queues were overloaded",
+                f"RoCE senders do not slow down on CE packets: {name} did not grow at "
+                f"{', '.join(unchanged)} while marked queues were overloaded",
                 remedy,
             )
 
 
 def _read(fleet: Fleet, switches: Sequence[Switch], set_lowest: int = 0) -> list[SwitchReading]:
-    """Read all switches; with `set_lowest`, a frame's bytes, first set thresholds to one frame."""
+    """Read all switches.
+
+    With `set_lowest`, the bytes of a frame, thresholds are set to one frame first.
+    """
     requests = {switch.device: switch.open_request() for switch in switches}
     answers = fleet.exchange(requests)
-    found = [switch.reading(answers[switch.device]) for switch in switches]
+    readings = [switch.reading(answers[switch.device]) for switch in switches]
     if not set_lowest:
-        return found
-    for switch, reading in zip(switches, found, strict=True):
-        places = np.arange(len(reading.kmin_bytes))
-        lowest = np.full(len(places), set_lowest, dtype=np.int64)
-        always = np.ones(len(places))
-        requests[switch.device] = switch.set_request(places, lowest, 2 * lowest, always)
+        return readings
+    for switch, reading in zip(switches, readings, strict=True):
+        queues = np.arange(len(reading.kmin_bytes))
+        lowest = np.full(len(queues), set_lowest, dtype=np.int64)
+        always = np.ones(len(queues))
+        requests[switch.device] = switch.set_request(queues, lowest, 2 * lowest, always)
     answers = fleet.exchange(requests)
     return [switch.reading(answers[switch.device]) for switch in switches]
 
 
 def _marked(before: Sequence[SwitchReading], after: Sequence[SwitchReading]) -> int:
-    """Return how many packets the switches marked in between, -1 if one does not count marks."""
+    """Return how many packets the switches marked in between; -1 if one does not count them."""
     old, new = (
-        np.concatenate([one.marked_packets for one in readings]) for readings in (before, after)
+        np.concatenate([reading.marked_packets for reading in readings])
+        for readings in (before, after)
     )
     return -1 if MISSING in (*old, *new) else int((new - old).sum())

@@ -16,8 +16,8 @@ from orchestration.device.client import Fleet, gather
 from orchestration.device.errors import DeviceError, printable
 
 _SHOWN = 12
-# What no switch offers by itself: the loop's own signals, and those of programs.
-_OF_THE_RACK = (*DERIVED, *BALANCING_KEYS, *FLOW_TABLE)
+# Signals that no switch offers by itself: they come from the loop or from programs on switches.
+_NOT_FROM_SWITCHES = (*DERIVED, *BALANCING_KEYS, *FLOW_TABLE)
 
 
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
@@ -35,10 +35,10 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
         theirs = [(want.peer_device(p).name, p.rate_bps) for p in want.ports_of[name]]
         for number, pair in enumerate(theirs):
             if number >= len(ours) or ours[number] != pair:
-                found = f"{ours[number][0]} at {ours[number][1]}" if number < len(ours) else "none"
+                actual = f"{ours[number][0]} at {ours[number][1]}" if number < len(ours) else "none"
                 problems.append(
                     f"{name}: link {number} goes to {pair[0]} at {pair[1]} bit/s in testbed "
-                    f"{want.name}, and to {found} in the inventory"
+                    f"{want.name}, and to {actual} in the inventory"
                 )
         if len(ours) > len(theirs):
             problems.append(f"{name}: has {len(ours)} links, {len(theirs)} in {want.name}")
@@ -52,12 +52,12 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
 
 
 def check_scale(rack: Rack, trials: Iterable[TrialSpec]) -> None:
-    """Raise NotReadyError for trials whose time passes otherwise than on the rack."""
+    """Raise NotReadyError for trials whose scale is not the rack's."""
     other = sorted({trial.scale for trial in trials} - {rack.scale})
     if other:
         raise NotReadyError(
             f"rack {rack.name} is scaled by {rack.scale}, and the trials by {other[0]}",
-            "make them with its scale: see orchestration.campaign.scale.with_scale",
+            "plan the trials with the rack's scale: see orchestration.campaign.scale.with_scale",
         )
 
 
@@ -66,33 +66,33 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
 
     Call it after the first reading.
     """
-    wanted: dict[str, list[str]] = {}
-    for called, tuner in tuners.items():
-        for name in (one for one in tuner.observes if one not in _OF_THE_RACK):
-            users = wanted.setdefault(name, [])
-            if called not in users:
-                users.append(called)
+    observers: dict[str, list[str]] = {}
+    for tuner_name, tuner in tuners.items():
+        for signal in (key for key in tuner.observes if key not in _NOT_FROM_SWITCHES):
+            names = observers.setdefault(signal, [])
+            if tuner_name not in names:
+                names.append(tuner_name)
     problems = []
     for switch in switches:
         sources = switch.sources()
-        for name, users in wanted.items():
-            if name not in sources:
+        for signal, names in observers.items():
+            if signal not in sources:
                 problems.append(
-                    f"{switch.device}: offers no {name}, which {', '.join(users)} looks at"
+                    f"{switch.device}: offers no {signal}, which {', '.join(names)} observes"
                 )
     raise_problems(
-        "a tuner would act on numbers that the switches do not have",
+        "a tuner observes signals that the switches do not have",
         problems,
         "run static tuners on this rack, or turn the counters on where the switch has them: "
-        "`closloop provision` does that, docs/sonic.md says which release offers what",
+        "`closloop provision` does that, and docs/sonic.md says which release offers what",
     )
 
 
 def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
     """Raise NotReadyError, naming every switch, if queues cannot be read."""
-    asked = {switch: (fleet.agents[switch.device], switch.open_request()) for switch in switches}
+    requests = {switch: (fleet.agents[switch.device], switch.open_request()) for switch in switches}
     problems = []
-    for switch, answer in gather(asked).items():
+    for switch, answer in gather(requests).items():
         try:
             if isinstance(answer, DeviceError):
                 raise answer
@@ -103,10 +103,10 @@ def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
 
 
 def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
-    """Raise NotReadyError if somebody holds a device, or left it unrestored.
+    """Raise NotReadyError if another run holds a device, or has left it unrestored.
 
-    `answers` are the answers to `lease.show`, `own` the nonces of this ledger's dead runs, which
-    the next run looks after itself.
+    `answers` are the answers to `lease.show`. `own` are the nonces of this ledger's dead runs: the
+    next run restores what they left.
     """
     held, left = [], []
     for device, answer in answers.items():
@@ -116,20 +116,20 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
             held.append(f"{device}: held by {holder} (account {account}) since {since}")
         for record in answer["unresolved"]:
             if record["nonce"] not in own:
-                # a plain restore does not deal with another account's
+                # a plain restore leaves records of other accounts alone
                 more = "" if record.get("trusted", True) else f" ({printable(record['remedy'])})"
                 left.append(f"{device}: {printable(record['text'])}{more}")
-    remedy = "wait for that run's end; a lease that nobody renews ends by itself"
+    remedy = "wait until that run has ended; a lease that nobody renews ends by itself"
     raise_problems("the rack is in use", held, remedy)
-    remedy = "`closloop restore INVENTORY` puts back what it found"
-    raise_problems("an earlier run has not been undone", left, remedy)
+    remedy = "`closloop restore INVENTORY` puts back what that run found"
+    raise_problems("devices have not been restored after an earlier run", left, remedy)
 
 
-def raise_problems(what: str, problems: list[str], remedy: str) -> None:
-    """Raise NotReadyError with a line for each problem, if there is one."""
+def raise_problems(title: str, problems: list[str], remedy: str) -> None:
+    """Raise NotReadyError with a title and a line for each problem, if there is one."""
     if not problems:
         return
     shown = problems[:_SHOWN]
     if len(problems) > _SHOWN:
         shown.append(f"and {len(problems) - _SHOWN} more")
-    raise NotReadyError(f"{what}:\n  " + "\n  ".join(shown), remedy)
+    raise NotReadyError(f"{title}:\n  " + "\n  ".join(shown), remedy)

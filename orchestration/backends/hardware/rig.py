@@ -1,7 +1,8 @@
-"""The rack that the loop drives over SSH: reads queues, changes thresholds, starts the traffic.
+"""A rack as a rig, over SSH: reads queues, changes thresholds, starts the traffic.
 
-The clock is the controller's. A device's times are converted with the offset measured before the
-start (`Clock`), whose error is at most half a round trip.
+Times are those of the controller's clock: the machine on which this runs. A device's times are
+converted with the offset that was measured before the start (`Clock`), whose error is at most half
+a round-trip time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from orchestration.backends.hardware.switch_programs import PathChoice, RackFlowTables
     from traffic.drivers.rack import RackTraffic
 
-# Traffic starts this long after the order has gone out to all hosts.
+# Traffic starts this long after all hosts were told when.
 HEAD_START_NS = 100_000_000
 # The period of reading hosts' TCP counters, which are also read at the start and the end.
 _HOSTS_EVERY_NS = 1_000_000_000
@@ -36,15 +37,16 @@ _HOSTS_EVERY_NS = 1_000_000_000
 _LAST_POLLS_NS, _POLL_WAIT_NS = 2_000_000_000, 20_000_000
 # The signals that are read from switches; a signal that a switch lacks is recorded as missing.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-# Numbers of unknown age: before every trial, so that no sample counts them as new.
+# The time of numbers whose age is unknown: before every trial, so that no sample counts as new.
 _UNKNOWN_NS = -(2**62)
 _CUMULATIVE = tuple(name for name in SIGNALS if BY_KEY[name].cumulative)
 
 
 class HardwareRig(BaseRig):
-    """A rig over a rack's agents. `switches` are in the order of the testbed's.
+    """A rig over a rack's agents. `switches` are in the testbed's order.
 
-    Without `paths`, switches choose by their hash; with `flows`, they keep flow tables.
+    With `paths`, switches choose paths other than by the flow's hash; with `flows`, they keep flow
+    tables.
     """
 
     fabric = "rack"
@@ -57,45 +59,51 @@ class HardwareRig(BaseRig):
         clocks: Mapping[str, Clock],
         traffic: RackTraffic,
         guard: Guard,
-        corridor: GuardrailMonitor,
+        guardrails: GuardrailMonitor,
         limiter: ChangeLimiter,
         paths: PathChoice | None = None,
         flows: RackFlowTables | None = None,
     ) -> None:
         super().__init__(rack.testbed)
         self._fleet = fleet
-        # in the order of their programs at a port: a packet that leaves by another is not counted
+        # in the order in which they run at a port: a packet that the choice of paths sends out by
+        # another port is not counted at this one
         self._programs = [part for part in (paths, flows) if part is not None]
         self._switches = switches
         self._traffic = traffic
-        self._guard, self._corridor, self._limiter = guard, corridor, limiter
+        self._guard, self._guardrails, self._limiter = guard, guardrails, limiter
         self._ticker = Ticker()
         self._queues = len(rack.testbed.queues)
         self._labels = [queue.label for queue in rack.testbed.queues]
         self._peaks = np.full(self._queues, MISSING, dtype=np.int64)
         self._hosts = rack.testbed.hosts
-        counts = [sum(1 for q in rack.testbed.queues if q.device == s.device) for s in switches]
+        devices = [queue.device for queue in rack.testbed.queues]
+        counts = [devices.count(switch.device) for switch in switches]
         self._counts = counts
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self._offset_ns = np.repeat([clocks[s.device].offset_ns for s in switches], counts)
+        offsets_ns = [clocks[switch.device].offset_ns for switch in switches]
+        self._offset_ns = np.repeat(offsets_ns, counts)
         self._base: dict[str, Ints] = {}
         self._bounds = ECN.bounds(rack.testbed)
         self._setters[ECN.name] = self._set_thresholds
         self._timeouts = paths.timeouts if paths and paths.is_by_flowlet else None
         if self._timeouts:
             self._setters[FLOWLET_TIMEOUT.name] = self._timeouts.apply
-        self._asked = np.full((3, self._queues), np.nan)
+        self._requested = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
         self._first_hosts: Ints | None = None
         self._known: dict[int, SwitchReading] = {}
-        self._take({place: switch.open_request() for place, switch in enumerate(switches)})
+        self._exchange({number: switch.open_request() for number, switch in enumerate(switches)})
         self.read_latency_ns: list[int] = []
         self.set_latency_ns: list[int] = []
         reads_back = np.repeat([switch.reads_back for switch in switches], counts)
         self.read_back = ReadBack(self._labels, reads_back)
 
     def start(self) -> None:
-        """Start the traffic, and return at time 0. Connections were made by the switches' hash."""
+        """Start the traffic, and return at time 0.
+
+        The connections were made before, while switches still chose paths by their hash.
+        """
         for program in self._programs:
             program.begin()
         self._t0_ns = time.monotonic_ns() + HEAD_START_NS
@@ -105,14 +113,15 @@ class HardwareRig(BaseRig):
         self._sample_hosts()
         self._ticker.sleep_until(self._t0_ns)
         if self.now_ns() > HEAD_START_NS:
-            self.events.append(Event(0, "warning", "the start was late: the orders took long"))
+            text = "the start was late: it took long to tell all hosts"
+            self.events.append(Event(0, "warning", text))
 
     def now_ns(self) -> int:
         """Return ns of the controller's clock since time 0."""
         return time.monotonic_ns() - self._t0_ns
 
     def wait_until(self, t_ns: int) -> bool:
-        """Sleep until `t_ns`; return False once every flow has ended."""
+        """Sleep until `t_ns`, then make the changes that are due; False once all flows ended."""
         self._ticker.sleep_until(self._t0_ns + t_ns)
         self._guard.tick()
         self._set(self._limiter.due(self.now_ns()))
@@ -122,7 +131,7 @@ class HardwareRig(BaseRig):
         """Read all queues: send a request to each switch, then collect the answers."""
         begin_ns = self.now_ns()
         self._read_all()
-        seen = {key: values for part in self._programs for key, values in part.values().items()}
+        signals = {key: values for part in self._programs for key, values in part.values().items()}
         end_ns = self.now_ns()
         self.read_latency_ns.append(end_ns - begin_ns)
         hosts = self.last_hosts()
@@ -134,35 +143,35 @@ class HardwareRig(BaseRig):
             t_ns=begin_ns,
             age_ns=np.where(taken_ns == _UNKNOWN_NS, MISSING, np.maximum(0, end_ns - taken_ns)),
             taken_ns=taken_ns,
-            took_ns=self._joined(lambda one: MISSING if one.took_ns is None else one.took_ns),
+            took_ns=self._joined(lambda each: MISSING if each.took_ns is None else each.took_ns),
             taken_by={name: self._on_this_clock(self._times(name)) for name in timed},
             values={
                 name: self._since_start(name) if name in _CUMULATIVE else self._values(name)
                 for name in SIGNALS
             }
-            | seen,
+            | signals,
             settings={
                 ECN.name: self._thresholds(),
                 **({FLOWLET_TIMEOUT.name: self._timeouts.known} if self._timeouts else {}),
             },
         )
-        peaks = self._joined(lambda one: MISSING if one.peak_bytes is None else one.peak_bytes)
+        peaks = self._joined(lambda each: MISSING if each.peak_bytes is None else each.peak_bytes)
         self._peaks = np.maximum(self._peaks, peaks)
-        paused_ns = self._joined(lambda one: 0 if one.paused_ns is None else one.paused_ns)
+        paused_ns = self._joined(lambda each: 0 if each.paused_ns is None else each.paused_ns)
         offered = not self._traffic.all_done()
-        self._corridor.feed(end_ns, observation, paused_ns, offered)
+        self._guardrails.feed(end_ns, observation, paused_ns, offered)
         return observation
 
     def _set_thresholds(self, change: Change) -> Change:
         """Change thresholds where they differ; return what switches report afterwards.
 
-        A change that may not be made yet is held back: then that is what is still in place.
+        The limiter holds back a change that comes too early: then the former thresholds are
+        returned.
         """
         self._bounds.check(change)
         self._set(self._limiter.submit(change, self.now_ns()))
-        found = self._thresholds()
-        asked = change.targets
-        return Change(ECN.name, asked, {name: values[asked] for name, values in found.items()})
+        columns, targets = self._thresholds(), change.targets
+        return Change(ECN.name, targets, {name: row[targets] for name, row in columns.items()})
 
     def _thresholds(self) -> dict[str, Any]:
         return ECN.named(*map(self._values, ECN.column_names))
@@ -172,7 +181,7 @@ class HardwareRig(BaseRig):
         return -1
 
     def finish(self, observer: Observer) -> Outcome:
-        """Pass the last numbers to the observer: polls of switches, hosts' last counters."""
+        """Give the observer a last reading, of counters that switches have polled after the end."""
         end_ns = self.now_ns()
         until_ns = end_ns + _LAST_POLLS_NS
         while True:
@@ -194,51 +203,55 @@ class HardwareRig(BaseRig):
         }
 
     def _set(self, change: Change) -> None:
-        """Send settings that differ from those last requested; store what is in place then."""
+        """Send settings that differ from those last requested, and compare what is reported."""
         if not len(change.targets):
             return
         begin_ns = self.now_ns()
-        wanted = np.stack([change[name] for name in ECN.column_names])
-        same = (self._asked[:, change.targets] == wanted).all(axis=0)
-        self._asked[:, change.targets] = wanted
+        rows = np.stack([change[name] for name in ECN.column_names])
+        same = (self._requested[:, change.targets] == rows).all(axis=0)
+        self._requested[:, change.targets] = rows
         changed = change.at(~same)
         queues = changed.targets
-        owner = np.searchsorted(self._first, queues, side="right") - 1
+        switch_of = np.searchsorted(self._first, queues, side="right") - 1
         requests: dict[int, Request] = {}
-        for place in np.unique(owner).tolist():
-            mine = changed.at(owner == place)
-            requests[place] = self._switches[place].set_request(
-                mine.targets - self._first[place], *(mine[name] for name in ECN.column_names)
+        for number in np.unique(switch_of).tolist():
+            part = changed.at(switch_of == number)
+            requests[number] = self._switches[number].set_request(
+                part.targets - self._first[number], *(part[name] for name in ECN.column_names)
             )
         if not requests:
             return
-        self._take(requests)
+        self._exchange(requests)
         self.set_latency_ns.append(self.now_ns() - begin_ns)
-        found = [values[queues] for values in self._thresholds().values()]
-        self.read_back.compare(changed, np.stack(found))
+        reported = [values[queues] for values in self._thresholds().values()]
+        self.read_back.compare(changed, np.stack(reported))
 
     def _read_all(self) -> None:
-        self._take({place: switch.read_request() for place, switch in enumerate(self._switches)})
+        requests = {number: each.read_request() for number, each in enumerate(self._switches)}
+        self._exchange(requests)
 
-    def _take(self, requests: Mapping[int, Request]) -> None:
-        """Send requests to switches, then process every answer. Raises the first DeviceError."""
-        switches = {place: self._switches[place] for place in requests}
-        asked = {switch.device: requests[place] for place, switch in switches.items()}
-        answers = self._fleet.exchange(asked)
-        for place, switch in switches.items():
-            self._known[place] = switch.reading(answers[switch.device])
+    def _exchange(self, requests: Mapping[int, Request]) -> None:
+        """Send requests to switches, by their numbers, then store the readings in their answers.
 
-    def _joined(self, of: Callable[[SwitchReading], Any]) -> Any:
-        """Return a value for all queues; a number stands for all queues of its switch."""
-        known = [self._known[place] for place in range(len(self._switches))]
-        parts = zip(known, self._counts, strict=True)
-        return np.concatenate([np.broadcast_to(of(one), count) for one, count in parts])
+        Raises the first DeviceError.
+        """
+        switches = {number: self._switches[number] for number in requests}
+        by_device = {switch.device: requests[number] for number, switch in switches.items()}
+        answers = self._fleet.exchange(by_device)
+        for number, switch in switches.items():
+            self._known[number] = switch.reading(answers[switch.device])
+
+    def _joined(self, values_of: Callable[[SwitchReading], Any]) -> Any:
+        """Return an array over all queues; a single number stands for all queues of its switch."""
+        readings = [self._known[number] for number in range(len(self._switches))]
+        parts = zip(readings, self._counts, strict=True)
+        return np.concatenate([np.broadcast_to(values_of(each), count) for each, count in parts])
 
     def _values(self, name: str) -> Any:
         return self._joined(attrgetter(name))
 
     def _times(self, name: str) -> Ints:
-        times: Ints = self._joined(lambda one: one.signal_t_ns.get(name, one.t_ns))
+        times: Ints = self._joined(lambda each: each.signal_t_ns.get(name, each.t_ns))
         return times
 
     def _on_this_clock(self, t_ns: Ints) -> Ints:

@@ -1,7 +1,7 @@
-"""What a trial sets in the kernels of a rack: settings, and DCTCP as a program where hosts lack it.
+"""What a trial sets in the kernels of a rack: sysctls, and a program for DCTCP where hosts lack it.
 
-The program's part on agents is orchestration/agent/host/dctcp.py. A campaign says `dctcp` on
-each backend; which hosts have it by a program stands in the trial's facts (docs/hardware.md).
+The agent's part of the program is orchestration/agent/host/dctcp.py. A campaign says `dctcp` on
+every backend; the trial's facts tell which hosts use the program instead (docs/hardware.md).
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ _SERVICE = "control"  # the agent's
 _CONTROL = "net/ipv4/tcp_congestion_control"
 
 
-def wanted_controls(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
-    """Return the congestion controls that trials want of hosts' kernels."""
-    found = set()
+def needed_controls(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
+    """Return the congestion controls that trials need in hosts' kernels."""
+    names = set()
     for trial in trials:
-        found.add(host_sysctls(trial.host)[_CONTROL])
-        found.update(trial.host.control_of(klass.congestion_control) for klass in testbed.classes)
-        found.update(spec.congestion_control for spec in trial.traffic)
-    return found - {""}
+        names.add(host_sysctls(trial.host)[_CONTROL])
+        names.update(trial.host.control_of(klass.congestion_control) for klass in testbed.classes)
+        names.update(spec.congestion_control for spec in trial.traffic)
+    return names - {""}
 
 
 def hosts_without_dctcp(rack: Rack, trials: Iterable[TrialSpec]) -> list[str]:
-    """Return the hosts that need a program, since their kernel has no DCTCP."""
-    if DCTCP not in wanted_controls(trials, rack.testbed):
+    """Return the hosts that need the program: trials use DCTCP, and their kernel lacks it."""
+    if DCTCP not in needed_controls(trials, rack.testbed):
         return []
     return [host for host in rack.testbed.hosts if DCTCP in rack.access[host].lacks]
 
 
 def control_services(rack: Rack, trials: Iterable[TrialSpec]) -> dict[str, tuple[str, ...]]:
-    """Return the agent's services that trials need besides a host's own, by host."""
+    """Return, by host, the agent's services that trials need for congestion control."""
     return dict.fromkeys(hosts_without_dctcp(rack, trials), (_SERVICE,))
 
 
 def check_controls(rack: Rack, testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
-    """Raise NotReadyError if flows want a control that a host lacks and no program stands for."""
-    asked = wanted_controls(trials, testbed) - {DCTCP}
+    """Raise NotReadyError if flows need a control that a host lacks and no program replaces."""
+    needed = needed_controls(trials, testbed) - {DCTCP}
     problems = [
         f"{host}: its kernel has no {name}"
         for host in rack.testbed.hosts
         for name in rack.access[host].lacks
-        if name in asked
+        if name in needed
     ]
     raise_problems(
-        "flows want a congestion control that hosts do not have",
+        "flows need a congestion control that hosts do not have",
         problems,
         "host: {congestion_control: dctcp} or reno in the campaign; or load it (modprobe) and "
         "allow it (net.ipv4.tcp_allowed_congestion_control)",
@@ -73,26 +73,29 @@ def check_controls(rack: Rack, testbed: Testbed, trials: Sequence[TrialSpec]) ->
 
 
 def check_programs(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
-    """Raise NotReadyError, naming every host, if one that lacks DCTCP does not take its program.
+    """Raise NotReadyError, naming every host, if one that lacks DCTCP does not accept the program.
 
-    The agents register it and take it away again: no connection has it.
+    The agents register the program and remove it again; no connection uses it meanwhile.
     """
     hosts = hosts_without_dctcp(rack, trials)
     if not hosts:
         return
     request = {"programs": _programs(), "name": new_program_name()}
     answers = gather({host: (fleet.agents[host], ("control.try", request)) for host in hosts})
-    problems = [said.problems[0].line for said in answers.values() if isinstance(said, DeviceError)]
+    errors = [answer for answer in answers.values() if isinstance(answer, DeviceError)]
     raise_problems(
-        "hosts have no DCTCP, and do not take it as a program",
-        problems,
-        "host: {congestion_control: reno} in the campaign, which answers marks by RFC 3168 where "
-        "`closloop provision` has set tcp_ecn",
+        "hosts have no DCTCP, and do not accept a program in its place",
+        [error.problems[0].line for error in errors],
+        "host: {congestion_control: reno} in the campaign, which responds to CE packets by RFC "
+        "3168 where `closloop provision` has set tcp_ecn",
     )
 
 
 class Controls:
-    """The programs of one trial. `names` has, by host, what stands for a congestion control."""
+    """The congestion-control programs of one trial.
+
+    `names` has, by host, the name of the program in place of each congestion control.
+    """
 
     def __init__(self, rack: Rack, trial: TrialSpec) -> None:
         self._hosts = hosts_without_dctcp(rack, [trial])
@@ -107,9 +110,9 @@ class Controls:
             fleet.ask("control.begin", dict.fromkeys(self._hosts, request))
 
     def finish(self, fleet: Fleet) -> None:
-        """Read what connections did. Raises DeviceError."""
+        """Read the programs' counters. Raises DeviceError."""
         answers = fleet.ask("control.read", {host: {} for host in self._hosts})
-        self._totals = {host: dict(said) for host, said in answers.items() if said}
+        self._totals = {host: dict(totals) for host, totals in answers.items() if totals}
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the trial's record."""
@@ -128,22 +131,22 @@ def _programs() -> dict[str, Any]:
     return {member: program.to_json() for member, program in programs.items()}
 
 
-# Provisioning's: a trial does not switch it, so nothing that restores a trial can.
+# Provisioning sets this: a trial does not write it, so restoring a trial cannot turn it off.
 _FORWARDING = "net/ipv4/ip_forward"
 # The next trial's flows use the same ports, so old connections must not linger.
 _NO_TIME_WAIT = {"net/ipv4/tcp_max_tw_buckets": "0"}
 
 
 class Settings:
-    """The settings of one trial, by device.
+    """The sysctls of one trial, by device.
 
-    Switches that are not Linux have none: their ASIC forwards.
+    Switches that do not run Linux have none: their ASIC forwards.
     """
 
     def __init__(
         self, rack: Rack, trial: TrialSpec, names: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
-        """`names` has by host what stands for a congestion control (`Controls.names`)."""
+        """`names` has, by host, programs in place of congestion controls (`Controls.names`)."""
         self._values: dict[str, dict[str, str]] = {}
         for number, device in enumerate(rack.testbed.devices):
             if device.kind == "host":
@@ -158,11 +161,11 @@ class Settings:
                 self._values[device.name] = values
 
     def names(self) -> dict[str, list[str]]:
-        """Return the names of the written settings, by device: a snapshot must hold them."""
+        """Return, by device, the names of the written sysctls, which a snapshot must contain."""
         return {device: sorted(values) for device, values in self._values.items()}
 
     def write(self, fleet: Fleet) -> dict[str, list[str]]:
-        """Write them; return the names that a device's kernel lacks, by device."""
-        asked = {device: {"values": values} for device, values in self._values.items()}
-        answers = fleet.ask("sysctl.write", asked)
+        """Write the sysctls; return, by device, the names of those that its kernel lacks."""
+        requests = {device: {"values": values} for device, values in self._values.items()}
+        answers = fleet.ask("sysctl.write", requests)
         return {device: list(map(str, names)) for device, names in answers.items() if names}

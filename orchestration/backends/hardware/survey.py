@@ -1,4 +1,4 @@
-"""Surveys a rack's devices in parallel; their answers are strictly checked data."""
+"""Asks all devices of a rack for their facts in parallel, and checks these answers strictly."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, p
 from orchestration.device.ssh import Secrets
 
 _SURVEY_TIMEOUT_S = 60.0
-_MANY = 4096
+_MAX_ITEMS = 4096
 
 
 def survey_rack(
     rack: Rack,
     secrets: Secrets | None = None,
-    told: Callable[[str], None] = lambda device: None,
+    on_done: Callable[[str], None] = lambda device: None,
 ) -> dict[str, DeviceFacts | DeviceError]:
-    """Survey every device of a rack; return each survey, or the error of the device.
+    """Return the facts of every device of a rack, or the error of the device.
 
-    `told` is called with each device's name when that device is done.
+    `on_done` is called with each device's name when that device is done.
     """
     addresses = fabric_addresses(rack)
 
@@ -40,7 +40,7 @@ def survey_rack(
         try:
             return survey_device(access, rack.known_hosts_file, secrets, addresses)
         finally:
-            told(access.device)
+            on_done(access.device)
 
     return side_by_side(rack.access.values(), survey)
 
@@ -51,9 +51,9 @@ def survey_device(
     secrets: Secrets | None = None,
     addresses: Mapping[str, Sequence[str]] | None = None,
 ) -> DeviceFacts:
-    """Log in to a device and survey it. Raises DeviceError.
+    """Log in to a device and return its facts. Raises DeviceError.
 
-    A host of the fabric, one of `addresses`, pings the addresses of all others.
+    `addresses` has the addresses of the fabric's hosts: such a host pings those of all others.
     """
     own = (addresses or {}).get(access.device, ())
     agent = AgentClient(access, known_hosts_file, ["survey", "reach"], secrets)
@@ -64,14 +64,17 @@ def survey_device(
             facts["reach"] = agent.call("reach", own=list(own), others=others)
     finally:
         agent.close()
-    return survey_of(access.device, facts)
+    return checked_facts(access.device, facts)
 
 
-def judge_rack(rack: Rack, found: Mapping[str, DeviceFacts | DeviceError]) -> list[Finding]:
-    """Return what is wrong or unproven about a rack: first devices that failed, then the others."""
-    errors = {name: item for name, item in found.items() if isinstance(item, DeviceError)}
-    surveys = {name: item for name, item in found.items() if isinstance(item, DeviceFacts)}
-    return [_failure(name, error) for name, error in errors.items()] + check_rack(rack, surveys)
+def judge_rack(rack: Rack, answers: Mapping[str, DeviceFacts | DeviceError]) -> list[Finding]:
+    """Return what is wrong or unproven about a rack.
+
+    `answers` has the facts or the error of each device. Devices with errors come first.
+    """
+    errors = {name: item for name, item in answers.items() if isinstance(item, DeviceError)}
+    facts = {name: item for name, item in answers.items() if isinstance(item, DeviceFacts)}
+    return [_failure(name, error) for name, error in errors.items()] + check_rack(rack, facts)
 
 
 def _failure(device: str, error: DeviceError) -> Finding:
@@ -85,8 +88,8 @@ def _failure(device: str, error: DeviceError) -> Finding:
     return Finding.of(check, "wrong", error.alone.relocated(device))
 
 
-def survey_of(device: str, facts: Any) -> DeviceFacts:
-    """Return a device's facts, checked. Raises DeviceError if they are malformed."""
+def checked_facts(device: str, facts: Any) -> DeviceFacts:
+    """Check a device's answer and return its facts. Raises DeviceError if it is malformed."""
     try:
         system = {key: _scalar(value) for key, value in _dict(facts["system"]).items()}
         clock = {f"clock_{key}": _int(value) for key, value in _dict(facts["clock"]).items()}
@@ -127,11 +130,11 @@ def _interface(state: Mapping[str, Any]) -> InterfaceState:
     )
 
 
-def _reach(said: Mapping[str, Any]) -> Reach:
+def _reach(answer: Mapping[str, Any]) -> Reach:
     return Reach(
-        tuple(map(_word, _list(said["own"]))),
-        tuple((_word(a), _word(b), _word(why)) for a, b, why in _list(said["unreached"])),
-        _word(said["problem"]),
+        tuple(map(_word, _list(answer["own"]))),
+        tuple((_word(a), _word(b), _word(why)) for a, b, why in _list(answer["unreached"])),
+        _word(answer["problem"]),
     )
 
 
@@ -156,16 +159,17 @@ def _neighbours(lldp: Mapping[str, Any]) -> tuple[Neighbour, ...] | None:
 def neighbours_of_lldpctl(text: str) -> tuple[Neighbour, ...]:
     """Return the neighbours in the output of `lldpctl -f json`. Raises ValueError or TypeError.
 
-    lldpd 1.0 prints a list for several things of a kind, the thing itself for one, and nothing for
-    none; a neighbour without a name lacks the level for it. Names are printed as they were
-    announced, even with characters that JSON does not allow in a string.
+    lldpd 1.0 prints a list if there are several objects of a kind, the object itself if there is
+    one, and nothing if there is none. For a neighbour without a name, the level with the name is
+    left out. Names are printed as they were announced, even with characters that JSON does not
+    allow in a string.
     """
     data = _dict(json.loads(text, strict=False))
-    found = []
-    for item in _several(_dict(data["lldp"]).get("interface")):
+    neighbours = []
+    for item in _as_list(_dict(data["lldp"]).get("interface")):
         for interface, entries in _dict(item).items():
-            found += [_neighbour(interface, _dict(entry)) for entry in _several(entries)]
-    return tuple(found)
+            neighbours += [_neighbour(interface, _dict(entry)) for entry in _as_list(entries)]
+    return tuple(neighbours)
 
 
 def _neighbour(interface: str, entry: Mapping[str, Any]) -> Neighbour:
@@ -186,7 +190,7 @@ def _neighbour(interface: str, entry: Mapping[str, Any]) -> Neighbour:
     )
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
@@ -211,12 +215,12 @@ def _int(value: Any) -> int:
 
 
 def _dict(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > _MANY:
-        raise TypeError("a table is no table, or too long")
+    if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
+        raise TypeError("a table is not a table, or too long")
     return value
 
 
 def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _MANY:
-        raise TypeError("a list is no list, or too long")
+    if not isinstance(value, list) or len(value) > _MAX_ITEMS:
+        raise TypeError("a list is not a list, or too long")
     return value

@@ -1,8 +1,8 @@
-"""Programs that a rack's Linux switches run while a trial does: choice of paths, flow tables.
+"""BPF programs that a rack's Linux switches run during a trial: choice of paths, flow tables.
 
-Their agents' parts are orchestration/agent/linux_switch/paths.py and flow_table.py. Only switches
+The agents' parts are orchestration/agent/linux_switch/paths.py and flow_table.py. Only switches
 with several ports towards a destination choose paths; all others have no flowlets. Flows are
-counted here, as on the emulated backend (collectors/readers/flows.py).
+counted on this machine, as on the emulated backend (collectors/readers/flows.py).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tuners.registry import create
 
 _PATHS, _TABLES = "paths", "flowtable"  # the agent's services
 _PROVISION = "run `closloop provision` on the inventory"
-# A carrier that is lost takes a port out of the kernel's own choice, too: what its hash sends there
-# would otherwise wait for a neighbour, and never come to the program.
+# A port without carrier must drop out of the kernel's own choice, too. Otherwise packets that the
+# kernel's hash sends there would wait for a neighbour, and never reach the program.
 SETTINGS = {"net/ipv4/conf/all/ignore_routes_with_linkdown": "1"}
 
 
 def chooses_paths(trial: TrialSpec) -> bool:
-    """Return whether switches choose paths in a trial, other than by the hash of the flow."""
+    """Return whether switches choose paths in a trial other than by the flow's hash."""
     return trial.load_balancing.kind != ECMP.kind
 
 
@@ -55,26 +55,26 @@ def switches_with_choice(rack: Rack) -> list[str]:
 
 
 def path_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
-    """Return the agent's services that the choice of paths needs, by switch."""
+    """Return, by switch, the agent's services that the choice of paths needs."""
     return dict.fromkeys(
         switches_with_choice(rack) if any(map(chooses_paths, trials)) else (), (_PATHS,)
     )
 
 
 def table_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
-    """Return the agent's services that flow tables need, by switch."""
+    """Return, by switch, the agent's services that flow tables need."""
     return dict.fromkeys(_linux_switches(rack) if _wants_tables(trials) else (), (_TABLES,))
 
 
 def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
-    """Raise NotReadyError, naming every switch that is to choose paths and does not run Linux."""
-    asked = next((one.load_balancing for one in trials if chooses_paths(one)), ECMP)
+    """Raise NotReadyError, naming every switch that would choose paths and does not run Linux."""
+    spec = next((trial.load_balancing for trial in trials if chooses_paths(trial)), ECMP)
     raise_problems(
-        f"switches cannot do load balancing by {asked.kind}",
+        f"switches cannot do load balancing by {spec.kind}",
         [
-            f"{name}: runs {rack.access[name].system.title}, no release of which chooses other "
-            "than by the flow"
-            for name in (switches_with_choice(rack) if asked != ECMP else ())
+            f"{name}: runs {rack.access[name].system.title}, which in every release chooses paths "
+            "by the flow only"
+            for name in (switches_with_choice(rack) if spec != ECMP else ())
             if not rack.access[name].is_linux
         ],
         "use `load_balancing: ecmp`, or Linux switches",
@@ -82,40 +82,40 @@ def check_platforms(rack: Rack, trials: Sequence[TrialSpec]) -> None:
 
 
 def check_paths(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
-    """Raise NotReadyError, naming every switch, if one cannot choose paths as the trials ask.
+    """Raise NotReadyError, naming every switch, if one cannot choose paths as the trials need.
 
-    The agents load the program and end it again: no packet is sent another way. That they run Linux
-    was checked before (`check_platforms`).
+    The agents load the program and remove it again; no packet takes another path meanwhile. Whether
+    the switches run Linux was checked before (`check_platforms`).
     """
-    asked = list(dict.fromkeys(one.load_balancing for one in trials if chooses_paths(one)))
-    if not asked:
+    specs = list(dict.fromkeys(trial.load_balancing for trial in trials if chooses_paths(trial)))
+    if not specs:
         return
     problems = []
-    maximum = max(asked, key=lambda spec: spec.entries)
+    largest = max(specs, key=lambda spec: spec.entries)
     requests = {
-        name: (fleet.agents[name], ("paths.try", _path_program(rack, name, maximum)))
+        name: (fleet.agents[name], ("paths.try", _path_program(rack, name, largest)))
         for name in switches_with_choice(rack)
     }
     for name, answer in gather(requests).items():
         if isinstance(answer, DeviceError):
             problems.append(answer.problems[0].line)
         else:
-            problems += _missing(rack, name, answer)
+            problems += _missing_routes(rack, name, answer)
     raise_problems(
-        f"switches cannot do load balancing by {asked[0].kind}",
+        f"switches cannot do load balancing by {specs[0].kind}",
         problems,
         f"leave out `load_balancing`, or {_PROVISION} if routes are missing",
     )
 
 
 class PathChoice:
-    """The choice of paths of one trial, with each switch's flowlet timeout."""
+    """The choice of paths of one trial. `timeouts` has each switch's flowlet timeout."""
 
     def __init__(self, rack: Rack, fleet: Fleet, trial: TrialSpec) -> None:
         testbed, spec = rack.testbed, trial.load_balancing
         self._rack, self._fleet, self._spec, self._seed = rack, fleet, spec, trial.seed
-        self._choosers = switches_with_choice(rack)
-        self._places = {name: place for place, name in enumerate(testbed.switches)}
+        self._switches = switches_with_choice(rack)
+        self._index = {name: index for index, name in enumerate(testbed.switches)}
         preset = [[spec.timeout_ns(testbed.device[name].tier)] for name in testbed.switches]
         values = np.array(preset, dtype=np.int64)
         self.timeouts = KnobSettings(FLOWLET_TIMEOUT, testbed, values, self._set)
@@ -123,62 +123,69 @@ class PathChoice:
         self.is_by_flowlet = spec.kind == "flowlets"
 
     def begin(self) -> None:
-        """Choose paths from now on. Raises DeviceError, or TrialError for routes that lack."""
+        """Choose paths from now on. Raises DeviceError, or TrialError if routes are missing."""
         (timeouts,) = self.timeouts.known.values()
         answers = self._fleet.ask(
             "paths.begin",
             {
                 name: {
                     **_path_program(self._rack, name, self._spec),
-                    "stream": stream_of(self._seed, self._places[name]),
-                    # under spray, how long a flow's last port is remembered to count reroutes
-                    "timeout_ns": int(timeouts[self._places[name]]) or MAX_TIMEOUT_NS,
+                    "stream": stream_of(self._seed, self._index[name]),
+                    # with spray, how long a flow's last port is remembered, to count reroutes
+                    "timeout_ns": int(timeouts[self._index[name]]) or MAX_TIMEOUT_NS,
                     "route_by": self._spec.route_by,
                     "spray": self._spec.kind == "spray",
                 }
-                for name in self._choosers
+                for name in self._switches
             },
         )
-        lack = [text for name, said in answers.items() for text in _missing(self._rack, name, said)]
-        if lack:
-            raise TrialError("; ".join(lack), _PROVISION)
+        missing = [
+            text
+            for name, routes in answers.items()
+            for text in _missing_routes(self._rack, name, routes)
+        ]
+        if missing:
+            raise TrialError("; ".join(missing), _PROVISION)
 
     def values(self) -> dict[str, Ints]:
         """Read the signals of all switches, arrays (switches,) by key. Raises DeviceError."""
-        found = self._fleet.ask("paths.read", {name: {} for name in self._choosers})
+        answers = self._fleet.ask("paths.read", {name: {} for name in self._switches})
         self._last = np.zeros_like(self._last)
-        for name, row in found.items():
-            self._last[self._places[name]] = [int(value) for value in row]
+        for name, row in answers.items():
+            self._last[self._index[name]] = [int(value) for value in row]
         return dict(zip(BALANCING_KEYS, self._last.T, strict=True))
 
     def _set(self, switches: Ints, timeouts_ns: Ints) -> Ints:
-        """Set timeouts; return those that the switches then have. The others have no flowlets."""
-        wanted = dict(zip(switches.tolist(), timeouts_ns.ravel().tolist(), strict=True))
-        asked = {
-            name: {"timeout_ns": wanted[self._places[name]]}
-            for name in self._choosers
-            if self._places[name] in wanted
+        """Set timeouts of switches; return those that they have afterwards.
+
+        Switches that do not choose paths have no flowlets: theirs are returned unchanged.
+        """
+        timeouts = dict(zip(switches.tolist(), timeouts_ns.ravel().tolist(), strict=True))
+        requests = {
+            name: {"timeout_ns": timeouts[self._index[name]]}
+            for name in self._switches
+            if self._index[name] in timeouts
         }
-        for name, said in self._fleet.ask("paths.set", asked).items():
-            wanted[self._places[name]] = int(said["timeout_ns"])
-        return np.array([[wanted[place]] for place in switches.tolist()], dtype=np.int64)
+        for name, answer in self._fleet.ask("paths.set", requests).items():
+            timeouts[self._index[name]] = int(answer["timeout_ns"])
+        return np.array([[timeouts[index]] for index in switches.tolist()], dtype=np.int64)
 
     def end(self) -> None:
-        """Leave paths to the switches again."""
-        self._fleet.ask("paths.end", {name: {} for name in self._choosers})
+        """Let the kernels of the switches choose paths again."""
+        self._fleet.ask("paths.end", {name: {} for name in self._switches})
 
     def facts(self) -> dict[str, Any]:
-        """Return facts and findings for the trial's record, of the last reading."""
+        """Return facts and findings for the trial's record, from the last reading."""
         flowlets, reroutes, _, overflows = self._last.T.tolist()
-        by_switch = dict(zip(self._places, overflows, strict=True))
+        by_switch = dict(zip(self._index, overflows, strict=True))
         facts = balancing_facts(sum(flowlets), sum(reroutes), by_switch)
-        facts["load_balancing"]["switches"] = self._choosers
+        facts["load_balancing"]["switches"] = self._switches
         return facts
 
 
 def _path_program(rack: Rack, device: str, spec: LoadBalancingSpec) -> dict[str, Any]:
-    made = path_choice_object(spec.entries.bit_length() - 1)
-    return _loadable(rack, device, read_program(made.read_bytes(), maps=("prefixes",)))
+    path = path_choice_object(spec.entries.bit_length() - 1)
+    return _loadable(rack, device, read_program(path.read_bytes(), maps=("prefixes",)))
 
 
 def _loadable(rack: Rack, device: str, program: Program) -> dict[str, Any]:
@@ -188,15 +195,15 @@ def _loadable(rack: Rack, device: str, program: Program) -> dict[str, Any]:
 
 def _choices(rack: Rack, device: str) -> set[frozenset[str]]:
     """Return the sets of interfaces among which a switch is to choose."""
-    several = (ports for ports in next_hops(rack.testbed)[device].values() if len(ports) > 1)
-    return {frozenset(map(rack.interface, ports)) for ports in several}
+    choices = (ports for ports in next_hops(rack.testbed)[device].values() if len(ports) > 1)
+    return {frozenset(map(rack.interface, ports)) for ports in choices}
 
 
-def _missing(rack: Rack, device: str, said: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return in words the choices that a switch's routes lack; `said` has ports by prefix."""
-    have = {frozenset(map(str, ports)) for ports in said.values()}
-    lacks = sorted(" and ".join(sorted(ports)) for ports in _choices(rack, device) - have)
-    return [f"{device}: has no route by {ports} at once" for ports in lacks]
+def _missing_routes(rack: Rack, device: str, routes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return messages on ECMP routes that a switch lacks; `routes` has its ports by prefix."""
+    actual = {frozenset(map(str, ports)) for ports in routes.values()}
+    missing = sorted(" and ".join(sorted(ports)) for ports in _choices(rack, device) - actual)
+    return [f"{device}: has no route through {ports} together" for ports in missing]
 
 
 def _wants_tables(trials: Iterable[TrialSpec]) -> bool:
@@ -206,28 +213,28 @@ def _wants_tables(trials: Iterable[TrialSpec]) -> bool:
 def check_tables(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
     """Raise NotReadyError, naming every switch, if one cannot keep a flow table that trials need.
 
-    The agents attach the program and take it away again.
+    The agents attach the program and remove it again.
     """
     if not _wants_tables(trials):
         return
-    keepers = _linux_switches(rack)
+    linux_switches = _linux_switches(rack)
     problems = [
         f"{name}: is a SONiC switch, whose ASIC forwards packets past any program"
         for name in rack.testbed.switches
-        if name not in keepers
+        if name not in linux_switches
     ]
-    asked = {
+    requests = {
         name: (fleet.agents[name], ("table.try", _table_program(rack, name)))
-        for name in keepers
+        for name in linux_switches
         if not problems
     }
-    problems += [
-        said.problems[0].line for said in gather(asked).values() if isinstance(said, DeviceError)
-    ]
+    errors = [answer for answer in gather(requests).values() if isinstance(answer, DeviceError)]
+    problems += [error.problems[0].line for error in errors]
     raise_problems(
-        "a tuner looks at flows, and switches keep no flow table",
+        "a tuner observes flows, and switches cannot keep a flow table",
         problems,
-        "run it emulated, or here with a checkpoint that needs none, as pet-without-flows-dcqcn-1",
+        "run the campaign emulated, or use a checkpoint that needs no flow table, such as "
+        "pet-without-flows-dcqcn-1",
     )
 
 
@@ -246,19 +253,19 @@ class RackFlowTables:
 
     def begin(self) -> None:
         """Keep tables from now on. Raises DeviceError."""
-        rack, keepers = self._rack, _linux_switches(self._rack)
+        rack = self._rack
         answers = self._fleet.ask(
-            "table.begin", {name: _table_program(rack, name) for name in keepers}
+            "table.begin", {name: _table_program(rack, name) for name in _linux_switches(rack)}
         )
         for name, indices in answers.items():
-            index = dict(zip(rack.access[name].interfaces, map(int, indices), strict=True))
-            mine = [queue for queue in rack.testbed.queues if queue.device == name]
-            places = [
-                (index[rack.interface(rack.testbed.ports[queue.index])], queue.klass)
-                for queue in mine
+            ifindex = dict(zip(rack.access[name].interfaces, map(int, indices), strict=True))
+            queues = [queue for queue in rack.testbed.queues if queue.device == name]
+            locations = [
+                (ifindex[rack.interface(rack.testbed.ports[queue.index])], queue.klass)
+                for queue in queues
             ]
-            first = rack.testbed.queues.index(mine[0])
-            self._flows.numbers[name] = queue_numbers(places) + first
+            first = rack.testbed.queues.index(queues[0])
+            self._flows.numbers[name] = queue_numbers(locations) + first
 
     def values(self) -> dict[str, Ints]:
         """Count the flows of the last slots, arrays (queues,) by key. Raises DeviceError."""
@@ -267,11 +274,12 @@ class RackFlowTables:
     def _ask(self, due: dict[str, bool]) -> dict[str, dict[str, Any]]:
         answers = self._fleet.ask("table.read", dict.fromkeys(self._flows.numbers, due))
         return {
-            name: {**said, "rows": base64.b64decode(said["rows"])} for name, said in answers.items()
+            name: {**answer, "rows": base64.b64decode(answer["rows"])}
+            for name, answer in answers.items()
         }
 
     def end(self) -> None:
-        """Keep no tables any more."""
+        """Stop keeping tables."""
         self._fleet.ask("table.end", {name: {} for name in self._flows.numbers})
 
     def facts(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A switch as the rig sees it: the requests that read and set its queues, and their answers.
 
-Each operating system has a class, over the operations of the agent's services. All arrays have an
-entry for each of the switch's queues, in the order of `Testbed.queues`.
+There is a class for each operating system; its requests are operations of the agent's services. All
+arrays have an entry for each of the switch's queues, in the order of `Testbed.queues`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Request = tuple[str, dict[str, Any]]
 class SwitchReading:
     """One reading of a switch's queues; `MISSING` where the switch does not offer a number.
 
-    `t_ns` is when each queue's numbers were true, on the device's clock, `MISSING` where that is
-    unknown; with `took_ns` they were at some moment within so long after it. `signal_t_ns` has the
-    times of signals with times of their own. `paused_ns` is the total time that pause frames have
-    kept the queue's port from sending, at most; None for switches without pauses. `peak_bytes` are
-    watermarks: not depths, but the maxima within the last poll's period.
+    `t_ns` is the time of each queue's numbers on the device's clock, `MISSING` where it is unknown.
+    If there is `took_ns`, the numbers are from some moment between `t_ns` and so long after it.
+    `signal_t_ns` has the times of signals that have times of their own. `paused_ns` is an upper
+    bound on the total time for which pause frames have stopped the queue's port; None for switches
+    without pauses. `peak_bytes` are watermarks: the highest depths within the last poll's period.
     """
 
     t_ns: Ints
@@ -47,68 +47,77 @@ class SwitchReading:
 
 
 class Switch(ABC):
-    """One switch of a rack, by an agent's service; a class a platform.
+    """One switch of a rack; a subclass for each operating system.
 
-    `services` are those that it needs of the agent; `reads_back` says whether it reports the
-    thresholds that it has, not those that were requested of it.
+    `services` are the agent's services that it needs. `reads_back` says whether it reports the
+    thresholds that it has, or only those that were requested of it.
     """
 
     services: Sequence[str]
     reads_back: bool
-    _operations: str  # how their names begin
+    _operation_prefix: str
 
-    def __init__(self, device: str, places: Sequence[Sequence[Any]]) -> None:
-        """`places` are where the agent finds the queues."""
+    def __init__(self, device: str, locations: Sequence[Sequence[Any]]) -> None:
+        """`locations` say where the agent finds each queue, such as an interface and a handle."""
         self.device = device
-        self._places = places
+        self._locations = locations
 
     def open_request(self) -> Request:
         """Return the request that makes the queues known to the agent, and reads them."""
-        return f"{self._operations}.open", {"queues": [list(place) for place in self._places]}
+        queues = [list(location) for location in self._locations]
+        return f"{self._operation_prefix}.open", {"queues": queues}
 
     def read_request(self) -> Request:
         """Return the request that reads the queues."""
-        return f"{self._operations}.read", {}
+        return f"{self._operation_prefix}.read", {}
 
-    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
-        """Return the request that sets some queues (by their index here) and reads all."""
-        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), self._max_p(pmax))
+    def set_request(self, queues: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
+        """Return the request that sets the thresholds of some queues and then reads all.
+
+        `queues` are indices among the switch's queues. All arrays have shape (changes,).
+        """
+        columns = (queues.tolist(), kmin.tolist(), kmax.tolist(), self._max_p(pmax))
         changes = [list(row) for row in zip(*columns, strict=True)]
-        return f"{self._operations}.set", {"changes": changes}
+        return f"{self._operation_prefix}.set", {"changes": changes}
 
     def reading(self, answer: Any) -> SwitchReading:
-        """Turn the answer to any of these requests into numbers. Raises DeviceError."""
+        """Return the reading in the answer to any of these requests. Raises DeviceError."""
         try:
             return self._reading(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
+            raise DeviceError(
+                self.device, f"its agent's answer is not a reading: {error}"
+            ) from error
 
     @abstractmethod
     def _reading(self, answer: Any) -> SwitchReading:
-        """Raise KeyError, TypeError or ValueError for what is no reading."""
+        """Return the reading; raise KeyError, TypeError or ValueError if the answer has none."""
 
     @abstractmethod
     def _max_p(self, pmax: Floats) -> list[Any]:
-        """Return the switch's numbers for probabilities at kmax."""
+        """Return the switch's numbers for marking probabilities at kmax."""
 
     @abstractmethod
     def sources(self) -> Mapping[str, str]:
-        """Return the source of each number that the switch offers; call it after a reading."""
+        """Return the source of each signal that the switch offers; call it after a reading."""
 
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
-        """Return what is missing, or updated less often than sampled; call it after a reading."""
+        """Return sentences on signals that are missing or updated less often than sampled.
+
+        Call it after a reading.
+        """
         return ()
 
     def expected(self) -> Mapping[str, Any] | None:
-        """Return what the device is expected to make of the thresholds last requested.
+        """Return the thresholds that the device should have after the last request.
 
-        None where it reads them back. Call it after a reading.
+        None if it reads its thresholds back. Call it after a reading.
         """
         return None
 
 
 def make_switch(rack: Rack, device: str) -> Switch:
-    """Return a switch of the rack, of the class of its operating system."""
+    """Return a switch of the rack, as an object of its operating system's class."""
     switch: Switch = switch_system(rack.access[device].platform).switch(rack, device)
     return switch
 
@@ -122,10 +131,10 @@ _SHOWN = 5
 
 
 class ReadBack:
-    """Counts changes that were read back as asked, were only requested, or are otherwise.
+    """Counts changes of thresholds by what was reported afterwards: equal, requested, or wrong.
 
-    Linux' RED reports what it has. SONiC's ASIC_DB has what was requested of the ASIC, and nothing
-    says what that made of it: such a change counts as requested, never as read back.
+    Linux' RED reports the thresholds that it has. SONiC's ASIC_DB has the thresholds that were
+    requested of the ASIC, which may have rounded them: such a change counts as requested.
 
     `labels` name the queues; `reads_back` says which of them report what they have.
     """
@@ -136,28 +145,28 @@ class ReadBack:
         self._counts = {"equal": 0, "requested": 0, "wrong": 0}
         self._wrong: list[str] = []
 
-    def compare(self, asked: Change, found: Floats) -> None:
+    def compare(self, change: Change, reported: Floats) -> None:
         """Compare a change of thresholds with what was reported (rows kmin, kmax, pmax)."""
-        reads = self._reads_back[asked.targets]
+        reads = self._reads_back[change.targets]
         minimum = np.where(reads, 0, _MIN_BYTES)
-        same = found[0] == np.maximum(asked.kmin_bytes, minimum)
-        same &= found[1] == np.maximum(asked.kmax_bytes, minimum)
-        same &= np.abs(found[2] - asked.pmax) <= _PMAX_TOLERANCE + _HALF_A_PERCENT * ~reads
+        same = reported[0] == np.maximum(change.kmin_bytes, minimum)
+        same &= reported[1] == np.maximum(change.kmax_bytes, minimum)
+        same &= np.abs(reported[2] - change.pmax) <= _PMAX_TOLERANCE + _HALF_A_PERCENT * ~reads
         wrong = np.flatnonzero(~same)
         self._counts["equal"] += int((same & reads).sum())
         self._counts["requested"] += int((same & ~reads).sum())
         self._counts["wrong"] += len(wrong)
-        for change in wrong[: _SHOWN - len(self._wrong)].tolist():
-            has = "has" if reads[change] else "was requested to have"
+        for row in wrong[: _SHOWN - len(self._wrong)].tolist():
+            has = "has" if reads[row] else "was requested to have"
             self._wrong.append(
-                f"{self._labels[asked.targets[change]]} was asked for kmin "
-                f"{asked.kmin_bytes[change]}, kmax {asked.kmax_bytes[change]}, pmax "
-                f"{asked.pmax[change]:g}, and {has} {found[0][change]:.0f}, "
-                f"{found[1][change]:.0f}, {found[2][change]:g}"
+                f"{self._labels[change.targets[row]]} was asked for kmin "
+                f"{change.kmin_bytes[row]}, kmax {change.kmax_bytes[row]}, pmax "
+                f"{change.pmax[row]:g}, and {has} {reported[0][row]:.0f}, "
+                f"{reported[1][row]:.0f}, {reported[2][row]:g}"
             )
 
     def facts(self) -> dict[str, Any]:
-        """Return the number of changes that were read back equal, requested, and wrong."""
+        """Return the numbers of changes that were read back equal, only requested, and wrong."""
         return dict(self._counts)
 
     def findings(self) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""One attempt at a trial on a rack: devices prepared, the loop run, everything put back."""
+"""One attempt at a trial on a rack: prepare the devices, run the loop, restore everything."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from tuners.registry import create
 
 
 def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
-    """Run a trial once; in any case restore every device that can be reached.
+    """Run a trial once; whatever happens, restore every device that can be reached.
 
     Raises TrialError, DeviceError, and ControllerSlept if this machine slept meanwhile.
     """
     rack, trial = agents.rack, run.trial
     tuner = run.tuner or create(trial.tuner)
-    # what devices are told, in the clock's time
-    told = dilated_trial(trial)
+    # what devices are set to, in the time of the clock
+    clock_trial = dilated_trial(trial)
     controls = Controls(rack, trial)
-    settings = Settings(rack, told, controls.names)
+    settings = Settings(rack, clock_trial, controls.names)
     rack_programs.check_drivers(trial, run.testbed)
     check_platforms(rack, [trial])
     with (
@@ -59,25 +59,25 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         clocks = fleet.clocks()
         nics = NicMonitor(rack, fleet)
         nics.start()
-        later = dilated_schedule(run.schedule, trial.scale)
+        schedule = dilated_schedule(run.schedule, trial.scale)
         promptly = on_this_machine()
-        traffic = RackTraffic(told, rack, later, fleet, controls.names, promptly=promptly)
+        traffic = RackTraffic(clock_trial, rack, schedule, fleet, controls.names, promptly=promptly)
         guard.tick()
         traffic.connect(clocks)
         guard.tick()
         switches = switches_of(rack)
         interval_ns = rack.safety.min_change_interval_ns
         limiter = ChangeLimiter(ECN, len(run.testbed.queues), interval_ns)
-        corridor = GuardrailMonitor(rack.testbed, rack.safety.guardrails)
-        paths = PathChoice(rack, fleet, told) if chooses_paths(trial) else None
-        watched = wants_flow_table(tuner.observes)
-        flows = RackFlowTables(rack, fleet, told) if watched else None
+        guardrails = GuardrailMonitor(rack.testbed, rack.safety.guardrails)
+        paths = PathChoice(rack, fleet, clock_trial) if chooses_paths(trial) else None
+        observes_flows = wants_flow_table(tuner.observes)
+        flows = RackFlowTables(rack, fleet, clock_trial) if observes_flows else None
         rig = HardwareRig(
-            rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths, flows
+            rack, fleet, switches, clocks, traffic, guard, guardrails, limiter, paths, flows
         )
         check_sources(switches, {trial.tuner.name: tuner} if run.tuner is None else {})
         try:
-            with monitor_for(trial) as watch:
+            with monitor_for(trial) as monitor:
                 record = run_trial(dilated_rig(rig, trial.scale), tuner, run)
             nics.finish()
             controls.finish(fleet)
@@ -86,11 +86,11 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
         balancing = paths.facts() if paths else {}
         findings = [
             *absent_setting_findings(absent),
-            *source_findings(switches, told.sample_period_ns),
+            *source_findings(switches, clock_trial.sample_period_ns),
             *rig.read_back.findings(),
             *controls.findings(),
             *balancing.get("findings", ()),
-            *watch.findings(),
+            *monitor.findings(),
             *dilation_findings(trial),
         ]
         facts = {
@@ -103,7 +103,7 @@ def attempt(agents: RackAgents, run: TrialRun) -> TrialRecord:
             "expected": expected_settings(switches),
             "nics": nics.facts(),
             "peak_queue_bytes": rig.peaks(),
-            **watch.facts(),
+            **monitor.facts(),
             **controls.facts(),
             **({SHAPERS_LATE: shapers_late_ns(rack.scale)} if rack.scale > 1 else {}),
             **balancing,

@@ -197,8 +197,8 @@ def test_what_counters_did_between_two_readings_is_told_by_source():
     nics.start()
     nics.finish()
     assert nics.facts() == {"h1:nic0": {"hw": {"np_cnp_sent": 5}}}
-    assert nics.counted("np_cnp_sent") == {"h1:nic0": 5}
-    assert nics.counted("new") == {}
+    assert nics.growth_of("np_cnp_sent") == {"h1:nic0": 5}
+    assert nics.growth_of("new") == {}
     assert nics.problems == []
 
 
@@ -212,4 +212,4 @@ def test_what_cannot_be_read_is_a_problem_that_names_the_host(answer):
     assert nics.facts() == {}
     first, second = nics.problems
     assert first == "h1: is busy"
-    assert second.startswith("h1: what its NIC says cannot be read")
+    assert second.startswith("h1: its NIC's counters cannot be read")

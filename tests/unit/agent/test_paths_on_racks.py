@@ -271,7 +271,7 @@ def test_what_a_rack_lacks_is_said_of_every_switch_at_once(switches):
     text = str(caught.value)
     assert "switches cannot do load balancing by flowlets" in text
     assert "its kernel is old (use a newer one)" in text
-    assert f"{third}: has no route by " in text
+    assert f"{third}: has no route through " in text
     assert not any(name in text for name in others)
 
 
@@ -313,7 +313,7 @@ def test_spray_remembers_ports_long_and_lost_routes_end_a_trial(switches):
     ((_, told),) = switches[LEAVES[0]].asked
     assert (told["timeout_ns"], told["spray"]) == (10**9, True)
     switches[LEAVES[0]].said["paths.begin"] = {}
-    with pytest.raises(TrialError, match=f"{LEAVES[0]}: has no route by") as caught:
+    with pytest.raises(TrialError, match=f"{LEAVES[0]}: has no route through") as caught:
         paths.begin()
     assert "provision" in caught.value.remedy
 

@@ -104,7 +104,9 @@ def test_a_port_must_be_one_that_a_profile_can_be_named_by(interface):
     rack, device = rack_of("graphcc", (3,))
     names = (interface, *rack.access[device].interfaces[1:])
     access = replace(rack.access[device], interfaces=names)
-    with pytest.raises(InputError, match=f"CLOSLOOP_{interface}_7 is no name of a WRED profile"):
+    with pytest.raises(
+        InputError, match=f"CLOSLOOP_{interface}_7 is not a valid name of a WRED profile"
+    ):
         desired_tables(replace(rack, access={device: access}), device)
 
 
@@ -161,7 +163,7 @@ def test_null_is_missing_and_nonsense_names_the_device():
     )
     # missing numbers have no age, so the others' counts
     assert reading.t_ns[0] == 5
-    assert said[2].endswith("`closloop provision` sets 100 ms, the fastest that SONiC takes")
+    assert said[2].endswith("`closloop provision` sets 100 ms, the shortest that SONiC accepts")
     for broken in ({}, {**answer, "rows": [[1]]}, {**answer, "t_ns": "x"}, [], None):
         with pytest.raises(DeviceError, match=device):
             switch.reading(broken)

@@ -129,7 +129,7 @@ class Programs:
 @pytest.fixture
 def make_lab(monkeypatch):
     monkeypatch.setattr(marking_check, "RackPrograms", Programs)
-    monkeypatch.setattr(marking_check, "_POLLED_S", 0.0)
+    monkeypatch.setattr(marking_check, "_SONIC_POLL_S", 0.0)
     return lambda count=5: Lab(TESTBED.hosts[:count])
 
 
@@ -161,7 +161,7 @@ def test_marks_that_become_cnps_are_proved_at_every_nic(make_lab):
 def test_a_counter_that_does_not_move_refuses_the_campaign(make_lab, name):
     lab = make_lab()
     lab.stuck[name] = {"h2"}
-    with pytest.raises(NotReadyError, match=rf"{name} did not move at h2:eth0 while") as caught:
+    with pytest.raises(NotReadyError, match=rf"{name} did not grow at h2:eth0 while") as caught:
         tries(lab)
     assert caught.value.remedy
     assert lab.guarded == ["in", "out"]
@@ -170,7 +170,7 @@ def test_a_counter_that_does_not_move_refuses_the_campaign(make_lab, name):
 def test_the_first_broken_link_of_the_chain_is_told(make_lab):
     lab = make_lab()
     lab.stuck = {name: set(TESTBED.hosts) for name in CHAIN[1:]}
-    with pytest.raises(NotReadyError, match="np_cnp_sent did not move") as caught:
+    with pytest.raises(NotReadyError, match="np_cnp_sent did not grow") as caught:
         tries(lab)
     assert "roce_np/enable" in caught.value.remedy
 

@@ -387,7 +387,7 @@ def test_a_device_that_is_not_entirely_restored_keeps_its_timer(lab: Lab) -> Non
         with lab.guard():
             lab.change()
 
-    with pytest.raises(NotRestored, match=f"{FIRST}: was restored, but not entirely"):
+    with pytest.raises(NotRestored, match=f"{FIRST}: was restored, but not completely"):
         trial()
     assert lab.devices[FIRST].armed
     assert lab.devices[FIRST].holder == "ann"
@@ -443,7 +443,7 @@ def test_a_device_that_cannot_be_let_go_of_is_named(lab: Lab, op: str) -> None:
         with lab.guard():
             lab.devices[FIRST].refuses[op] = "no"
 
-    with pytest.raises(NotRestored, match=f"{FIRST}: was restored, but not let go of: no"):
+    with pytest.raises(NotRestored, match=f"{FIRST}: was restored, but not released: no"):
         trial()
 
 
@@ -615,7 +615,7 @@ def still_armed(lab: Lab) -> None:
     [
         (fired, "has restored itself at noon"),
         (restarted, "has restarted since"),
-        (still_armed, "was restored by its dead-man's timer, told to"),
+        (still_armed, "was restored by its dead-man's timer, on request"),
     ],
 )
 @pytest.mark.parametrize("by", ["the next run", "closloop restore"])
@@ -643,7 +643,12 @@ def test_where_it_is_not_known_what_was_done_since_only_restore_puts_it_back(lab
         device.die()
         device.holder = None
 
-    with pytest.raises(NotReadyError, match=r"dead run left it unrestored.*not known"), lab.guard():
+    with (
+        pytest.raises(
+            NotReadyError, match=r"dead run, begun at .*, has not restored it.*not known"
+        ),
+        lab.guard(),
+    ):
         pytest.fail("entered")
     assert lab.devices[FIRST].value == 2
 
@@ -670,7 +675,7 @@ def test_restore_leaves_a_device_that_cannot_be_reached_open(lab: Lab) -> None:
     del lab.agents[FIRST]
     outcomes = {outcome.device: outcome for outcome in restore_open_runs(lab.agents, lab.ledger)}
     assert not outcomes[FIRST].settled
-    assert "cannot be reached; dead run did not restore it" in outcomes[FIRST].text
+    assert "cannot be reached; dead run has not restored it" in outcomes[FIRST].text
     assert outcomes[SECOND].settled
     (run,) = lab.ledger.open_runs()
     assert run.outstanding == [FIRST]
@@ -880,7 +885,7 @@ def test_a_device_that_left_the_inventory_is_named_and_can_be_given_up(labs: Lab
 
     outcomes = {o.device: o for o in restore_open_runs(lab.agents, lab.ledger)}
     assert not outcomes[FIRST].settled
-    assert "none of this inventory's devices" in outcomes[FIRST].how
+    assert "not among the devices of this inventory" in outcomes[FIRST].how
     assert outcomes[SECOND].changed == ("value",)
 
     outcomes = {o.device: o for o in restore_open_runs(lab.agents, lab.ledger, forget=[FIRST])}
@@ -938,7 +943,7 @@ def test_another_accounts_process_in_the_timers_place_is_named_and_told_nothing(
     outcomes = {outcome.device: outcome for outcome in restore_open_runs(lab.agents, lab.ledger)}
 
     assert "its timer is another account's (end it)" in outcomes[FIRST].how
-    assert "is in use by x (account mallory, process 7; not the acc" in outcomes[SECOND].how
+    assert "is in use by x (account mallory, process 7; neither the acc" in outcomes[SECOND].how
     assert not outcomes[FIRST].settled
     assert not outcomes[SECOND].settled
     assert {FIRST, SECOND} <= {*lab.ledger.open_runs()[0].outstanding}

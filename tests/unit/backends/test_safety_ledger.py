@@ -113,7 +113,7 @@ def test_a_damaged_or_lost_snapshot_is_refused(ledger: Ledger) -> None:
     path.unlink()
     with pytest.raises(NotReadyError, match="cannot be read: No such file"):
         ledger.load_snapshot(name)
-    with pytest.raises(NotReadyError, match="names no snapshot"):
+    with pytest.raises(NotReadyError, match="has an invalid snapshot"):
         ledger.load_snapshot("../../etc/passwd")
 
 

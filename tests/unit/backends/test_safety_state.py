@@ -163,7 +163,7 @@ def test_thresholds_that_somebody_saved_during_the_run_are_said() -> None:
     (item,) = differences(wanted, state(rows=ROWS, saved=tuned))
     assert (item.part, item.where) == ("saved row", "/etc/sonic/config_db.json")
     assert is_foreign(item._asdict())
-    assert "do it again now (config save)" in describe_difference(item._asdict())
+    assert "save it again now (config save)" in describe_difference(item._asdict())
     # what was saved before, or is as before, is no news
     assert differences(wanted, state(rows=ROWS, saved=ROWS)) == []
     assert differences({**wanted, "saved": tuned}, state(rows=ROWS, saved=tuned)) == []
@@ -330,6 +330,6 @@ def test_an_outcome_is_read_strictly_and_shown_safely() -> None:
     assert not outcome.settled
     assert "\x1b" not in outcome.text
     assert outcome.text.splitlines()[0] == (
-        "leaf1: was restored, but not entirely; 2 settings put back"
+        "leaf1: was restored, but not completely; 2 settings put back"
     )
     assert restore_result("leaf1", {"changed": None, "differences": 3}, "x").settled

@@ -1,4 +1,9 @@
-"""Guards a trial: prepares the restore of the rack before any change, and does it at the end."""
+"""Guards a trial: prepares the restore of the rack before any change, and restores it at the end.
+
+Three things make sure that a device is restored. A *lease* keeps other runs away. A *snapshot* of
+the device is in the ledger, for `closloop restore`. A *dead-man's timer* on the device restores it
+if the controller (this machine) has been silent for too long. Devices know a run by its nonce.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +40,20 @@ class ControllerSlept(TrialError):  # noqa: N818 (names what is so)
 
 
 class NotRestored(TrialError):  # noqa: N818
-    """A trial is over, but a device is not in its former state."""
+    """A trial has ended, but a device is not in its former state."""
 
 
 class Guard:
     """Holds a rack for one trial, as a context manager.
 
-    On entering, it takes a lease on every device or none, settles what this ledger's dead runs
-    left, stores a snapshot of each device in the ledger, and arms a dead-man's timer on each. On
-    leaving, for whatever reason, it restores every device that can be reached and names the others,
-    which their timers restore. `tick` must be called more often than the dead-man's time.
+    On entering, it takes leases on all devices, or on none; restores what dead runs of this ledger
+    have left; stores a snapshot of each device in the ledger; and arms a dead-man's timer on each.
+    On leaving, for whatever reason, it restores every device that can be reached, and names the
+    others, which their timers restore. `tick` must be called more often than the dead-man's time.
 
     `sysctls` are the settings that the trial writes, by device; thresholds are always covered.
     `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError. `outcomes`
-    are set on leaving; `settled_before` is what was restored after earlier runs that died.
+    has the results of the restore after leaving; `settled_before` has those of earlier, dead runs.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class Guard:
         self._note = note
         self._reopen = reopen
         self._now_ns = now_ns
-        # tells this taking of the devices from every other; the run's name in the ledger
+        # distinguishes this run from every other, on the devices and in the ledger
         self._nonce = uuid4().hex
         self._run = ""
         self._snapshots: dict[str, dict[str, Any]] = {}
@@ -100,7 +105,7 @@ class Guard:
         return self
 
     def _take(self) -> None:
-        # what this user's dead runs hold here is settled next
+        """Take a lease on all devices. It replaces the leases of this user's dead runs."""
         heir_of = [run.run for run in dead_runs(self._ledger)]
         lease = {**self._lease(), "heir_of": heir_of}
         self._ask_all("lease.take", dict.fromkeys(self._agents, lease))
@@ -119,19 +124,19 @@ class Guard:
         after_s = self._rack.safety.deadman_s
         timer = {"holder": self._holder, "nonce": self._nonce, "after_s": after_s}
         timers = {
-            device: {**timer, "note": self._note, "snapshot": found}
-            for device, found in self._snapshots.items()
+            device: {**timer, "note": self._note, "snapshot": snapshot}
+            for device, snapshot in self._snapshots.items()
         }
         self._ask_all("deadman.arm", timers)
         for device, request in requests.items():
-            for what in _may_change(request):
+            for what in _covered_settings(request):
                 self._ledger.change(self._run, device, what, "as in the snapshot", "many values")
 
     def _withdraw(self) -> None:
         """Undo a preparation that failed before anything was changed."""
         for op in ("deadman.disarm", "lease.drop"):
-            # a device refuses this for another's timer or lease
-            self._gather(op, self._mine(self._agents))
+            # a device refuses this if the timer or the lease is another run's
+            self._gather(op, self._nonce_for(self._agents))
         if self._run:
             with suppress(ClosloopError):
                 self._ledger.close_run(self._run)
@@ -153,11 +158,11 @@ class Guard:
             error.add_note(words)
 
     def tick(self) -> None:
-        """Tell the devices that the controller is alive, only as often as needed.
+        """Tell the devices that the controller is alive, but only as often as needed.
 
-        Raises ControllerSlept if this machine was asleep, or busy, for longer than the dead-man's
-        time, DeviceGone if a device was silent for so long, and DeviceError if one refuses, because
-        it has restored itself or another run holds it.
+        Raises ControllerSlept if this machine was asleep, or too busy, for longer than the
+        dead-man's time; DeviceGone if a device was silent for so long; and DeviceError if a device
+        refuses, because it has restored itself or another run holds it.
         """
         now_ns = self._now_ns()
         silent_s = (now_ns - self._called_ns) / 1e9
@@ -195,7 +200,7 @@ class Guard:
         return True
 
     def restore(self) -> list[RestoreResult]:
-        """Restore and release all devices, once; return the outcome of each."""
+        """Restore and release all devices, at the first call only; return the result of each."""
         if not self._run:
             return self.outcomes
         run, self._run = self._run, ""
@@ -207,10 +212,11 @@ class Guard:
                     answers |= self._restore_all([device])
         self.outcomes = [self._outcome(device, answers[device]) for device in answers]
         settled = [outcome for outcome in self.outcomes if outcome.settled]
-        self._let_go([one.device for one in settled if one is not answers[one.device]])
+        self._release([each.device for each in settled if each is not answers[each.device]])
         try:
-            for one in settled:
-                self._ledger.restored(run, one.device, one.differences, one.how)
+            for outcome in settled:
+                device, differences, how = outcome.device, outcome.differences, outcome.how
+                self._ledger.restored(run, device, differences, how)
             if settled == self.outcomes:
                 self._ledger.close_run(run)
             else:
@@ -220,38 +226,41 @@ class Guard:
         return self.outcomes
 
     def _restore_all(self, devices: Sequence[str]) -> dict[str, Any]:
-        """Restore devices that are still ours; return each one's answer, or its DeviceError.
+        """Restore the devices that this run still holds; return each answer, or its DeviceError.
 
-        One that has restored itself may be another's by now: then its Outcome is returned.
+        A device that has restored itself may be held by another run by now: then its RestoreResult
+        is returned instead.
         """
         lease = {**self._lease(), "restoring": True}
-        taken = self._gather("lease.take", dict.fromkeys(devices, lease))
-        ours = [device for device in devices if not isinstance(taken[device], DeviceError)]
-        found = {device: {"snapshot": self._snapshots[device]} for device in ours}
-        answers = {**taken, **self._gather("state.restore", found)}
-        for device in set(devices) - set(ours):
+        leases = self._gather("lease.take", dict.fromkeys(devices, lease))
+        held = [device for device in devices if not isinstance(leases[device], DeviceError)]
+        requests = {device: {"snapshot": self._snapshots[device]} for device in held}
+        answers = {**leases, **self._gather("state.restore", requests)}
+        for device in set(devices) - set(held):
             if not isinstance(answers[device], DeviceGone):
                 with suppress(DeviceError):
                     agent = self._agents[device]
                     answers[device] = restored_itself(agent, self._nonce) or answers[device]
         return answers
 
-    def _let_go(self, devices: Sequence[str]) -> None:
-        """End timers and leases. A device that was not fully restored keeps both."""
-        disarmed = self._gather("deadman.disarm", self._mine(devices))
-        dropped = self._gather("lease.drop", self._mine(devices))
+    def _release(self, devices: Sequence[str]) -> None:
+        """End the timers and leases of devices that were fully restored; the others keep both."""
+        disarmed = self._gather("deadman.disarm", self._nonce_for(devices))
+        dropped = self._gather("lease.drop", self._nonce_for(devices))
         for device in devices:
             for answer in (disarmed[device], dropped[device]):
                 if isinstance(answer, DeviceError):
-                    text = f"{device}: was restored, but not let go of: {answer.what}"
+                    text = f"{device}: was restored, but not released: {answer.what}"
                     self._problems.append(text)
             if disarmed[device] is False:
                 self._unguarded.append(device)
 
-    def _mine(self, devices: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def _nonce_for(self, devices: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the arguments of a request about this run's timer or lease, by device."""
         return {device: {"nonce": self._nonce} for device in devices}
 
     def _outcome(self, device: str, answer: Any) -> RestoreResult:
+        """Return the result of a device's restore from `_restore_all`'s answer for it."""
         promise = f"its dead-man's timer restores it within {self._rack.safety.deadman_s:g} s"
         if isinstance(answer, DeviceGone):
             return RestoreResult(device, False, f"cannot be reached ({answer.what}); {promise}")
@@ -262,21 +271,21 @@ class Guard:
         return restore_result(device, answer, "was restored")
 
     def findings(self) -> list[dict[str, str]]:
-        """Return findings on the restore for the trial's stamp, once it is done."""
-        found = []
+        """Return findings on the restore for the trial's stamp; call it after leaving."""
+        rows = []
         for outcome in self.outcomes:
             for item in outcome.differences:
                 severity = "warning" if is_foreign(item) else "invalid"
                 text = f"{outcome.device}: {describe_difference(item)}"
-                found.append(("restored-with-differences", severity, text))
+                rows.append(("restored-with-differences", severity, text))
         for device in self._unguarded:
             text = (
                 f"{device}: its dead-man's timer was gone at the end of the trial: it had fired, "
                 "was killed, or the device has restarted"
             )
-            found.append(("timer-gone", "invalid", text))
+            rows.append(("timer-gone", "invalid", text))
         names = ("code", "severity", "text")
-        return [dict(zip(names, one, strict=True)) for one in found]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def facts(self) -> dict[str, Any]:
         """Return facts on the guard for the trial's record, JSON-ready."""
@@ -291,6 +300,7 @@ class Guard:
         }
 
     def _covered(self, device: str) -> dict[str, Any]:
+        """Return the arguments of a device's snapshot: the settings that it must contain."""
         access = self._rack.access[device]
         rows = access.system.rows
         return {
@@ -300,22 +310,25 @@ class Guard:
         }
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Ask devices in parallel. Raises the first one's DeviceError after all have answered."""
+        """Ask devices in parallel. Raises the first DeviceError, after all have answered."""
         return answered(self._gather(op, requests))
 
     def _gather(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Ask devices in parallel; return each one's answer, or its DeviceError."""
-        asked = {device: (self._agents[device], (op, words)) for device, words in requests.items()}
-        return gather(asked, RESTORE_TIMEOUT_S)
+        """Ask devices in parallel; return each answer, or its DeviceError."""
+        calls = {
+            device: (self._agents[device], (op, arguments))
+            for device, arguments in requests.items()
+        }
+        return gather(calls, RESTORE_TIMEOUT_S)
 
 
-def _may_change(request: Mapping[str, Any]) -> list[str]:
-    """Return what the trial may change, any number of times, on a device covered by `request`."""
-    what = []
+def _covered_settings(request: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of settings that a trial may change, from the arguments of a snapshot."""
+    settings = []
     if request["interfaces"]:
-        what.append(f"thresholds of the RED queues of {', '.join(request['interfaces'])}")
+        settings.append(f"thresholds of the RED queues of {', '.join(request['interfaces'])}")
     if request["rows"]:
-        what.append("thresholds of the WRED profiles")
+        settings.append("thresholds of the WRED profiles")
     if request["sysctls"]:
-        what.append(f"sysctls {', '.join(request['sysctls'])}")
-    return what
+        settings.append(f"sysctls {', '.join(request['sysctls'])}")
+    return settings

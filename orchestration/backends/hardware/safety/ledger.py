@@ -1,4 +1,4 @@
-"""The ledger: what runs are about to change on a rack's devices, written before they do.
+"""The ledger: what runs are about to change on a rack's devices, written before they change it.
 
     $XDG_STATE_HOME/closloop/ledgers/RACK-PATH/      or ~/.local/state
       ledger.jsonl        one entry a line, never rewritten
@@ -6,12 +6,12 @@
       RUN.lock            held by the run while it lives
 
 PATH is the beginning of a hash of the inventory's path (symbolic links resolved), so that two
-inventories of one name write to two folders. But a user's open runs are read from all of them:
-inventories are moved, copied and edited, and which rack a run was on is said by its devices'
-identities (`recovery`). closloop 0.2.0 had folders RACK, without identities.
+inventories of the same name write to different folders. But a user's open runs are read from all
+folders: inventories are moved, copied and edited, so the identities of a run's devices tell on
+which rack it was (`runs_on_rack`). closloop 0.2.0 had folders RACK, without identities.
 
-An entry is on disk when the call returns. Thresholds may change many times a second, so one entry
-per device announces that beforehand, and the snapshot has the former values.
+An entry is on disk when the call returns. Thresholds may change many times per second, so one entry
+per device announces all changes beforehand, and the snapshot has the former values.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}")
 class OpenRun:
     """A run that was not closed: its controller died, or devices were not restored.
 
-    `run` is the nonce of its leases and timers too. Devices go by their names in the run's
-    `inventory`: `snapshots` are the hashes of their snapshots, `identities` say which devices those
-    were made of, as far as that is known, `changed` the devices that it may have changed,
-    `restored` the devices restored since. `alive` says that it is still running. Its entries are in
-    `folder`.
+    `run` is its name in the ledger, which is also the nonce of its leases and timers. Its entries
+    are in `folder`. `alive` says that its process is still running. Devices have the names of the
+    run's `inventory`. By device, `snapshots` has the hash of the snapshot, and `identities` has the
+    identity of the device, if it is known. `changed` are the devices that the run may have changed,
+    `restored` the devices that have been restored since.
     """
 
     run: str
@@ -69,16 +69,19 @@ class OpenRun:
 
 
 class Ledger:
-    """The ledger of the runs with one inventory; it knows the open runs of its user's others.
+    """The ledger of the runs with one inventory. It also reads the same user's other ledgers.
 
-    `inventory` is the inventory's resolved path; folders of other ledgers are in `shelf`, if any.
+    `inventory` is the inventory's resolved path. `ledgers` is the folder that contains the folders
+    of all ledgers; None if there are no others.
     """
 
-    def __init__(self, folder: Path, rack: str, inventory: str, shelf: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, rack: str, inventory: str, ledgers: Path | None = None
+    ) -> None:
         self.folder = folder
         self.inventory = inventory
         self._rack = rack
-        self._shelf = shelf
+        self._ledgers = ledgers
         self._locks: dict[str, int] = {}
         self._folders: dict[str, Path] = {}
 
@@ -88,12 +91,12 @@ class Ledger:
         path = str(inventory.resolve())
         plain = bool(_PLAIN_NAME.fullmatch(rack))
         name = rack if plain else hashlib.sha256(rack.encode()).hexdigest()[:16]
-        place = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-        shelf = state_folder("ledgers")
-        return cls(shelf / f"{name}-{place}", rack, path, shelf)
+        path_hash = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+        ledgers = state_folder("ledgers")
+        return cls(ledgers / f"{name}-{path_hash}", rack, path, ledgers)
 
     def open_run(self, holder: str, nonce: str = "") -> str:
-        """Record that a run begins; return its name in the ledger: the nonce of its leases."""
+        """Record that a run begins; return its name in the ledger, which is its nonce."""
         run = nonce or uuid4().hex
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,23 +129,23 @@ class Ledger:
         self._add(run, "change", device=device, what=what, before=before, after=after)
 
     def restored(self, run: str, device: str, differences: Sequence[Any], how: str) -> None:
-        """Record that a device was restored: how, and what still differs."""
+        """Record that a device was restored: how, and which settings still differ."""
         self._add(run, "restored", device=device, differences=list(differences), how=how)
 
     def close_run(self, run: str) -> None:
-        """Record that every device of a run is settled."""
+        """Record that nothing is left to do on any device of a run."""
         self._add(run, "run-closed")
         self.release(run)
         self._lock_path(self._folder_of(run), run).unlink(missing_ok=True)
 
     def release(self, run: str) -> None:
-        """Release a run without closing it; its open devices are left to a later restore."""
+        """Release a run without closing it; a later restore handles the devices that are left."""
         lock = self._locks.pop(run, None)
         if lock is not None:
             os.close(lock)
 
     def load_snapshot(self, name: str, run: str = "") -> dict[str, Any]:
-        """Return a snapshot of an open run, of any ledger, or of this ledger, by its hash.
+        """Return a snapshot by its hash: of an open run of any ledger, or of this ledger.
 
         Raises NotReadyError if it is missing or damaged.
         """
@@ -152,18 +155,18 @@ class Ledger:
         except OSError as error:
             raise NotReadyError(
                 f"the ledger's snapshot {path} cannot be read: {error.strerror}",
-                "undo with `closloop provision --undo`, or put the device right by hand",
+                "undo with `closloop provision --undo`, or restore the device by hand",
             ) from error
         if hashlib.sha256(data).hexdigest() != name:
             raise NotReadyError(
                 f"the ledger's snapshot {path} is damaged",
-                "undo with `closloop provision --undo`, or put the device right by hand",
+                "undo with `closloop provision --undo`, or restore the device by hand",
             )
         content: dict[str, Any] = json.loads(data)
         return content
 
     def open_runs(self) -> list[OpenRun]:
-        """Return the user's runs that are not closed, oldest first, with whichever inventory."""
+        """Return all of the user's runs that are not closed, with any inventory, oldest first."""
         runs: dict[str, OpenRun] = {}
         for folder in self._all_folders():
             runs.update(_open_runs(folder))
@@ -173,11 +176,11 @@ class Ledger:
         return sorted(runs.values(), key=lambda run: run.opened_at)
 
     def _all_folders(self) -> list[Path]:
-        beside: list[Path] = []
-        if self._shelf is not None:
+        others: list[Path] = []
+        if self._ledgers is not None:
             with suppress(FileNotFoundError):
-                beside = [path for path in sorted(self._shelf.iterdir()) if path != self.folder]
-        return [*beside, self.folder]
+                others = [path for path in sorted(self._ledgers.iterdir()) if path != self.folder]
+        return [*others, self.folder]
 
     def _folder_of(self, run: str) -> Path:
         return self._folders.get(run, self.folder)
@@ -198,9 +201,10 @@ class Ledger:
         return False
 
     def _add(self, run: str, entry: str, **details: Any) -> None:
+        """Append an entry, and return when it is on disk. Raises NotReadyError if that fails."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        said = {"at": now, "run": run, "entry": entry, **details}
-        line = json.dumps(said, separators=(",", ":")).encode() + b"\n"
+        fields = {"at": now, "run": run, "entry": entry, **details}
+        line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         path = self._folder_of(run) / _FILE
         try:
             new = not path.exists()
@@ -212,7 +216,7 @@ class Ledger:
                     # a crash has cut off the last line: end it here
                     line = b"\n" + line
                 if os.write(handle, line) != len(line):
-                    raise OSError(0, "only part of the entry fitted")
+                    raise OSError(0, "there was space for a part of the entry only")
                 os.fsync(handle)
             finally:
                 os.close(handle)
@@ -224,7 +228,7 @@ class Ledger:
     @staticmethod
     def _snapshot_path(folder: Path, name: str) -> Path:
         if not re.fullmatch(r"[0-9a-f]{64}", name):
-            raise NotReadyError(f"the ledger names no snapshot: {name!r}", f"see {folder}")
+            raise NotReadyError(f"the ledger has an invalid snapshot: {name!r}", f"see {folder}")
         return folder / f"{name}.json"
 
     @staticmethod
@@ -233,9 +237,9 @@ class Ledger:
 
     def _unwritable(self, error: OSError) -> NotReadyError:
         return NotReadyError(
-            f"the ledger in {self.folder} cannot be written: {error.strerror or error}; nothing "
-            "may be changed that is not noted first",
-            "make room or correct its rights, or set XDG_STATE_HOME to another place",
+            f"the ledger in {self.folder} cannot be written: {error.strerror or error}; a change "
+            "must be recorded before it is made",
+            "free some space, correct the folder's rights, or set XDG_STATE_HOME to another folder",
         )
 
 
@@ -265,7 +269,7 @@ def _open_runs(folder: Path) -> dict[str, OpenRun]:
 
 
 def _entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries; skip lines that a crash has cut off."""
+    """Yield a ledger's entries; skip lines that a crash has cut off."""
     try:
         lines = (folder / _FILE).read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -288,15 +292,15 @@ def _write_through(path: Path, data: bytes) -> None:
 class RunOnRack:
     """An open run that was on this rack.
 
-    A run belongs to the devices that it was on, not to a file's name or place. A device is
-    recognised by the identity in its snapshot (`safety.identity`), so a run is found again with an
-    inventory that was moved, copied, edited or is another one of the same rack, and is not found
-    with another rack's. Where an identity is not known (snapshots of closloop 0.2.0, devices that
-    do not answer), the device of that name is meant if the run had this very inventory, by its
-    resolved path.
+    A run belongs to the devices on which it was, not to the inventory's file. A device is
+    recognised by the identity in its snapshot (`agent.safety.identity`). So a run is found again
+    with an inventory that was moved, copied or edited, or is another one of the same rack, and it
+    is not found with another rack's inventory. If an identity is not known (in snapshots of
+    closloop 0.2.0, or because a device does not answer), the device with the same name is taken if
+    the run had the same inventory, by its resolved path.
 
-    `names` are this inventory's names of its devices, by the run's names. Its devices `elsewhere`
-    are not known in this inventory.
+    `names` has this inventory's names of the run's devices, by the run's names. `elsewhere` are the
+    run's devices that this inventory does not have.
     """
 
     run: OpenRun
@@ -310,30 +314,33 @@ def runs_on_rack(
     """Return those of the user's open runs that were on the devices of `agents`, oldest first."""
     identities: Mapping[str, Any] = {}
     if any(run.identities for run in runs):
-        asked: dict[str, tuple[AgentClient, Request]] = {
+        requests: dict[str, tuple[AgentClient, Request]] = {
             device: (agent, ("state.identity", {})) for device, agent in agents.items()
         }
         identities = {
             device: answer
-            for device, answer in gather(asked, timeout_s).items()
+            for device, answer in gather(requests, timeout_s).items()
             if not isinstance(answer, DeviceError)
         }
-    parts = []
+    runs_here = []
     for run in runs:
-        here = run.inventory == ledger.inventory
+        same_inventory = run.inventory == ledger.inventory
         devices = sorted({*run.snapshots, *run.changed})
-        found = {device: _name(device, run, identities, here=here) for device in devices}
-        names = {device: name for device, name in found.items() if name}
-        if names or (here and not devices):
-            elsewhere = tuple(device for device, name in found.items() if not name)
-            parts.append(RunOnRack(run, names, elsewhere))
-    return parts
+        matches = {device: _name(device, run, identities, same_inventory) for device in devices}
+        names = {device: name for device, name in matches.items() if name}
+        if names or (same_inventory and not devices):
+            elsewhere = tuple(device for device, name in matches.items() if not name)
+            runs_here.append(RunOnRack(run, names, elsewhere))
+    return runs_here
 
 
-def _name(device: str, run: OpenRun, identities: Mapping[str, Any], *, here: bool) -> str:
-    """Return this inventory's name of a run's device, "" for none."""
-    noted = run.identities.get(device)
-    same = [name for name, found in identities.items() if same_device(noted, found)]
-    if device in same or (here and len(same) != 1):
+def _name(device: str, run: OpenRun, identities: Mapping[str, Any], same_inventory: bool) -> str:
+    """Return this inventory's name of a run's device, "" if it has none.
+
+    `identities` has the identities of this inventory's devices.
+    """
+    recorded = run.identities.get(device)
+    same = [name for name, identity in identities.items() if same_device(recorded, identity)]
+    if device in same or (same_inventory and len(same) != 1):
         return device
     return same[0] if len(same) == 1 else ""

@@ -1,6 +1,7 @@
-"""The limits of a trial on a rack: its corridor, and how often a setting may change.
+"""The limits of a trial on a rack: its guardrails, and how often a setting may change.
 
-A trial that leaves the corridor ends, and the rack is restored.
+Guardrails bound the drops, the pauses and the throughput of the rack's ports. A trial that crosses
+one ends, and the rack is restored.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from orchestration.core.knobs import Knob
 from orchestration.core.records import Change, Ints, Observation
 from orchestration.core.topology import Testbed
 
-# One drop among three packets proves nothing: a port's window with fewer packets is not judged.
+# One drop among three packets proves nothing: drops are not judged for a port with fewer packets in
+# a window.
 MIN_PACKETS = 100
 
 
 class GuardrailCrossed(TrialError):  # noqa: N818 (names what is so)
-    """Drops, pauses or throughput are out of bounds."""
+    """Drops, pauses or throughput have crossed a guardrail."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +38,25 @@ class PortCounters:
 
 
 class CircuitBreaker:
-    """Judges every window of `corridor.window_s` by the counters at its two ends.
+    """Ends a trial, by an error, if a time window crosses a guardrail.
 
-    A window ends with each reading and begins with the latest reading that is at least a window
-    older, so that no bad window is missed. A value equal to a bound is allowed.
+    A window ends with each reading and begins with the latest reading that is at least
+    `guardrails.window_s` older, so that no bad window is missed. A value equal to a bound is
+    allowed.
     """
 
-    def __init__(self, corridor: Guardrails, ports: Sequence[str]) -> None:
-        self._corridor = corridor
+    def __init__(self, guardrails: Guardrails, ports: Sequence[str]) -> None:
+        self._guardrails = guardrails
         self._ports = tuple(ports)
-        self._window_ns = round(corridor.window_s * 1e9)
+        self._window_ns = round(guardrails.window_s * 1e9)
         self._readings: deque[tuple[int, PortCounters]] = deque()
         self._busiest_bps = 0.0
 
     def feed(self, t_ns: int, counters: PortCounters, *, offered: bool = True) -> None:
-        """Check a reading of all ports.
+        """Check a reading of all ports. Raises GuardrailCrossed with the port, value and bound.
 
-        `offered` says that traffic is still offered: a fabric that is idle because every flow has
-        been sent does not have too low a throughput. Raises GuardrailCrossed, naming the port, the
-        value and the bound. Counters that went backwards (a port that came back) start the window
-        anew.
+        `offered` says whether traffic is still offered: throughput is not judged when all flows
+        have been sent. If counters went backwards (a port was reset), windows start anew.
         """
         if self._readings and _went_back(self._readings[-1][1], counters):
             self._readings.clear()
@@ -73,18 +74,18 @@ class CircuitBreaker:
         packets = end.sent_packets - start.sent_packets + dropped
         share = dropped / np.maximum(packets, 1)
         share[packets < MIN_PACKETS] = 0.0
-        self._judge(share, self._corridor.max_drop_share, "dropped", "of its packets")
+        self._judge(share, self._guardrails.max_drop_share, "dropped", "of its packets")
         share = (end.paused_ns - start.paused_ns) / elapsed_ns
-        self._judge(share, self._corridor.max_pause_share, "was paused for", "of the time")
+        self._judge(share, self._guardrails.max_pause_share, "was paused for", "of the time")
 
     def _judge(self, share: np.ndarray, bound: float, verb: str, unit: str) -> None:
         if not len(share):
             return
         worst = int(np.argmax(share))
         if share[worst] > bound:
-            raise self._left(
+            raise self._crossed(
                 f"port {self._ports[worst]} {verb} {share[worst]:.1%} {unit} within "
-                f"{self._corridor.window_s:g} s; the corridor ends at {bound:.1%}"
+                f"{self._guardrails.window_s:g} s; the limit is {bound:.1%}"
             )
 
     def _judge_throughput(
@@ -92,31 +93,34 @@ class CircuitBreaker:
     ) -> None:
         rate_bps = float((end.sent_bytes - start.sent_bytes).sum()) * 8e9 / elapsed_ns
         self._busiest_bps = max(self._busiest_bps, rate_bps)
-        bound = self._corridor.min_throughput_share
+        bound = self._guardrails.min_throughput_share
         if offered and rate_bps < bound * self._busiest_bps:
-            raise self._left(
+            raise self._crossed(
                 f"all ports together sent {rate_bps / 1e6:.1f} Mbit/s within "
-                f"{self._corridor.window_s:g} s, {rate_bps / self._busiest_bps:.1%} of the busiest "
-                f"window so far; the corridor ends at {bound:.1%}"
+                f"{self._guardrails.window_s:g} s, {rate_bps / self._busiest_bps:.1%} of the "
+                f"busiest window so far; the limit is {bound:.1%}"
             )
 
     @staticmethod
-    def _left(what: str) -> GuardrailCrossed:
+    def _crossed(what: str) -> GuardrailCrossed:
         return GuardrailCrossed(
             f"the circuit breaker ended the trial: {what}",
-            "look at the thresholds set before it in actions.parquet; the corridor is "
-            "closloop_safety in the inventory",
+            "look at the thresholds that were set before, in actions.parquet; the limits are in "
+            "closloop_safety.corridor in the inventory",
         )
 
 
 class GuardrailMonitor:
-    """Feeds the breaker. Numbers that a switch does not offer count as 0, which trips nothing."""
+    """Feeds observations to the circuit breaker.
 
-    def __init__(self, testbed: Testbed, corridor: Guardrails) -> None:
+    Numbers that a switch does not offer count as 0, which crosses no guardrail.
+    """
+
+    def __init__(self, testbed: Testbed, guardrails: Guardrails) -> None:
         ports = [queue.index for queue in testbed.queues]
-        self._places, self._port_of = np.unique(np.array(ports), return_inverse=True)
-        labels = [testbed.ports[int(index)].label for index in self._places]
-        self._breaker = CircuitBreaker(corridor, labels)
+        self._ports, self._port_of = np.unique(np.array(ports), return_inverse=True)
+        labels = [testbed.ports[int(index)].label for index in self._ports]
+        self._breaker = CircuitBreaker(guardrails, labels)
 
     def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
         """Check a reading. Raises GuardrailCrossed."""
@@ -130,7 +134,7 @@ class GuardrailMonitor:
         self._breaker.feed(t_ns, counters, offered=offered)
 
     def _by_port(self, join: np.ufunc, values: Ints) -> Ints:
-        result = np.zeros(len(self._places), dtype=np.int64)
+        result = np.zeros(len(self._ports), dtype=np.int64)
         join.at(result, self._port_of, np.maximum(values, 0))
         return result
 
@@ -150,8 +154,8 @@ class ChangeLimiter:
 
     A change that comes too early waits; a later change of the same target replaces it.
 
-    `held_back` counts changes that had to wait, `superseded` those among them that a later change
-    replaced before they took effect. Setting a target to its current value is no change.
+    `held_back` counts changes that had to wait. `superseded` counts those of them that a later
+    change replaced before they took effect. Setting a target to its current value is no change.
     """
 
     def __init__(self, knob: Knob, count: int, min_interval_ns: int) -> None:
@@ -165,25 +169,25 @@ class ChangeLimiter:
         self.superseded = 0
 
     def submit(self, change: Change, now_ns: int) -> Change:
-        """Take a tuner's change; return what may be set now, with the waiting changes that are due.
+        """Take a tuner's change; return what may be set now, with waiting changes that are due.
 
         Values are not checked here: the loop has checked their bounds.
         """
         queues = change.targets
-        wanted = np.stack([change[name] for name in self._knob.column_names]).astype(np.float64)
+        values = np.stack([change[name] for name in self._knob.column_names]).astype(np.float64)
         waited = self._waits[queues]
-        repeated = waited & (self._waiting_values[:, queues] == wanted).all(axis=0)
+        repeated = waited & (self._waiting_values[:, queues] == values).all(axis=0)
         self.superseded += int((waited & ~repeated).sum())
-        self._waiting_values[:, queues] = wanted
-        self._waits[queues] = ~(self._set[:, queues] == wanted).all(axis=0)
+        self._waiting_values[:, queues] = values
+        self._waits[queues] = ~(self._set[:, queues] == values).all(axis=0)
         ready = self.due(now_ns)
         self.held_back += int((self._waits[queues] & ~repeated).sum())
         return ready
 
     def due(self, now_ns: int) -> Change:
         """Remove and return the waiting changes that may be made now."""
-        may = self._waits & (now_ns - self._changed_ns >= self._interval_ns)
-        queues = np.flatnonzero(may)
+        allowed = self._waits & (now_ns - self._changed_ns >= self._interval_ns)
+        queues = np.flatnonzero(allowed)
         values = self._waiting_values[:, queues]
         self._set[:, queues] = values
         self._changed_ns[queues] = now_ns

@@ -1,10 +1,11 @@
 """What provisioning sets on a SONiC switch: rows of CONFIG_DB, derived from the rack and checked.
 
 Every tuned queue has its own WRED profile, so that it can be tuned alone. The queues' numbers are
-the rack's (`Access.queues`, one a traffic class). The numbers of their traffic classes and, up to
-7, priority groups are the same. Queues 3 and 4 are lossless, as in SONiC's stock configuration,
-whose buffers have headroom for those two; every other queue marks and drops. Whether the headroom
-is there is looked up on the switch (playbooks/module_utils/closloop/sonic_rows.py).
+the rack's (`Access.queues`, one per traffic class). Their traffic classes and, up to 7, their
+priority groups have the same numbers. Queues 3 and 4 are lossless, as in SONiC's stock
+configuration, whose buffers have headroom for these two; every other queue marks and drops. Whether
+the switch really has that headroom is checked on the switch
+(playbooks/module_utils/closloop/sonic_rows.py).
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ QUEUES = 8
 LOSSLESS = (3, 4)
 # orchagent parses thresholds as signed 32-bit numbers.
 MAX_BYTES = 2**31 - 1
-# The YANG model's names of profiles; ours end with an interface and a queue.
+# Names of profiles that the YANG model allows; ours end with an interface and a queue.
 _NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9_]{0,31}")
 
-# The DSCP of routing protocols and RoCE's notifications (CS6), and the queue for it.
+# The DSCP of routing protocols and CNPs (CS6), and its queue.
 CONTROL_DSCP, CONTROL_QUEUE = 48, 6
 
-# The fastest polls that SONiC accepts (floor of counterpoll and of the YANG model), in ms. A switch
-# with many ports may poll less often (playbooks/module_utils/closloop/sonic_polls.py).
+# The shortest poll periods that SONiC accepts (lower bounds of counterpoll and of the YANG model),
+# in ms. A switch with many ports may poll less often
+# (playbooks/module_utils/closloop/sonic_polls.py).
 POLL_MS, WATERMARK_POLL_MS = 100, 1000
-# The watchdog takes no action; it is used here because it reads the queue's depth.
+# The PFC watchdog takes no action here; it is on because it reads the queue's depth.
 _WATCHDOG = {"action": "alert", "detection_time": "200", "restoration_time": "200"}
 
-# The tables that provisioning writes to, which a snapshot of a switch therefore holds.
+# The tables that provisioning writes to, and that a snapshot of a switch therefore contains.
 TABLES = (
     "BUFFER_PG",
     "DSCP_TO_TC_MAP",
@@ -63,14 +65,14 @@ def profile_name(interface: str, queue: int) -> str:
 
 
 def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
-    """Return the rows that provisioning sets: table, key, field, value, all strings.
+    """Return the rows that provisioning sets, as strings by table, key and field.
 
-    Thresholds start at the queue's buffer, which never marks; a tuner's first action sets them.
-    With `depth`, the PFC watchdog watches the queues, in its mode that only reports. Lossy ones are
-    watched too: `pfcwd_sw_enable` is apart from `pfc_enable` from release 202205 on (swss PR 2171).
-    Without it, no counter has their current depth.
+    Thresholds start at the size of the queue's buffer, so that nothing is marked; a tuner's first
+    action sets others. With `depth`, the PFC watchdog watches the queues in its mode that only
+    reports, because otherwise no counter has their current depth. Lossy queues are watched too:
+    from release 202205 on, `pfcwd_sw_enable` does not depend on `pfc_enable` (swss PR 2171).
 
-    Raises InputError for a rack that SONiC cannot be configured for.
+    Raises InputError if SONiC cannot be configured for the rack.
     """
     access, testbed = rack.access[device], rack.testbed
     where = f"{rack.name}: {device}"
@@ -103,7 +105,7 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
 
 
 def _problems(where: str, access: Access, classes: int) -> Iterator[Problem]:
-    """Yield what of a rack SONiC takes no row for; all else is the same for any rack."""
+    """Yield the problems of a rack for which SONiC accepts no rows."""
     queues = access.queues
     shown = ", ".join(map(str, queues))
     remedy = f"give closloop_queues {classes} different numbers from 0 to {QUEUES - 1}"
@@ -115,16 +117,16 @@ def _problems(where: str, access: Access, classes: int) -> Iterator[Problem]:
         if not _NAME.fullmatch(profile_name(interface, QUEUES - 1)):
             yield Problem(
                 where,
-                f"{profile_name(interface, QUEUES - 1)} is no name of a WRED profile: it must be "
-                "up to 32 letters, digits, - and _, the first a letter or digit",
-                "give closloop_links the interfaces' names in SONiC, like Ethernet0",
+                f"{profile_name(interface, QUEUES - 1)} is not a valid name of a WRED profile: it "
+                "may have up to 32 letters, digits, - and _, and must begin with a letter or digit",
+                "use SONiC's names of interfaces in closloop_links, such as Ethernet0",
             )
 
 
 def queue_locations(rack: Rack, device: str) -> list[tuple[str, int, str]]:
-    """Return (interface, queue number, WRED profile) of a switch's queues, in the testbed's order.
+    """Return (interface, queue number, WRED profile) of each queue of a switch.
 
-    That is the order of `Testbed.queues` within the switch.
+    They are in the order of `Testbed.queues`.
     """
     access = rack.access[device]
     return [
@@ -139,11 +141,12 @@ def _lossless(access: Access) -> list[int]:
 
 
 def _profile(buffer_bytes: int) -> dict[str, str]:
-    """Return a profile with marking enabled, whose initial thresholds never mark.
+    """Return a profile with marking enabled, whose initial thresholds mark nothing.
 
-    It has green only, which every packet is unless a policer says otherwise: each write of a
-    profile sets all its fields in SAI, and on Spectrum each threshold takes the profile off its
-    queues for a moment (mlnx_sai_wred.c), and each colour an entry of a finite table.
+    It has thresholds for green only, the colour of every packet that no policer has coloured. More
+    colours would cost something: each write of a profile sets all its fields in SAI, and on
+    Spectrum each threshold takes the profile off its queues for a moment (mlnx_sai_wred.c), and
+    each colour takes an entry of a limited table.
     """
     never = str(min(buffer_bytes, MAX_BYTES))
     return {
@@ -194,7 +197,7 @@ def _port(lossless: list[int], watched: list[int]) -> dict[str, str]:
         "tc_to_pg_map": NAME,
         "pfc_to_queue_map": NAME,
     }
-    # on the switch, they are added to the priorities that are there
+    # on the switch, these are added to the priorities that are already lossless there
     if lossless:
         row["pfc_enable"] = ",".join(map(str, lossless))
     if watched:
@@ -203,7 +206,7 @@ def _port(lossless: list[int], watched: list[int]) -> dict[str, str]:
 
 
 def _polling() -> dict[str, dict[str, str]]:
-    """Return the poll settings: every group that is read, polled as often as SONiC allows."""
+    """Return the poll settings: every group that is read is polled as often as SONiC allows."""
     groups = {
         "PORT": POLL_MS,
         "QUEUE": POLL_MS,

@@ -1,4 +1,4 @@
-"""SONiC as a switch's operating system: what provisioning and runs ask of it."""
+"""SONiC as a switch's operating system: its hooks for provisioning, for runs and for surveys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _desired(rack: Rack, device: str) -> dict[str, Any]:
 
 
 def _rows(rack: Rack, device: str) -> list[str]:
-    """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
+    """Return the rows of CONFIG_DB that runs change: the queues and their profiles."""
     rows = []
     for interface, queue, profile in queue_locations(rack, device):
         rows += [f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}"]
@@ -30,7 +30,7 @@ def _rows(rack: Rack, device: str) -> list[str]:
 
 def _survey_faults(survey: DeviceFacts) -> Iterator[tuple[str, str]]:
     if not survey.system.get("sonic"):
-        what = "is no SONiC switch: it has no /etc/sonic/sonic_version.yml"
+        what = "is not a SONiC switch: it has no /etc/sonic/sonic_version.yml"
         yield what, "correct closloop_platform, or the address"
     if unfit := survey.system.get("unfit"):
         yield unfit, survey.system["unfit_remedy"]
