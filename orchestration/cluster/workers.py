@@ -91,7 +91,7 @@ class Offers:
         self._backend = backend
         self._objects = objects
         travels = backend if isinstance(backend, Bundled) else None
-        luggage = travels.luggage() if travels else TrialBundle()
+        luggage = travels.bundle() if travels else TrialBundle()
         cache = cache_name({name: sha256_of(str(p)) for name, p in luggage.files.items()})
         variables = {name: os.environ[name] for name in OTHER_CPU if name in os.environ}
         pickled = pickle.dumps((backend, do))

@@ -211,5 +211,5 @@ class Bundled(Protocol):
     def memory_bytes(self, trial: TrialSpec, testbed: Testbed, flows: int) -> int:
         """Return the memory that a trial of so many flows is planned to take at most."""
 
-    def luggage(self) -> TrialBundle:
+    def bundle(self) -> TrialBundle:
         """Return what its trials need of the cache. Raises NotReadyError without it."""

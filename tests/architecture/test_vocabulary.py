@@ -8,6 +8,8 @@ import vocabulary
 
 # Data keys and wire names that older files have: they change with a version only.
 KEPT_NAMES: dict[str, set[str]] = {}
+# The texts of the kernel's patches are C, and another text would make another kernel.
+KEPT_TEXTS = {"orchestration/kernel/patches.py"}
 
 
 def test_names_are_the_fields_words():
@@ -20,7 +22,11 @@ def test_names_are_the_fields_words():
 
 
 def test_texts_are_the_fields_words():
-    words = vocabulary.of_texts([*vocabulary.product(), *vocabulary.pages()])
+    words = [
+        word
+        for word in vocabulary.of_texts([*vocabulary.product(), *vocabulary.pages()])
+        if word.file not in KEPT_TEXTS
+    ]
     assert not words, "\n".join(map(str, words))
 
 

@@ -197,7 +197,7 @@ class Large(FluidBackend):
     def memory_bytes(self, trial, testbed, flows):
         return (1 << 50) if trial.tuner.name == "secn1" else 1
 
-    def luggage(self):
+    def bundle(self):
         from orchestration.core.ports import TrialBundle
 
         return TrialBundle()

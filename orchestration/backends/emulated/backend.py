@@ -77,7 +77,7 @@ class EmulatedBackend:
         """Return the memory of a trial's guest with so many flows."""
         return memory.trial_memory_bytes(trial, testbed, flows)
 
-    def luggage(self) -> TrialBundle:
+    def bundle(self) -> TrialBundle:
         """Return the kernel and the compiled BPF programs, as files for another machine.
 
         That machine needs no compiler. Raises NotReadyError without a kernel.
