@@ -71,7 +71,7 @@ DEVICES = (
     "headroom_max_bytes",
 )  # fmt: skip
 # By what headroom is told: the mean, the tail of small flows, large flows.
-HEADROOM = ("slowdown_mean", "mice_p99", "long_mean")
+TUNING_HEADROOM_METRICS = ("slowdown_mean", "mice_p99", "long_mean")
 
 
 def _of_class(klass: str) -> str:

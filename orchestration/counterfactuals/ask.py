@@ -26,24 +26,24 @@ from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
     Setting,
-    changed,
+    changed_setting,
     check_repeatable,
+    find_target,
     parse_settings,
-    target_of,
 )
 from orchestration.counterfactuals.effects import (
     FlowChanges,
     QueueMetrics,
     differing_tables,
     flow_changes,
-    queue_figures,
+    queue_metrics,
 )
 from orchestration.counterfactuals.question import Question
 from orchestration.replay.build import Replay, write_replay
 from orchestration.replay.campaign_file import ReplayCampaign, TunerEntry
-from orchestration.replay.drafts import drafts
-from orchestration.replay.recordings import named_trials
 from orchestration.replay.request import ReplayRequest
+from orchestration.replay.specs import replay_specs
+from orchestration.replay.traces import match_trials
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
 from orchestration.results.tables import Columns
 from tuners.registry import FORCED, RECORDED, create
@@ -84,7 +84,7 @@ def build_counterfactuals(
         for knob in {variant.decision.target.knob for variant in variants}:
             _check_tuner(decisions, several=len(knob.preset) > 1)
     request = ReplayRequest(decisions.trial.folder)
-    (draft,) = drafts(request)
+    (draft,) = replay_specs(request)
 
     def write(folder: Path, testbed: Testbed, campaign_name: str) -> ReplayCampaign:
         base = draft.write(folder, testbed, campaign_name)
@@ -107,14 +107,16 @@ def _entry(
     table = decisions.tables[target.knob]
     file = f"{target.knob.table}-{re.sub(r'[^A-Za-z0-9_-]', '_', variant.label)[:60]}.csv"
     if then == "recorded":
-        own = edited(table, variant.decision, variant.setting, variant.until_ns)
+        own = edited_actions(table, variant.decision, variant.setting, variant.until_ns)
         write_csv(folder / file, own)
         fields = {**recording.fields, "label": variant.label, target.knob.table: file}
         return TunerEntry(fields, variant.label)
     at_ns, period_ns = variant.decision.at_ns, decisions.period_ns
     until_ns = at_ns + 1 if variant.until_ns is None else variant.until_ns
     times_ns = range(at_ns, until_ns, period_ns)
-    write_csv(folder / file, forced(table, variant.decision, variant.setting, times_ns))
+    write_csv(
+        folder / file, intervention_actions(table, variant.decision, variant.setting, times_ns)
+    )
     inner = _absolute(decisions.trial.spec)
     return TunerEntry({**inner, "label": variant.label, target.knob.table: file}, variant.label)
 
@@ -154,7 +156,7 @@ def _check_tuner(decisions: Decisions, *, several: bool) -> None:
         raise InputError.single("--then tuner", what, "use --then recorded")
 
 
-def name_of(trial: TrialSpec, *words: str) -> str:
+def campaign_name_of(trial: TrialSpec, *words: str) -> str:
     """Return the name of a campaign about a trial, of at most 64 characters, in small letters."""
     called = str(trial.cell.get("tuner", trial.tuner.name))
     text = "-".join([trial.campaign, called, f"r{trial.repeat}"])
@@ -162,7 +164,9 @@ def name_of(trial: TrialSpec, *words: str) -> str:
     return f"{safe[: 63 - len(ending)].strip('-')}-{ending.strip('-')}"
 
 
-def edited(table: Columns, decision: Decision, setting: Setting, until_ns: int | None) -> Columns:
+def edited_actions(
+    table: Columns, decision: Decision, setting: Setting, until_ns: int | None
+) -> Columns:
     """Return a knob's recording with the setting of `decision` in place of its own.
 
     `table` holds all recorded changes of the knob, in order of time; `setting` has its columns.
@@ -197,7 +201,7 @@ def edited(table: Columns, decision: Decision, setting: Setting, until_ns: int |
     return found
 
 
-def forced(
+def intervention_actions(
     table: Columns, decision: Decision, setting: Setting, times_ns: Sequence[int]
 ) -> Columns:
     """Return a recording that sets the decision's target only, at each of `times_ns`."""
@@ -210,7 +214,7 @@ UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreparedQuestion:
     """A question that can be answered: its campaign, and what is changed there."""
 
     replay: Replay
@@ -225,7 +229,7 @@ class Asked:
         decision, spec = self.variant.decision, self.decisions.trial.spec
         if self.variant.until_ns is not None:
             return self.variant.until_ns
-        if self.then == "tuner" and len(self.decisions.asked_ns):
+        if self.then == "tuner" and len(self.decisions.tuner_call_times_ns):
             return decision.at_ns + self.decisions.period_ns
         if decision.next_ns is not None:
             return decision.next_ns
@@ -240,7 +244,7 @@ class Answer:
     not asked for.
     """
 
-    asked: Asked
+    prepared: PreparedQuestion
     trial: TrialResult
     flows: FlowChanges
     before: QueueMetrics | None
@@ -248,26 +252,26 @@ class Answer:
     verified: tuple[str, ...] | None
 
 
-def the_trial(run: Path, pattern: str) -> TrialResult:
+def single_trial(run: Path, pattern: str) -> TrialResult:
     """Return the one trial of a folder, or the one of its trials that a pattern names.
 
     Raises InputError if it is none, or several.
     """
-    found = named_trials(run, pattern, "--trial")
+    found = match_trials(run, pattern, "--trial")
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:3])
         raise InputError.single("--trial", f"{run} has {len(found)} trials", f"name one: {names}")
     return read_trial(found[0])
 
 
-def by_label(folder: Path) -> dict[str, TrialResult]:
+def trials_by_label(folder: Path) -> dict[str, TrialResult]:
     """Return the finished trials of a campaign of counterfactuals by the labels of its tuners."""
     return {str(t.spec.cell["tuner"]): t for t in map(read_trial, finished_trials(folder))}
 
 
-def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
+def prepare(question: Question, out: Path, *, fresh: bool = False) -> PreparedQuestion:
     """Write the campaign that answers a question. Raises InputError for what cannot be asked."""
-    trial = the_trial(question.run, question.trial)
+    trial = single_trial(question.run, question.trial)
     check_repeatable(trial)
     decisions = Decisions(trial)
     then = parse_then(question.then)
@@ -276,7 +280,7 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
         what = f"the trial's tuner turned no {knob.plural} ({knob.name})"
         turned = ", ".join(one.name for one in decisions.tables)
         raise InputError.single("--set", what, f"change what it turned: {turned}")
-    target = target_of(trial.testbed, knob, question.target)
+    target = find_target(trial.testbed, knob, question.target)
     at_ns = _time("--at", question.at)
     decision = decisions.find(target, at_ns)
     until_ns = None
@@ -285,7 +289,7 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
         if until_ns <= at_ns or until_ns % decisions.period_ns:
             what = f"{question.lasts} is no whole number of the trial's decisions"
             raise InputError.single("--for", what, f"they are {decisions.period_ns} ns apart")
-    whole = changed(decision, setting, trial.testbed)
+    whole = changed_setting(decision, setting, trial.testbed)
     label = str(trial.spec.cell.get("tuner", trial.spec.tuner.name))
     variants = [Variant(label, decision, whole, until_ns)]
     if question.verify:
@@ -294,26 +298,26 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
         variants.append(same)
     told = f"{trial.spec.id} {target.label} {at_ns} {until_ns} {sorted(whole.items())} {then}"
     mark = hashlib.sha256(f"{told} {question.verify}".encode()).hexdigest()[:6]
-    name = question.name or name_of(trial.spec, "whatif", target.label, question.at, mark)
+    name = question.name or campaign_name_of(trial.spec, "whatif", target.label, question.at, mark)
     replay = build_counterfactuals(decisions, variants, name, out, then=then, fresh=fresh)
-    return Asked(replay, decisions, variants[0], then, question.verify)
+    return PreparedQuestion(replay, decisions, variants[0], then, question.verify)
 
 
-def answer(asked: Asked, folder: Path) -> Answer:
+def answer(prepared: PreparedQuestion, folder: Path) -> Answer:
     """Read the finished campaign of a question. Raises InputError for tables that are damaged."""
-    trials = by_label(folder)
-    parent, trial = asked.decisions.trial, trials[asked.variant.label]
-    target, at_ns = asked.variant.decision.target, asked.variant.decision.at_ns
+    trials = trials_by_label(folder)
+    parent, trial = prepared.decisions.trial, trials[prepared.variant.label]
+    target, at_ns = prepared.variant.decision.target, prepared.variant.decision.at_ns
     is_queue = target.knob.scope == "queue"
     figures = [
-        queue_figures(one, target.index, at_ns, asked.until_ns) if is_queue else None
+        queue_metrics(one, target.index, at_ns, prepared.until_ns) if is_queue else None
         for one in (parent, trial)
     ]
     verified = None
-    if asked.verify:
-        same = trials[f"{asked.variant.label}-{UNCHANGED}"]
+    if prepared.verify:
+        same = trials[f"{prepared.variant.label}-{UNCHANGED}"]
         verified = tuple(differing_tables(parent, same))
-    return Answer(asked, trial, flow_changes(parent, trial), figures[0], figures[1], verified)
+    return Answer(prepared, trial, flow_changes(parent, trial), figures[0], figures[1], verified)
 
 
 def parse_then(text: str) -> Then:

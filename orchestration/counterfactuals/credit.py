@@ -25,17 +25,17 @@ from orchestration.counterfactuals.ask import (
     Then,
     Variant,
     build_counterfactuals,
-    by_label,
-    name_of,
+    campaign_name_of,
     parse_then,
-    the_trial,
+    single_trial,
+    trials_by_label,
 )
 from orchestration.counterfactuals.decisions import (
     Decision,
     Decisions,
     Setting,
     check_repeatable,
-    target_of,
+    find_target,
 )
 from orchestration.counterfactuals.effects import (
     differing_tables,
@@ -47,7 +47,7 @@ from orchestration.counterfactuals.question import CreditRequest
 from orchestration.counterfactuals.ranking import (
     Case,
     MeanChange,
-    Measured,
+    MeasuredCase,
     Ranking,
     mean_changes,
     rankings,
@@ -62,10 +62,10 @@ from tuners.registry import create
 _AT_WORK = 0.1
 # The share of the sample where packets stand in the queue: where none do, thresholds seldom matter
 # within a period, so that fewer such decisions say as much.
-_STANDING = 0.75
+_NONEMPTY_SHARE = 0.75
 
 
-def rewarded(decisions: Decisions) -> HasReward:
+def tuner_with_reward(decisions: Decisions) -> HasReward:
     """Return the trial's tuner. Raises InputError if it does not say what its reward is."""
     spec = decisions.trial.spec
     remedy = "choose a trial of acc, pet or graphcc, or of a tuner that has `rewards`, `choices`"
@@ -107,7 +107,7 @@ def draw_cases(
     cases: list[Case] = []
     for number, row in enumerate(chosen.tolist(), start=1):
         queue = int(queues[row])
-        decision = decisions.find(target_of(trial.testbed, ECN, labels[queue]), int(times[row]))
+        decision = decisions.find(find_target(trial.testbed, ECN, labels[queue]), int(times[row]))
         others = _others(decision, bounds, table)
         drawn = rng.choice(len(others), size=min(alternatives, len(others)), replace=False)
         for place, other in enumerate(drawn.tolist(), start=1):
@@ -120,7 +120,7 @@ def _at_work(decisions: Decisions) -> tuple[Ints, Ints, Ints]:
     """Return time, queue and queue length of each decision that may be drawn; (decisions,) each."""
     spec, ports = decisions.trial.spec, decisions.trial.ports
     at = sampling_times(ports.t_ns, spec.sample_period_ns)
-    asked = decisions.asked_ns
+    asked = decisions.tuner_call_times_ns
     asked = asked[(asked + decisions.period_ns <= min(spec.duration_ns, int(at[-1])))]
     rows = np.searchsorted(at, asked)
     after = np.searchsorted(at, asked + decisions.period_ns)
@@ -131,10 +131,10 @@ def _at_work(decisions: Decisions) -> tuple[Ints, Ints, Ints]:
     return asked[when], queue.astype(np.int64), ports.qlen_bytes[rows[when], queue]
 
 
-def _strata(rng: np.random.Generator, standing: NDArray[np.bool_], count: int) -> Ints:
-    """Return `count` places, in order: `_STANDING` of them standing, or as many as there are."""
-    groups = [rng.permutation(np.flatnonzero(standing)), rng.permutation(np.flatnonzero(~standing))]
-    first = min(len(groups[0]), max(round(_STANDING * count), count - len(groups[1])))
+def _strata(rng: np.random.Generator, nonempty: NDArray[np.bool_], count: int) -> Ints:
+    """Return `count` places, in order: `_NONEMPTY_SHARE` of them standing, or as many as there are."""
+    groups = [rng.permutation(np.flatnonzero(nonempty)), rng.permutation(np.flatnonzero(~nonempty))]
+    first = min(len(groups[0]), max(round(_NONEMPTY_SHARE * count), count - len(groups[1])))
     return np.sort(np.concatenate([groups[0][:first], groups[1][: count - first]]))
 
 
@@ -180,14 +180,14 @@ class Credit:
     """
 
     plan: Plan
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredCase, ...]
     rankings: tuple[Ranking, ...]
     changes: tuple[MeanChange, ...]
     differing: tuple[str, ...]
     invalid: int
 
     @property
-    def misleading(self) -> tuple[Measured, ...]:
+    def misleading(self) -> tuple[MeasuredCase, ...]:
         """Cases whose return says the opposite of mean slowdown, the largest harm first."""
         found = [one for one in self.measured if one.returned * one.slowdown > 0]
         return tuple(sorted(found, key=lambda one: -abs(one.slowdown)))
@@ -202,10 +202,10 @@ class Credit:
 
 def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Plan:
     """Draw decisions and alternatives, and write their campaign. Raises InputError."""
-    trial = the_trial(request.run, request.trial)
+    trial = single_trial(request.run, request.trial)
     check_repeatable(trial)
     decisions = Decisions(trial)
-    tuner, then = rewarded(decisions), parse_then(request.then)
+    tuner, then = tuner_with_reward(decisions), parse_then(request.then)
     cases = draw_cases(decisions, tuner, request.decisions, request.alternatives, request.seed)
     variants = [
         Variant(case.label, case.decision, case.setting, case.decision.at_ns + decisions.period_ns)
@@ -217,7 +217,7 @@ def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Pl
         (c.label, c.decision.at_ns, c.decision.target.label, *c.setting.values()) for c in cases
     ]
     mark = hashlib.sha256(f"{trial.spec.id} {then} {told}".encode()).hexdigest()[:6]
-    name = request.name or name_of(trial.spec, "credit", then, mark)
+    name = request.name or campaign_name_of(trial.spec, "credit", then, mark)
     replay = build_counterfactuals(decisions, variants, name, out, then=then, fresh=fresh)
     return Plan(replay, decisions, tuner, cases, then, request.seed)
 
@@ -225,7 +225,7 @@ def plan_credit(request: CreditRequest, out: Path, *, fresh: bool = False) -> Pl
 def measure(plan: Plan, folder: Path) -> Credit:
     """Read the finished campaign and rank. Raises InputError if no counterfactual is valid."""
     parent = plan.decisions.trial
-    trials = by_label(folder)
+    trials = trials_by_label(folder)
     own = _Rewards(plan, parent)
     valid = {label: trial for label, trial in trials.items() if trial.stamp.valid}
     found = [_measured(plan, c, own, valid[c.label]) for c in plan.cases if c.label in valid]
@@ -238,7 +238,7 @@ def measure(plan: Plan, folder: Path) -> Credit:
     return Credit(plan, tuple(found), ranked, changes, differing, invalid)
 
 
-def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Measured:
+def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> MeasuredCase:
     at_ns, period_ns = case.decision.at_ns, plan.decisions.period_ns
     queue, discount = case.decision.target.index, plan.tuner.discount
     first, then = own.after(at_ns), _Rewards(plan, trial).after(at_ns)
@@ -246,10 +246,10 @@ def _measured(plan: Plan, case: Case, own: _Rewards, trial: TrialResult) -> Meas
     change = then[:steps] - first[:steps]
     weight = discount ** np.arange(steps)
     flows = flow_changes(plan.decisions.trial, trial)
-    near = flows.around(at_ns, at_ns + _NEAR_STEPS * period_ns)
+    near = flows.running_between(at_ns, at_ns + _NEAR_STEPS * period_ns)
     small = in_class(flows.size_bytes, "small")
     every = totals(flows)
-    return Measured(
+    return MeasuredCase(
         case,
         reward=float(change[0, queue]),
         returned=float(weight @ change[:, queue]),

@@ -24,13 +24,13 @@ from orchestration.core.units import (
     parse_duration_ns,
     parse_size_bytes,
 )
-from orchestration.replay.recordings import actions_of
+from orchestration.replay.traces import actions_of
 from orchestration.results.reader import TrialResult
 from orchestration.results.tables import Columns
 from tuners.registry import RECORDED, create
 
 # Linux' RED has a probability as 32 bits.
-_ROUNDED = 2.0**-30
+_DEVICE_ROUNDING = 2.0**-30
 # What a target is set to, by column.
 Setting = dict[str, int | float]
 
@@ -81,7 +81,7 @@ class Decisions:
         return dict(actions_of(self.trial))
 
     @cached_property
-    def asked_ns(self) -> Ints:
+    def tuner_call_times_ns(self) -> Ints:
         """The times after 0 at which the tuner was asked; none if it never is, or is not known."""
         spec = self.trial.spec
         try:
@@ -108,7 +108,7 @@ class Decisions:
         if not len(rows):
             where = f"{target.knob.scope} {target.label}"
             raise InputError.single(where, "nothing was ever set there", "choose another")
-        every = np.union1d(times, self.asked_ns[self.asked_ns >= times[0]])
+        every = np.union1d(times, self.tuner_call_times_ns[self.tuner_call_times_ns >= times[0]])
         if at_ns not in every:
             raise InputError.single("--at", *_no_decision(target, at_ns, every))
         before = int(np.searchsorted(times, at_ns, side="right"))
@@ -135,7 +135,7 @@ def _no_decision(target: Target, at_ns: int, every: Ints) -> tuple[str, str]:
     )
 
 
-def target_of(testbed: Testbed, knob: Knob, name: str) -> Target:
+def find_target(testbed: Testbed, knob: Knob, name: str) -> Target:
     """Return a knob's target by its name: `leaf1:eth0`, `leaf1:eth0/1`, a switch, a host.
 
     Raises InputError for a name that the testbed does not have.
@@ -203,7 +203,7 @@ def _number(text: str, value: str, unit: str, *, whole: bool) -> int | float:
         raise InputError.single("--set", f"{text!r}: {error}", remedy) from error
 
 
-def changed(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
+def changed_setting(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
     """Return the whole setting that a changed decision leaves in force.
 
     Raises InputError if no device can have it.
@@ -215,7 +215,9 @@ def changed(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
         raise InputError.single("--set", what, "set what its tuner turned")
     # what a device rounds, such as 0.25 read back as 0.2500000001, is no change
     own = {
-        name: decision.setting[name] if abs(decision.setting[name] - value) < _ROUNDED else value
+        name: decision.setting[name]
+        if abs(decision.setting[name] - value) < _DEVICE_ROUNDING
+        else value
         for name, value in setting.items()
     }
     whole = {**decision.setting, **own}

@@ -40,21 +40,21 @@ class FlowChanges:
     slowdown_after: Floats
 
     @property
-    def both(self) -> NDArray[np.bool_]:
+    def done_in_both(self) -> NDArray[np.bool_]:
         """The flows that were done in both."""
         return np.isfinite(self.before_ns) & np.isfinite(self.after_ns)
 
     @property
-    def change_ns(self) -> Floats:
+    def fct_change_ns(self) -> Floats:
         """The change of FCT; NaN unless the flow was done in both."""
         return self.after_ns - self.before_ns
 
     @property
-    def change(self) -> Floats:
+    def slowdown_change(self) -> Floats:
         """The change of slowdown; NaN unless the flow was done in both."""
         return self.slowdown_after - self.slowdown_before
 
-    def around(self, from_ns: int, to_ns: int) -> NDArray[np.bool_]:
+    def running_between(self, from_ns: int, to_ns: int) -> NDArray[np.bool_]:
         """Return which flows were under way in the parent between two times.
 
         It is known before anything is changed, so it selects nothing by the outcome.
@@ -62,9 +62,9 @@ class FlowChanges:
         end_ns = np.where(np.isfinite(self.before_ns), self.start_ns + self.before_ns, np.inf)
         return np.asarray((self.start_ns <= to_ns) & (end_ns >= from_ns))
 
-    def most_changed(self, count: int) -> Ints:
+    def largest_changes(self, count: int) -> Ints:
         """Return the flows whose FCT changed most, first the most, at most `count`."""
-        size = np.abs(np.nan_to_num(self.change_ns))
+        size = np.abs(np.nan_to_num(self.fct_change_ns))
         order = np.argsort(-size, kind="stable")[: max(0, count)]
         return np.asarray(order[size[order] > 0])
 
@@ -96,8 +96,8 @@ def flow_changes(parent: TrialResult, other: TrialResult) -> FlowChanges:
     ideal = before["ideal_ns"].astype(np.float64)
     names = ("flow_id", "start_ns", "src", "dst", "class", "bytes")
     flow, start_ns, src, dst, klass, size = (schedule[name] for name in names)
-    both = (first, then, first / ideal, then / ideal)
-    return FlowChanges(flow, start_ns, src, dst, klass, size, *both)
+    done_in_both = (first, then, first / ideal, then / ideal)
+    return FlowChanges(flow, start_ns, src, dst, klass, size, *done_in_both)
 
 
 def _fct(flows: Mapping[str, NDArray[np.int64]]) -> Floats:
@@ -108,8 +108,8 @@ def _fct(flows: Mapping[str, NDArray[np.int64]]) -> Floats:
 def totals(flows: FlowChanges, chosen: NDArray[np.bool_] | None = None) -> FlowTotals:
     """Return the counts and changes of all flows, or of the chosen ones."""
     own = np.ones(len(flows.flow_id), dtype=bool) if chosen is None else chosen
-    both = own & flows.both
-    fct, slowdown = flows.change_ns[both], flows.change[both]
+    done_in_both = own & flows.done_in_both
+    fct, slowdown = flows.fct_change_ns[done_in_both], flows.slowdown_change[done_in_both]
     done_before, done_after = np.isfinite(flows.before_ns), np.isfinite(flows.after_ns)
     some = len(fct) > 0
     return FlowTotals(
@@ -137,7 +137,7 @@ class QueueMetrics:
     max_bytes: float
 
 
-def queue_figures(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueMetrics:
+def queue_metrics(trial: TrialResult, queue: int, from_ns: int, to_ns: int) -> QueueMetrics:
     """Return what happened at a queue between two sampling times."""
     ports = trial.ports
     at = sampling_times(ports.t_ns, trial.spec.sample_period_ns)

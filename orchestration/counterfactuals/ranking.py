@@ -55,7 +55,7 @@ class Case:
     queue_bytes: int
 
     @property
-    def standing(self) -> bool:
+    def queue_nonempty(self) -> bool:
         """Whether packets stood in the queue when it was decided on."""
         return self.queue_bytes > 0
 
@@ -72,7 +72,7 @@ def half_marked_bytes(setting: Setting) -> float:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCase:
     """A counterfactual's changes against its parent: of the reward, and of flows' completion."""
 
     case: Case
@@ -124,7 +124,7 @@ class MeanChange:
     estimate: Estimate
 
 
-def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
+def rankings(measured: Sequence[MeasuredCase], seed: int) -> Iterator[Ranking]:
     """Yield the rankings of all cases by each reward and outcome, then those of groups."""
     cluster = np.array([one.case.number for one in measured])
     columns = {name: _column(measured, name) for name in (*REWARDS, *OUTCOMES)}
@@ -137,7 +137,7 @@ def rankings(measured: Sequence[Measured], seed: int) -> Iterator[Ranking]:
             yield _ranking(group, "returned", outcome, columns, cluster, mask, seed)
 
 
-def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
+def mean_changes(measured: Sequence[MeasuredCase]) -> Iterator[MeanChange]:
     """Yield the mean changes of all cases and of groups, with Student's intervals over decisions.
 
     Alternatives to one decision are not independent: their mean is one observation.
@@ -154,7 +154,7 @@ def mean_changes(measured: Sequence[Measured]) -> Iterator[MeanChange]:
             yield MeanChange(group, figure, t_interval(means))
 
 
-def consistency(measured: Sequence[Measured], figure: str) -> tuple[int, int]:
+def consistency(measured: Sequence[MeasuredCase], figure: str) -> tuple[int, int]:
     """Return in how many pairs of like alternatives a figure moves the same way, and opposite ways.
 
     A pair is of two alternatives to one decision, both deeper or both shallower, that changed the
@@ -171,21 +171,21 @@ def consistency(measured: Sequence[Measured], figure: str) -> tuple[int, int]:
     return same, opposite
 
 
-def groups_of(measured: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:
+def groups_of(measured: Sequence[MeasuredCase]) -> dict[str, NDArray[np.bool_]]:
     """Return the cases by the state of the queue, and by the direction of the alternative."""
-    standing = np.array([one.case.standing for one in measured])
+    queue_nonempty = np.array([one.case.queue_nonempty for one in measured])
     deeper = np.array([one.case.deeper for one in measured])
     return {
-        "empty queue": ~standing,
-        "standing queue": standing,
+        "empty queue": ~queue_nonempty,
+        "standing queue": queue_nonempty,
         "shallower": ~deeper,
         "deeper": deeper,
-        "standing, shallower": standing & ~deeper,
-        "standing, deeper": standing & deeper,
+        "standing, shallower": queue_nonempty & ~deeper,
+        "standing, deeper": queue_nonempty & deeper,
     }
 
 
-def _column(measured: Sequence[Measured], name: str) -> Floats:
+def _column(measured: Sequence[MeasuredCase], name: str) -> Floats:
     return np.array([getattr(one, name) for one in measured], dtype=np.float64)
 
 

@@ -31,24 +31,25 @@ def whatif(*, question: Question, running: Running) -> None:
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.ask import answer, prepare
-    from orchestration.counterfactuals.printed import answer_blocks, answer_to_json
+    from orchestration.counterfactuals.rendering import answer_blocks, answer_to_json
     from orchestration.render.terminal import show
 
-    asked = prepare(question, running.out, fresh=running.fresh)
-    for note in asked.replay.notes:
+    prepared = prepare(question, running.out, fresh=running.fresh)
+    for note in prepared.replay.notes:
         typer.echo(f"note: {note}", err=True)
-    typer.echo(f"campaign: {asked.replay.file}", err=True)
-    summary = running.run(announced(load_campaign(asked.replay.file), running.jobs))
+    typer.echo(f"campaign: {prepared.replay.file}", err=True)
+    summary = running.run(announced(load_campaign(prepared.replay.file), running.jobs))
     if summary.failed:
         running.show(summary)
         raise typer.Exit(summary.exit_code)
-    found = answer(asked, summary.folder)
+    found = answer(prepared, summary.folder)
     if running.as_json:
         print_json(answer_to_json(found, question.max_shown))
     else:
         show(*answer_blocks(found, question.max_shown))
         typer.echo(
-            f"more: closloop compare {asked.decisions.trial.folder} {found.trial.folder}", err=True
+            f"more: closloop compare {prepared.decisions.trial.folder} {found.trial.folder}",
+            err=True,
         )
     raise typer.Exit(_NOT_THE_SAME if found.verified else summary.exit_code)
 
@@ -70,7 +71,7 @@ def credit(*, request: CreditRequest, running: Running) -> None:
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.counterfactuals.credit import measure, plan_credit
-    from orchestration.counterfactuals.printed import (
+    from orchestration.counterfactuals.rendering import (
         credit_blocks,
         credit_csv,
         credit_page,

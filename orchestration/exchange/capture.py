@@ -18,11 +18,11 @@ from orchestration.exchange.records import (
     LINK_TYPES,
     FlowRecord,
     Packet,
-    Recorded,
-    Tally,
-    Unread,
-    counted,
+    RecordedFlows,
+    UnsupportedCounts,
+    UnsupportedKind,
     ends_of,
+    nonzero_counts,
     parse,
 )
 
@@ -34,7 +34,7 @@ _MAX_RTO_NS = 120_000_000_000
 _HALF, _WRAP, _MAX_WINDOW = 1 << 31, 1 << 32, 1 << 30
 
 
-def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
+def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> RecordedFlows:
     """Return the flows of a capture. A gap of more than `idle_ns` within a five-tuple ends a flow.
 
     `without` names kinds of packets that are left out (orchestration/exchange/records.py). Raises
@@ -43,8 +43,8 @@ def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Rec
     """
     flows: dict[bytes, _Flow] = {}
     ended: list[_Flow] = []
-    tally = Tally("packets", without)
-    packets = last_ns = apart = 0
+    unsupported = UnsupportedCounts("packets", without)
+    packets = last_ns = jumps = 0
     for t_ns, data, link_type, wire_bytes in _packets(path):
         packets += 1
         if t_ns < last_ns - _JUMP_NS:
@@ -56,8 +56,8 @@ def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Rec
             )
         last_ns = max(last_ns, t_ns)
         packet = parse(data, link_type, wire_bytes)
-        if isinstance(packet, Unread):
-            tally.add(packet, f"{path}: packet {packets}")
+        if isinstance(packet, UnsupportedKind):
+            unsupported.add(packet, f"{path}: packet {packets}")
             continue
         flow = flows.get(packet.key)
         if flow is None or t_ns - flow.end_ns > idle_ns or flow.is_other_connection(packet):
@@ -65,23 +65,23 @@ def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Rec
             if flow is not None:
                 ended.append(flow)
                 other = flow.is_other_connection(packet)
-                apart += other and not packet.opens
+                jumps += other and not packet.opens
                 before = None if other or t_ns - flow.end_ns > _MAX_RTO_NS else flow
             flow = flows[packet.key] = _Flow(packet.key, t_ns, before)
         flow.take(t_ns, packet)
     ended += flows.values()
     records = [record for flow in ended if (record := flow.record()) is not None]
     silent = len(ended) - len(records)
-    notes = counted(
+    notes = nonzero_counts(
         [
-            *tally.notes(),
+            *unsupported.notes(),
             (silent, "flows carry no payload (acknowledgements, empty connections)"),
             (
                 sum(flow.began_earlier for flow in ended),
                 "TCP flows begin without a SYN: what was sent before the capture is not counted",
             ),
             (
-                apart,
+                jumps,
                 "flows go on at a sequence number that is a window or more away: of another "
                 "connection, or packets are missing",
             ),
@@ -91,7 +91,7 @@ def read_capture(path: Path, idle_ns: int, without: Collection[str] = ()) -> Rec
             ),
         ]
     )
-    return Recorded(f"{packets} packets", sorted(records, key=lambda r: r.start_ns), notes)
+    return RecordedFlows(f"{packets} packets", sorted(records, key=lambda r: r.start_ns), notes)
 
 
 class _Flow:
@@ -181,7 +181,7 @@ def _packets(path: Path) -> Iterator[tuple[int, bytes, int, int]]:
         from scapy.error import Scapy_Exception
         from scapy.utils import RawPcapNgReader, RawPcapReader
     number = 0
-    with _complaints() as complaints:
+    with _scapy_warnings() as warnings:
         try:
             reader: Any = RawPcapReader(str(path))
         except FileNotFoundError:
@@ -194,7 +194,7 @@ def _packets(path: Path) -> Iterator[tuple[int, bytes, int, int]]:
                 block: Any
                 for number, block in enumerate(reader, start=1):
                     data, meta = block
-                    _refuse_damage(path, number, complaints)
+                    _refuse_damage(path, number, warnings)
                     if meta.tshigh is None:
                         raise InputError.single(
                             f"{path}: packet {number}",
@@ -209,16 +209,16 @@ def _packets(path: Path) -> Iterator[tuple[int, bytes, int, int]]:
                 _known_link(path, reader.linktype)
                 scale, place = 1 if reader.nano else 1000, _PCAP_HEADER_BYTES
                 for number, (data, meta) in enumerate(reader, start=1):
-                    _refuse_damage(path, number, complaints)
+                    _refuse_damage(path, number, warnings)
                     place += 16 + meta.caplen
                     t_ns = meta.sec * 10**9 + meta.usec * scale
                     yield t_ns, data, reader.linktype, meta.wirelen
                 # The reader treats a truncated header as the end of the file, without an error.
                 if reader.f.tell() != place:
-                    complaints.append("the next packet is cut off")
+                    warnings.append("the next packet is cut off")
             if reader.f.read(1):
-                complaints.append("more follows that is no packet")
-            _refuse_damage(path, number, complaints)
+                warnings.append("more follows that is no packet")
+            _refuse_damage(path, number, warnings)
 
 
 def _known_link(path: Path, link_type: int) -> None:
@@ -228,17 +228,17 @@ def _known_link(path: Path, link_type: int) -> None:
         raise InputError.single(str(path), what, remedy)
 
 
-def _refuse_damage(path: Path, packets: int, complaints: list[str]) -> None:
-    if complaints:
+def _refuse_damage(path: Path, packets: int, warnings: list[str]) -> None:
+    if warnings:
         raise InputError.single(
             f"{path}: packet {packets}",
-            f"the capture is cut off or damaged here: {complaints[0]}",
+            f"the capture is cut off or damaged here: {warnings[0]}",
             "copy it again; `editcap` writes what is whole of it into a new file",
         )
 
 
 @contextmanager
-def _complaints() -> Iterator[list[str]]:
+def _scapy_warnings() -> Iterator[list[str]]:
     """Collect Scapy's log messages while it reads, instead of showing them."""
     found: list[str] = []
 

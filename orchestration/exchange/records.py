@@ -29,7 +29,7 @@ class FlowRecord(NamedTuple):
 
 
 @dataclass
-class Recorded:
+class RecordedFlows:
     """The records of a file, its kind, and notes on what was left out, estimated or unknown."""
 
     source: str
@@ -37,7 +37,7 @@ class Recorded:
     notes: list[str] = field(default_factory=list)
 
 
-def merged(records: Iterable[FlowRecord], idle_ns: int) -> tuple[list[FlowRecord], int]:
+def merge_records(records: Iterable[FlowRecord], idle_ns: int) -> tuple[list[FlowRecord], int]:
     """Join the records of one key that follow each other within `idle_ns`, sorted by start.
 
     Exporters report a long flow in pieces. Also return how many records begin before the one that
@@ -61,12 +61,12 @@ def merged(records: Iterable[FlowRecord], idle_ns: int) -> tuple[list[FlowRecord
     return result, overlaps
 
 
-def counted(notes: Sequence[tuple[int, str]]) -> list[str]:
+def nonzero_counts(notes: Sequence[tuple[int, str]]) -> list[str]:
     """Return `N words` for each count above 0."""
     return [f"{count} {words}" for count, words in notes if count]
 
 
-class Unread(NamedTuple):
+class UnsupportedKind(NamedTuple):
     """A kind of packets or records. `name` is what `--without` calls it, "" if it is counted."""
 
     words: str
@@ -75,18 +75,20 @@ class Unread(NamedTuple):
 
 # RoCE (InfiniBand's spec, annexes A16 and A17): a flow is a queue pair, its payload is without BTH
 # and CRC, and its sequence numbers are those of packets.
-ROCE = Unread(
+ROCE = UnsupportedKind(
     "RoCE (UDP port 4791, or Ethertype 0x8915), whose flows are queue pairs, not read yet", "roce"
 )
-TUNNEL = Unread(
+TUNNEL = UnsupportedKind(
     "a tunnel's (VXLAN, Geneve, GRE, IP in IP, IPsec, MPLS, PPPoE), whose inner flows are not read",
     "tunnels",
 )
-NOT_IP = Unread("not IP (ARP, LLDP and the like)")
-OTHER = Unread("neither TCP nor UDP")
-CUT = Unread("cut within their headers")
-FRAGMENT = Unread("later fragments (UDP's first one counts for all; TCP's bytes in them may lack)")
-MALFORMED = Unread("of an impossible length")
+NOT_IP = UnsupportedKind("not IP (ARP, LLDP and the like)")
+OTHER = UnsupportedKind("neither TCP nor UDP")
+CUT = UnsupportedKind("cut within their headers")
+FRAGMENT = UnsupportedKind(
+    "later fragments (UDP's first one counts for all; TCP's bytes in them may lack)"
+)
+MALFORMED = UnsupportedKind("of an impossible length")
 REFUSED = {kind.name: kind for kind in (ROCE, TUNNEL)}
 
 # VXLAN's port (RFC 7348), Linux' default for it, and Geneve's (RFC 8926).
@@ -94,7 +96,7 @@ _VXLAN_PORTS, _GENEVE_PORT, _ROCE_PORT = (4789, 8472), 6081, 4791
 TUNNEL_PROTOCOLS = frozenset((4, 41, 47, 50, 51))  # IP in IP, IPv6 in IP, GRE, ESP, AH
 
 
-def kind_of_datagram(port: int, payload: bytes = b"") -> Unread | None:
+def kind_of_datagram(port: int, payload: bytes = b"") -> UnsupportedKind | None:
     """Return the kind of datagrams to a UDP port that flows are not made of; None for others.
 
     The beginning of a `payload` that is no header of such a tunnel tells another use of its port.
@@ -108,19 +110,19 @@ def kind_of_datagram(port: int, payload: bytes = b"") -> Unread | None:
     return None
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_without(names: Sequence[str]) -> None:
     """Raise InputError for a name that is no refused kind's."""
     check_known("--without", "unknown: {!r}", names, REFUSED)
 
 
-class Tally:
+class UnsupportedCounts:
     """Counts what is not read, and refuses what the user did not leave out (`without`)."""
 
     def __init__(self, noun: str, without: Collection[str] = ()) -> None:
         self._noun, self._without = noun, without
-        self._counts: Counter[Unread] = Counter()
+        self._counts: Counter[UnsupportedKind] = Counter()
 
-    def add(self, kind: Unread, where: str) -> None:
+    def add(self, kind: UnsupportedKind, where: str) -> None:
         """Count a packet or record at `where`. Raises InputError for a refused kind."""
         if kind.name and kind.name not in self._without:
             raise InputError.single(
@@ -165,13 +167,13 @@ class Packet(NamedTuple):
     opens: bool = False
 
 
-def parse(data: bytes, link_type: int, wire_bytes: int) -> Packet | Unread:
+def parse(data: bytes, link_type: int, wire_bytes: int) -> Packet | UnsupportedKind:
     """Return a TCP or UDP packet's headers, or of what kind it is that flows are not made of.
 
     `data` may be cut off; `wire_bytes` is the packet's length on the link, its header included.
     """
     start = _network_start(data, link_type)
-    if isinstance(start, Unread):
+    if isinstance(start, UnsupportedKind):
         return start
     if len(data) <= start:
         return CUT
@@ -183,7 +185,7 @@ def parse(data: bytes, link_type: int, wire_bytes: int) -> Packet | Unread:
     return NOT_IP
 
 
-def _network_start(data: bytes, link_type: int) -> int | Unread:
+def _network_start(data: bytes, link_type: int) -> int | UnsupportedKind:
     """Return the offset of the IP header, or the kind of another protocol."""
     # where the Ethertype is, and where what it names begins
     if link_type == ETHERNET:
@@ -207,7 +209,7 @@ def _network_start(data: bytes, link_type: int) -> int | Unread:
     return TUNNEL if kind in _TUNNELS else NOT_IP
 
 
-def _ip4(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
+def _ip4(data: bytes, start: int, wire_bytes: int) -> Packet | UnsupportedKind:
     if len(data) < start + 20:
         return CUT
     transport = start + (data[start] & 15) * 4
@@ -222,7 +224,7 @@ def _ip4(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
     )
 
 
-def _ip6(data: bytes, start: int, wire_bytes: int) -> Packet | Unread:
+def _ip6(data: bytes, start: int, wire_bytes: int) -> Packet | UnsupportedKind:
     if len(data) < start + 40:
         return CUT
     length = int.from_bytes(data[start + 4 : start + 6], "big")
@@ -256,7 +258,9 @@ def _jumbo_length(options: bytes) -> int:
     return 0
 
 
-def _transport(data: bytes, at: int, kind: int, addresses: bytes, end: int) -> Packet | Unread:
+def _transport(
+    data: bytes, at: int, kind: int, addresses: bytes, end: int
+) -> Packet | UnsupportedKind:
     if kind in TUNNEL_PROTOCOLS:
         return TUNNEL
     if kind in _IP6_EXTENSIONS:

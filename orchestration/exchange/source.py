@@ -42,7 +42,7 @@ class QueueThresholds:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedTrial:
     """One trial to export. `thresholds` and `result` are None where nothing ran."""
 
     name: str
@@ -53,7 +53,7 @@ class Exported:
     result: TrialResult | None = None
 
 
-def read_source(path: Path) -> list[Exported]:
+def read_source(path: Path) -> list[ExportedTrial]:
     """Return the trials of a trial's folder, a run folder, a folder of runs, or a campaign file.
 
     Raises InputError for other paths, and for files that cannot be read.
@@ -70,9 +70,9 @@ def read_source(path: Path) -> list[Exported]:
     return [_of_trial(folder) for folder in folders]
 
 
-def _of_trial(folder: Path) -> Exported:
+def _of_trial(folder: Path) -> ExportedTrial:
     result = read_trial(folder)
-    return Exported(
+    return ExportedTrial(
         name=folder.name,
         spec=result.spec,
         testbed=result.testbed,
@@ -124,11 +124,11 @@ def _thresholds(result: TrialResult) -> QueueThresholds | None:
     )
 
 
-def _of_campaign(path: Path) -> list[Exported]:
+def _of_campaign(path: Path) -> list[ExportedTrial]:
     from orchestration.campaign.expand import load_campaign
     from traffic.schedule import make_schedule
 
-    found: dict[tuple[str, int, int], Exported] = {}
+    found: dict[tuple[str, int, int], ExportedTrial] = {}
     for trial in load_campaign(path).trials:
         key = (settings(trial), trial.seed, trial.repeat)
         if key not in found:
@@ -140,11 +140,13 @@ def _of_campaign(path: Path) -> list[Exported]:
             stem = f"{safe}-r{trial.repeat}" if safe else f"r{trial.repeat}"
             taken = sum(item.name.split(".")[0] == stem for item in found.values())
             name = f"{stem}.{taken + 1}" if taken else stem
-            found[key] = Exported(name, trial, testbed, make_schedule(trial, testbed))
+            found[key] = ExportedTrial(name, trial, testbed, make_schedule(trial, testbed))
     return list(found.values())
 
 
-def quantity(flag: str, text: str, parse: Callable[[object], int], minimum: int = 0) -> int | None:
+def parse_quantity(
+    flag: str, text: str, parse: Callable[[object], int], minimum: int = 0
+) -> int | None:
     """Return an option's value in its base unit, None if it is not given. Raises InputError."""
     if not text:
         return None
@@ -157,7 +159,7 @@ def quantity(flag: str, text: str, parse: Callable[[object], int], minimum: int 
     return value
 
 
-def export_places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path, str]]:
+def export_targets(run: Path, out: Path, prefix: str = "") -> list[tuple[ExportedTrial, Path, str]]:
     """Return what to export of a run, the folder of each, and that folder's path elsewhere.
 
     `prefix` is the path of `out` there. A single trial gets `out` itself.
@@ -169,7 +171,7 @@ def export_places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported
 
 
 @contextmanager
-def new_place(place: Path) -> Iterator[Path]:
+def new_path(place: Path) -> Iterator[Path]:
     """Yield the path to write to. Raises InputError if it exists.
 
     An OSError becomes a NotReadyError.
@@ -186,6 +188,6 @@ def new_place(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder that becomes `folder` if nothing is raised. Raises as `new_place`."""
-    with new_place(folder), whole_folder(folder) as partial:
+    """Yield a hidden folder that becomes `folder` if nothing is raised. Raises as `new_path`."""
+    with new_path(folder), whole_folder(folder) as partial:
         yield partial

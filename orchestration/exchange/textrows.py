@@ -49,7 +49,7 @@ class Rows:
         return values
 
 
-def joined(parts: Sequence[Sequence[Ints]]) -> list[Ints]:
+def concatenated(parts: Sequence[Sequence[Ints]]) -> list[Ints]:
     """Return the columns of all blocks, concatenated."""
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 

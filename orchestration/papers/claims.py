@@ -26,13 +26,13 @@ from orchestration.core.trial import Scalar
 from orchestration.results.reader import finished_trials
 
 # Factor -> level; {} means every condition.
-When = dict[str, Scalar]
+FactorLevels = dict[str, Scalar]
 
 
 class Printed(StrictModel):
     """A paper's numbers for one metric under one condition, by tuner, in base units."""
 
-    when: Annotated[When, Field(default_factory=dict)]
+    when: Annotated[FactorLevels, Field(default_factory=dict)]
     metric: str
     arms: dict[str, float]
 
@@ -58,7 +58,7 @@ class Section(StrictModel):
     placebos: Annotated[dict[str, str], Field(default_factory=dict)]
     metrics: tuple[str, ...]
     arms: tuple[str, ...] = ()
-    only: Annotated[When, Field(default_factory=dict)]
+    only: Annotated[FactorLevels, Field(default_factory=dict)]
     flows_from: Duration = 0
     flows_to: Duration | None = None
     steady_from: Duration = 0
@@ -83,7 +83,7 @@ class Claim(StrictModel):
     arm: str
     direction: Literal["lower", "higher", "same", "value"]
     against: str = ""
-    when: Annotated[When, Field(default_factory=dict)]
+    when: Annotated[FactorLevels, Field(default_factory=dict)]
     min_effect: float = 0.0
     best: float | None = None
     within: float = 0.0
@@ -125,14 +125,14 @@ def load_claims(path: Path | None = None) -> ClaimsFile:
     file, problems = document.check(ClaimsFile)
     if file is not None:
         problems += [
-            document.problem(loc, what, remedy) for loc, what, remedy in _inconsistent(file)
+            document.problem(loc, what, remedy) for loc, what, remedy in _inconsistencies(file)
         ]
     if problems or file is None:
         raise InputError(in_order(problems))
     return file
 
 
-def of_paper(file: ClaimsFile, paper: str, page: Path) -> str:
+def read_former_page(file: ClaimsFile, paper: str, page: Path) -> str:
     """Return the page of which the parts for one paper are to be renewed.
 
     Raises InputError for a paper without claims, and without a page.
@@ -144,7 +144,7 @@ def of_paper(file: ClaimsFile, paper: str, page: Path) -> str:
         raise unreadable(page, error, "leave --paper out, which makes a whole page") from error
 
 
-def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
+def _inconsistencies(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
     """Return inconsistencies between parts of the file."""
     found: list[tuple[Loc, str, str]] = []
     sections = [section.id for section in file.sections]
@@ -239,7 +239,7 @@ def _load(
     return dict(zip(wanted, gather(load, wanted), strict=True))
 
 
-def put_aside(campaign: Campaign, runs: Path) -> int:
+def move_stale_trials(campaign: Campaign, runs: Path) -> int:
     """Put aside finished trials that the campaign no longer describes; return how many.
 
     They move from `runs/<campaign>/` to `runs/<campaign>.stale/`, with a number if the name is

@@ -23,13 +23,13 @@ from orchestration.analysis.quantiles import (
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.analysis.student_t import CONFIDENCE, detectable, noncentrality
 from orchestration.core.records import Floats
-from orchestration.papers.claims import When
+from orchestration.papers.claims import FactorLevels
 
 # The factor whose levels are the columns of the tables of verdicts, in this order.
 TRANSPORT, TRANSPORTS = "transport", ("dctcp", "dcqcn")
 
 
-def in_order(transports: set[str]) -> tuple[str, ...]:
+def order_transports(transports: set[str]) -> tuple[str, ...]:
     """Return transports in the order of the page's columns."""
     known = {name: place for place, name in enumerate(TRANSPORTS)}
     return tuple(sorted(transports, key=lambda name: (known.get(name, len(known)), name)))
@@ -58,7 +58,7 @@ class Condition:
     Intervals are of `confidence`, and over networks where an arm has several: see `hierarchical`.
     """
 
-    factors: When
+    factors: FactorLevels
     repeats: Repeats
     confidence: float = field(default=CONFIDENCE)
 
@@ -73,7 +73,7 @@ class Condition:
         return str(self.factors.get(TRANSPORT, ""))
 
     @property
-    def place(self) -> str:
+    def label_without_transport(self) -> str:
         """The label without the transport."""
         return self._label({TRANSPORT})
 
@@ -118,7 +118,7 @@ class Condition:
             return None
         return beyond(list(self.samples(arm, metric).values()), tail)
 
-    def too_few(self, arms: tuple[str, ...], metric: str) -> bool:
+    def has_too_few_flows(self, arms: tuple[str, ...], metric: str) -> bool:
         """Return whether the metric is a tail and some arm has too few flows beyond it."""
         found = [self.beyond(arm, metric) for arm in arms if self.repeats.get(arm)]
         return any(count is not None and count < MIN_BEYOND for count in found)
@@ -135,7 +135,7 @@ class Condition:
             if repeat.flows
         }
 
-    def figures(self, arm: str, metric: str) -> dict[int, float]:
+    def values_by_seed(self, arm: str, metric: str) -> dict[int, float]:
         """Return an arm's figures by seed."""
         return {seed: one.figures[metric] for seed, one in self.repeats.get(arm, {}).items()}
 
@@ -145,7 +145,7 @@ class Condition:
         repeats = self.repeats.get(arm, {})
         if tail is None:
             labels = [one.checkpoint for one in repeats.values()]
-            figures = list(self.figures(arm, metric).values())
+            figures = list(self.values_by_seed(arm, metric).values())
             return pooled_estimate(figures, labels, self.confidence)
         samples = self.samples(arm, metric)
         labels = [repeats[seed].checkpoint for seed in samples]
@@ -156,7 +156,7 @@ class Condition:
         seeds, groupings = self.pairs(arm, against)
         tail = METRICS[metric].tail
         if tail is None:
-            mine, others = self.figures(arm, metric), self.figures(against, metric)
+            mine, others = self.values_by_seed(arm, metric), self.values_by_seed(against, metric)
             a, b = ([figures[seed] for seed in seeds] for figures in (others, mine))
             return pooled_difference(a, b, groupings, self.confidence)
         few = [self.samples(name, metric) for name in (against, arm)]
@@ -187,12 +187,12 @@ class Condition:
         Where networks have one repeat each, and for tails, networks are not told apart.
         """
         seeds, (labels, _) = self.pairs(arm, against)
-        mine, others = self.figures(arm, metric), self.figures(against, metric)
+        mine, others = self.values_by_seed(arm, metric), self.values_by_seed(against, metric)
         freedom = len(seeds) - len(set(labels))
         if METRICS[metric].tail is not None or freedom < 1 or len(set(labels)) < 2:
             alike = self.as_one_network()
             difference = alike.difference(arm, against, metric)
-            return abs(alike.detectable(arm, against, difference) / base_of(difference))
+            return abs(alike.detectable(arm, against, difference) / reference_mean(difference))
         by_network: dict[Hashable, list[float]] = {}
         for seed, label in zip(seeds, labels, strict=True):
             by_network.setdefault(label, []).append(mine[seed] - others[seed])
@@ -202,6 +202,6 @@ class Condition:
         return abs(noncentrality(freedom, 1 - self.confidence) * error / base)
 
 
-def base_of(difference: PairedDifference) -> float:
+def reference_mean(difference: PairedDifference) -> float:
     """Return the mean that a difference is from; NaN if there is none."""
     return difference.mean / difference.relative if difference.relative else math.nan

@@ -9,7 +9,7 @@ arXiv:1302.7175, on cross-validation of the best of several). The oracle is chos
 than the setting for all conditions, so headroom tends to come out too small; a single setting that
 is chosen badly makes it too large.
 
-A `Scene` is a run folder whose tuners are static settings, as groups of conditions with an arm a
+A `StaticTrials` is a run folder whose tuners are static settings, as groups of conditions with an arm a
 setting.
 """
 
@@ -24,13 +24,13 @@ import numpy as np
 from orchestration.analysis.metrics import METRICS
 from orchestration.core.condition import BEST_STATIC, ORACLE, TUNER, factors_of
 from orchestration.core.errors import InputError, check_known
-from orchestration.papers.claims import Section, When
+from orchestration.papers.claims import FactorLevels, Section
 from orchestration.papers.condition import Condition, Repeat
-from orchestration.papers.results import Measured, evaluate_section
+from orchestration.papers.results import MeasuredTrial, evaluate_section
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSettings:
     """What some seeds choose: one setting for all conditions, and one for each (in their order).
 
     `regrets` has the regret of each setting by condition; infinite where a trial is missing.
@@ -41,7 +41,7 @@ class Choice:
     regrets: dict[str, tuple[float, ...]]
 
     @property
-    def in_sample(self) -> tuple[float, ...]:
+    def in_sample_regrets(self) -> tuple[float, ...]:
         """What the best setting loses in each condition by the figures that chose it."""
         return self.regrets[self.best_static]
 
@@ -51,7 +51,7 @@ class CrossFitted:
     """Conditions with two arms, `best-static` and `oracle`, and what each fold's others chose."""
 
     conditions: tuple[Condition, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenSettings, ...]
 
 
 def seeds_of(conditions: Iterable[Condition], metric: str) -> list[int]:
@@ -61,14 +61,14 @@ def seeds_of(conditions: Iterable[Condition], metric: str) -> list[int]:
             seed
             for condition in conditions
             for arm in condition.repeats
-            for seed in _known_seeds(condition, arm, metric)
+            for seed in _seeds_with_value(condition, arm, metric)
         }
     )
 
 
-def choose(
+def choose_settings(
     conditions: Sequence[Condition], metric: str, seeds: Iterable[int], settings: Sequence[str]
-) -> Choice | None:
+) -> ChosenSettings | None:
     """Choose by these seeds: by least figure in a condition, by least mean regret over them.
 
     Of equal settings the first in `settings` is chosen. None if no setting has all of its trials.
@@ -76,7 +76,9 @@ def choose(
     wanted = set(seeds)
     columns = []
     for condition in conditions:
-        column = np.array([_figure(condition, one, metric, wanted, settings) for one in settings])
+        column = np.array(
+            [_mean_or_quantile(condition, one, metric, wanted, settings) for one in settings]
+        )
         minimum = float(column.min(initial=math.inf))
         if not (math.isfinite(minimum) and minimum > 0):
             return None
@@ -85,7 +87,7 @@ def choose(
     means = regrets.mean(axis=0)
     if not np.isfinite(means).any():
         return None
-    return Choice(
+    return ChosenSettings(
         best_static=settings[int(means.argmin())],
         oracle=tuple(settings[int(row.argmin())] for row in regrets),
         regrets={one: tuple(regrets[:, at].tolist()) for at, one in enumerate(settings)},
@@ -108,7 +110,7 @@ def cross_fit(
     judged: list[dict[str, dict[int, Repeat]]] = [{BEST_STATIC: {}, ORACLE: {}} for _ in conditions]
     for fold in range(folds):
         others = [seed for place, seed in enumerate(seeds) if place % folds != fold]
-        choice = choose(conditions, metric, others, settings)
+        choice = choose_settings(conditions, metric, others, settings)
         if choice is None:
             return None
         choices.append(choice)
@@ -116,7 +118,7 @@ def cross_fit(
             chosen = {BEST_STATIC: choice.best_static, ORACLE: choice.oracle[place]}
             for arm, setting in chosen.items():
                 repeats = condition.repeats[setting]
-                known = _known_seeds(condition, setting, metric)
+                known = _seeds_with_value(condition, setting, metric)
                 mine = [seed for seed in seeds[fold::folds] if seed in known]
                 judged[place][arm] |= {seed: repeats[seed] for seed in mine}
     fitted = (
@@ -125,43 +127,43 @@ def cross_fit(
     return CrossFitted(tuple(fitted), tuple(choices))
 
 
-def _known_seeds(condition: Condition, arm: str, metric: str) -> set[int]:
+def _seeds_with_value(condition: Condition, arm: str, metric: str) -> set[int]:
     """Return the seeds at which a setting has a figure, or for a tail at least one flow."""
     if METRICS[metric].tail is not None:
         return {seed for seed, flows in condition.samples(arm, metric).items() if len(flows)}
-    figures = condition.figures(arm, metric).items()
+    figures = condition.values_by_seed(arm, metric).items()
     return {seed for seed, figure in figures if math.isfinite(figure)}
 
 
-def _figure(
+def _mean_or_quantile(
     condition: Condition, arm: str, metric: str, seeds: set[int], settings: Sequence[str]
 ) -> float:
     """Return a setting's mean, or the tail of all flows together; infinite if a trial is missing.
 
     Seeds at which no setting has a figure, like one without a large flow, count for none.
     """
-    known = {one: _known_seeds(condition, one, metric) for one in settings}
+    known = {one: _seeds_with_value(condition, one, metric) for one in settings}
     needed = {seed for one in known.values() for seed in one if seed in seeds}
     if not needed or not needed <= known[arm]:
         return math.inf
     order = sorted(needed)
     tail = METRICS[metric].tail
     if tail is None:
-        figures = condition.figures(arm, metric)
+        figures = condition.values_by_seed(arm, metric)
         return float(np.mean([figures[seed] for seed in order]))
     samples = condition.samples(arm, metric)
     return float(np.quantile(np.concatenate([samples[seed] for seed in order]), tail))
 
 
 # Tuners that set their parameters once and leave them.
-STATIC = ("static", "secn1", "secn2", "timeout")
+STATIC_TUNERS = ("static", "secn1", "secn2", "timeout")
 
 
 @dataclass(frozen=True)
-class Group:
-    """Conditions that shall share a best static setting: those of one level of each factor `by`."""
+class ConditionGroup:
+    """Conditions that shall share a best static setting: those of one level of each factor `group_by`."""
 
-    when: When
+    when: FactorLevels
     conditions: tuple[tuple[str, Condition], ...]
 
     @property
@@ -171,13 +173,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Scene:
+class StaticTrials:
     """Groups of conditions, and the settings that were tried, in the order of their names.
 
     `left_out` names arms that are no static settings. `invalid` trials are in no condition.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[ConditionGroup, ...]
     settings: tuple[str, ...]
     left_out: tuple[str, ...]
     trials: int
@@ -194,17 +196,24 @@ def check_metrics(metrics: Sequence[str]) -> None:
     check_known("--metric", "no headroom is told by {!r}", metrics, usable)
 
 
-def scene_of(
-    place: str, trials: Sequence[Measured], by: Sequence[str], joined: Sequence[str]
-) -> Scene:
+def static_trials_of(
+    place: str,
+    trials: Sequence[MeasuredTrial],
+    group_by: Sequence[str],
+    setting_factors: Sequence[str],
+) -> StaticTrials:
     """Return the scene of a run folder's trials; `place` names the folder in errors.
 
-    `by` are factors whose levels are groups, `joined` those whose levels are part of the setting.
+    `group_by` are factors whose levels are groups, `setting_factors` those whose levels are part of the setting.
     Raises InputError for factors that no trial has, and for less than two settings or seeds.
     """
-    _check_factors(trials, by, joined)
+    _check_factors(trials, group_by, setting_factors)
     left_out = _not_static(trials)
-    mine = [_joined(one, joined) for one in trials if str(one.cell.get(TUNER, "")) not in left_out]
+    mine = [
+        _with_factors_in_setting(one, setting_factors)
+        for one in trials
+        if str(one.cell.get(TUNER, "")) not in left_out
+    ]
     settings = tuple(sorted({str(one.cell[TUNER]) for one in mine}))
     if len(settings) < 2:
         what = f"has {len(settings)} static setting{'s' * (len(settings) != 1)}, and headroom"
@@ -226,14 +235,14 @@ def scene_of(
         only={},
     )
     found = evaluate_section(section, tuple(mine))
-    groups: dict[str, tuple[When, list[tuple[str, Condition]]]] = {}
+    groups: dict[str, tuple[FactorLevels, list[tuple[str, Condition]]]] = {}
     for condition in found.conditions:
-        when = {name: condition.factors[name] for name in by}
-        rest = {name: level for name, level in condition.factors.items() if name not in by}
+        when = {name: condition.factors[name] for name in group_by}
+        rest = {name: level for name, level in condition.factors.items() if name not in group_by}
         _, members = groups.setdefault(repr(when), (when, []))
         members.append((replace(condition, factors=rest).label, condition))
-    return Scene(
-        groups=tuple(Group(when, tuple(members)) for when, members in groups.values()),
+    return StaticTrials(
+        groups=tuple(ConditionGroup(when, tuple(members)) for when, members in groups.values()),
         settings=settings,
         left_out=left_out,
         trials=found.trials,
@@ -241,29 +250,31 @@ def scene_of(
     )
 
 
-def _check_factors(trials: Iterable[Measured], by: Sequence[str], joined: Sequence[str]) -> None:
+def _check_factors(
+    trials: Iterable[MeasuredTrial], group_by: Sequence[str], setting_factors: Sequence[str]
+) -> None:
     known = list(dict.fromkeys(name for one in trials for name in factors_of(one.cell)))
-    for option, names in (("--by", by), ("--setting", joined)):
+    for option, names in (("--by", group_by), ("--setting", setting_factors)):
         check_known(option, "no factor is called {!r}", names, known, "its factors are ")
-    for name in by:
-        if name in joined:
+    for name in group_by:
+        if name in setting_factors:
             what = f"{name!r} is also part of the setting"
             raise InputError.single("--by", what, "give it to one of --by and --setting")
 
 
-def _not_static(trials: Iterable[Measured]) -> tuple[str, ...]:
+def _not_static(trials: Iterable[MeasuredTrial]) -> tuple[str, ...]:
     """Return the arms that act, and those that are another setting under another condition."""
     params: dict[str, set[str]] = {}
     out: set[str] = set()
     for one in trials:
         arm = str(one.cell.get(TUNER, ""))
         params.setdefault(arm, set()).add(one.params)
-        if one.tuner not in STATIC:
+        if one.tuner not in STATIC_TUNERS:
             out.add(arm)
     return tuple(sorted(out | {arm for arm, several in params.items() if len(several) > 1}))
 
 
-def _joined(trial: Measured, factors: Sequence[str]) -> Measured:
+def _with_factors_in_setting(trial: MeasuredTrial, factors: Sequence[str]) -> MeasuredTrial:
     """Return the trial as that of a setting that has these factors' levels too."""
     if not factors:
         return trial

@@ -9,26 +9,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.core.errors import InputError, unreadable
 from orchestration.core.units import format_rate
-from orchestration.papers.headroom import Headroom
+from orchestration.papers.tuning_headroom import TuningHeadroom
 from orchestration.render.json import json_text
 from orchestration.render.numbers import NO_SHARE, NOTHING, Unit, percent, points, quantity
 
 VERSION = 1
-# Fields by the names that files of this version have.
-_STORED_AS = {"baselines": "yardsticks"}
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeadlineCell:
     """A headline under one transport: its verdict, the measurement in words, the likely cause."""
 
     verdict: str
@@ -43,7 +41,7 @@ class Headline:
     paper: str
     text: str
     says: str
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, HeadlineCell]
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,13 @@ class Caution:
 class PageData:
     """What the page opens with."""
 
-    headroom: tuple[Headroom, ...] = ()
+    headroom: tuple[TuningHeadroom, ...] = ()
     arms: tuple[Arm, ...] = ()
     headlines: tuple[Headline, ...] = ()
-    baselines: tuple[Baseline, ...] = ()
+    baselines: Annotated[tuple[Baseline, ...], Field(alias="yardsticks")] = ()
     cautions: tuple[Caution, ...] = ()
 
-    def renewed(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
+    def merged_into(self, former: PageData, papers: Sequence[str], paper: str) -> PageData:
         """Return `former` with the rows of one paper from here, in the order of `papers`."""
 
         def merged(name: str) -> tuple[Any, ...]:
@@ -100,9 +98,12 @@ class PageData:
         return PageData(**{field.name: merged(field.name) for field in fields(self)})
 
 
+_PAGE_DATA = TypeAdapter(PageData)
+
+
 def to_json(data: PageData) -> str:
     """Return the data as JSON text; what is unknown is null."""
-    stored = {_STORED_AS.get(name, name): value for name, value in asdict(data).items()}
+    stored = _PAGE_DATA.dump_python(data, by_alias=True)
     return json_text({"version": VERSION, **stored}, ensure_ascii=False) + "\n"
 
 
@@ -119,9 +120,7 @@ def read_data(path: Path) -> PageData:
         data = json.loads(text)
         if data.pop("version", None) != VERSION:
             raise ValueError(f"is not of version {VERSION}")
-        for name, key in _STORED_AS.items():
-            data[name] = data.pop(key, ())
-        return TypeAdapter(PageData).validate_python(_null_as_unknown(data))
+        return _PAGE_DATA.validate_python(_null_as_unknown(data))
     except (ValueError, ValidationError) as error:
         what = f"cannot be read: {str(error).splitlines()[0]}"
         raise InputError.single(
@@ -142,7 +141,7 @@ def _null_as_unknown(value: Any) -> Any:
 _BLOCK = "\n## "
 
 
-def renewed(former: str, fresh: str, paper: str) -> str:
+def renew_sections(former: str, fresh: str, paper: str) -> str:
     """Return `fresh` with the former page's sections of all papers but one.
 
     Sections that the former page does not have are those of `fresh`, as is what it begins with.

@@ -25,18 +25,18 @@ from orchestration.core.condition import (
 )
 from orchestration.core.roce import FORMER_HPCC_TEXT, is_former_hpcc
 from orchestration.core.trial import Scalar, TrialSpec
-from orchestration.papers.claims import Section, When
-from orchestration.papers.condition import Condition, Repeat, Repeats, in_order
+from orchestration.papers.claims import FactorLevels, Section
+from orchestration.papers.condition import Condition, Repeat, Repeats, order_transports
 from orchestration.results.interim_analyses import read_interim_analyses
 from orchestration.results.reader import finished_trials, read_trial
 
 BEST_DCQCN, PLACEBO = "best-dcqcn", "placebo"
 # Tuners by rule that need no learning: with the others the yardsticks that every section shows.
-RULES = ("amt", "qaecn")
+RULE_TUNERS = ("amt", "qaecn")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTrial:
     """The metrics of one finished trial; `cell` has its tuner's label and those of its factors.
 
     `checkpoint` names the network that its tuner had, "" for that of the package or none. `tuner`
@@ -44,7 +44,7 @@ class Measured:
     is to be made anew before it is believed.
     """
 
-    cell: When
+    cell: FactorLevels
     seed: int
     valid: bool
     backend: str
@@ -53,12 +53,12 @@ class Measured:
     progress: FlowProgress | None = None
     checkpoint: str = ""
     repeat: int = 1
-    looks: AnalysisPlan = PLAIN
+    analysis_plan: AnalysisPlan = PLAIN
     tuner: str = ""
     params: str = ""
     cautions: tuple[str, ...] = ()
 
-    def compared(self, factor: str) -> tuple[str, When]:
+    def compared(self, factor: str) -> tuple[str, FactorLevels]:
         """Return what it is compared as, the level of a factor, and its other factors."""
         factors = factors_of(self.cell)
         factors.pop(factor, None)
@@ -66,12 +66,12 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedTrial:
     """A trial as it is compared with others: `arm` names it, `factors` are the condition."""
 
     arm: str
-    factors: When
-    trial: Measured
+    factors: FactorLevels
+    trial: MeasuredTrial
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class SectionResult:
     def transports(self) -> tuple[str, ...]:
         """The levels of the factor `transport`; ("",) if it has none."""
         found = {condition.transport for condition in self.conditions if condition.repeats}
-        return in_order(found) if found else ("",)
+        return order_transports(found) if found else ("",)
 
     @property
     def ran(self) -> bool:
@@ -115,7 +115,9 @@ def placebo_of(section: Section, arm: str, ran: tuple[str, ...]) -> str:
     return next((name for name in names if name in ran), PLACEBO)
 
 
-def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tuple[Measured, ...]:
+def read_measured_trials(
+    folder: Path, progress: Callable[[int, int], None]
+) -> tuple[MeasuredTrial, ...]:
     """Return the finished trials of a campaign's folder; none if the folder does not exist.
 
     Raises InputError, naming the file, if one cannot be read.
@@ -126,7 +128,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     for number, path in enumerate(folders):
         result = read_trial(path)
         measured.append(
-            Measured(
+            MeasuredTrial(
                 cell={TUNER: tuner_called(result.spec), **factors_of(labels_of(result.spec))},
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
@@ -136,7 +138,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 progress=flow_progress(result),
                 checkpoint=str(result.spec.tuner.params.get("checkpoint", "")),
                 repeat=result.spec.repeat,
-                looks=AnalysisPlan(planned.sizes) if planned else PLAIN,
+                analysis_plan=AnalysisPlan(planned.sizes) if planned else PLAIN,
                 tuner=result.spec.tuner.name,
                 params=repr(sorted(result.spec.tuner.params.items())),
                 cautions=tuple(_cautions(result.spec)),
@@ -155,33 +157,36 @@ def _cautions(spec: TrialSpec) -> Iterator[str]:
         yield f"networks for DCQCN were trained in part under {FORMER_HPCC_TEXT}"
 
 
-def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:
+def evaluate_section(section: Section, trials: tuple[MeasuredTrial, ...]) -> SectionResult:
     """Return a section's results from its campaign's trials."""
     mine = [
-        Compared(*trial.compared(section.compares), trial)
+        ComparedTrial(*trial.compared(section.compares), trial)
         for trial in trials
-        if fits(trial.cell, section.only)
+        if matches_levels(trial.cell, section.only)
     ]
     if section.arms:
         # yardsticks are shown in every section
-        shown_arms = {*section.arms, BEST_STATIC, BEST_DCQCN, ORACLE, *RULES}
+        shown_arms = {*section.arms, BEST_STATIC, BEST_DCQCN, ORACLE, *RULE_TUNERS}
         mine = [one for one in mine if one.arm in shown_arms or is_placebo(one.arm)]
-    conditions: list[When] = []
+    conditions: list[FactorLevels] = []
     for item in section.printed:
         if item.when and item.when not in conditions:
             conditions.append(item.when)
-    found = sorted({_key(trial.factors): trial.factors for trial in mine}.items())
+    found = sorted({_sort_key(trial.factors): trial.factors for trial in mine}.items())
     # numbers by size, words in the paper's order
     ordered = sorted(
-        found, key=lambda item: (_numbers(item[1]), _place(item[1], conditions), item[0])
+        found,
+        key=lambda item: (_numeric_levels(item[1]), _condition_rank(item[1], conditions), item[0]),
     )
     shown = [factors for _, factors in ordered]
-    shown += [when for when in conditions if not any(fits(f, when) for f in shown)]
+    shown += [when for when in conditions if not any(matches_levels(f, when) for f in shown)]
     return SectionResult(
         section=section,
         arms=_arms(section, mine),
         conditions=tuple(
-            Condition(factors, _repeats(section, mine, factors), _look(mine, factors).confidence)
+            Condition(
+                factors, _repeats(section, mine, factors), _last_analysis(mine, factors).confidence
+            )
             for factors in shown
         ),
         trials=len(mine),
@@ -190,7 +195,7 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
     )
 
 
-def _arms(section: Section, trials: list[Compared]) -> tuple[str, ...]:
+def _arms(section: Section, trials: list[ComparedTrial]) -> tuple[str, ...]:
     """Return the reference first, then the other learned tuners, then the yardsticks."""
     known = {trial.arm for trial in trials}
     known |= {arm for item in section.printed for arm in item.arms}
@@ -204,56 +209,57 @@ def _arms(section: Section, trials: list[Compared]) -> tuple[str, ...]:
     return tuple(sorted(known, key=place))
 
 
-def _repeats(section: Section, trials: list[Compared], factors: When) -> Repeats:
+def _repeats(section: Section, trials: list[ComparedTrial], factors: FactorLevels) -> Repeats:
     repeats: dict[str, dict[int, Repeat]] = {}
     for item in trials:
         if item.trial.valid and item.factors == factors:
             flows = item.trial.flows.within(section.flows_from, section.flows_to)
-            figures = _figures(section, item.trial, flows)
+            figures = _metrics(section, item.trial, flows)
             one = Repeat(figures, flows, item.trial.checkpoint)
             repeats.setdefault(item.arm, {})[item.trial.seed] = one
     return repeats
 
 
-def _look(trials: list[Compared], factors: When) -> InterimAnalysis:
+def _last_analysis(trials: list[ComparedTrial], factors: FactorLevels) -> InterimAnalysis:
     """Return the look at which a condition is read: the last that its trials belong to.
 
     A condition may join trials of several conditions of the campaign, where a section compares the
     levels of a factor; each of these had its own last look, and the most cautious one counts.
     """
-    last: dict[str, Measured] = {}
+    last: dict[str, MeasuredTrial] = {}
     for item in trials:
         if item.factors == factors:
             key = repr(factors_of(item.trial.cell))
             if key not in last or item.trial.repeat > last[key].repeat:
                 last[key] = item.trial
-    looks = (trial.looks.at(trial.repeat) for trial in last.values())
-    return min(looks, key=lambda look: look.level, default=FIXED)
+    analysis_plan = (trial.analysis_plan.at(trial.repeat) for trial in last.values())
+    return min(analysis_plan, key=lambda look: look.level, default=FIXED)
 
 
-def _figures(section: Section, trial: Measured, flows: DoneFlows) -> Mapping[str, float]:
+def _metrics(section: Section, trial: MeasuredTrial, flows: DoneFlows) -> Mapping[str, float]:
     """Return a trial's figures by metric; NaN where it has no samples of flows that last."""
     steady = trial.progress.since(section.steady_from) if trial.progress else None
     figures = {**of_flows(flows), **of_progress(steady)}
     return {key: figures.get(key, trial.ports.get(key, math.nan)) for key in METRICS.papers}
 
 
-def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
+def matches_levels(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
     """Return whether a condition's factors have the levels of `when`."""
     return all(factors.get(name) == level for name, level in when.items())
 
 
-def _place(factors: When, conditions: list[When]) -> int:
+def _condition_rank(factors: FactorLevels, conditions: list[FactorLevels]) -> int:
     return next(
-        (place for place, when in enumerate(conditions) if fits(factors, when)), len(conditions)
+        (place for place, when in enumerate(conditions) if matches_levels(factors, when)),
+        len(conditions),
     )
 
 
-def _numbers(factors: When) -> list[float]:
+def _numeric_levels(factors: FactorLevels) -> list[float]:
     return [float(level) for level in factors.values() if not isinstance(level, str)]
 
 
-def _key(factors: When) -> tuple[tuple[str, bool, float, str], ...]:
+def _sort_key(factors: FactorLevels) -> tuple[tuple[str, bool, float, str], ...]:
     """Return a sort key for conditions: numbers by size, words by letter."""
     return tuple(
         (name, isinstance(level, str), 0.0 if isinstance(level, str) else float(level), str(level))

@@ -8,31 +8,36 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from orchestration.analysis.metrics import HEADROOM, METRICS
+from orchestration.analysis.metrics import METRICS, TUNING_HEADROOM_METRICS
 from orchestration.analysis.quantiles import MIN_BEYOND
 from orchestration.core.outputs import check_outputs
 from orchestration.papers import verdicts
-from orchestration.papers.answer import (
+from orchestration.papers.claims import ClaimsFile, load_claims, read_former_page
+from orchestration.papers.condition import order_transports
+from orchestration.papers.headroom_map import headroom_svg
+from orchestration.papers.page_data import Caution, PageData, read_data, renew_sections, to_json
+from orchestration.papers.results import (
+    MeasuredTrial,
+    SectionResult,
+    evaluate_section,
+    read_measured_trials,
+)
+from orchestration.papers.section_part import section_part
+from orchestration.papers.summary_tables import (
     arms_of,
     arms_table,
+    baseline_table,
     baselines,
     headline,
     headline_tables,
-    tally_text,
-    yardstick_table,
+    verdict_counts_text,
 )
-from orchestration.papers.claims import ClaimsFile, load_claims, of_paper
-from orchestration.papers.condition import in_order
-from orchestration.papers.headroom import MIN, Headroom, headroom_of, verdict_on
-from orchestration.papers.map_page import headroom_picture
-from orchestration.papers.page_data import Caution, PageData, read_data, renewed, to_json
-from orchestration.papers.results import (
-    Measured,
-    SectionResult,
-    evaluate_section,
-    measure_campaign,
+from orchestration.papers.tuning_headroom import (
+    MIN_HEADROOM,
+    TuningHeadroom,
+    headroom_of_paper,
+    headroom_verdict,
 )
-from orchestration.papers.section_part import section_part
 from orchestration.papers.verdicts import CAUSES, ClaimResult, evaluate_claim
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent_span
@@ -43,14 +48,14 @@ Headroom is what any tuner can win: by how much the single best static setting (
 above the best static setting of each condition (`oracle`), paired by seed, with its 95 % interval.
 Both are searched for on other seeds than these. So headroom may come out negative: then the setting
 chosen for a condition alone is no better there than the one for all. Where it is below
-{100 * MIN:.0f} % there is nothing to learn. A tuner's *share* of it is the part of the way from
+{100 * MIN_HEADROOM:.0f} % there is nothing to learn. A tuner's *share* of it is the part of the way from
 `best-static` (0 %) to the oracle (100 %) that the tuner goes; below 0 % it is worse than the static
 setting. It is not told where headroom is not above 0 beyond chance. *All together* is the mean over
 conditions.
 """
 
 
-def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
+def headroom_part(rows: Sequence[TuningHeadroom], picture: str) -> Iterator[str]:
     """Yield the part of the page; `picture` is the name of its file, beside the page."""
     yield "## Headroom\n"
     if not rows:
@@ -63,90 +68,114 @@ def headroom_part(rows: Sequence[Headroom], picture: str) -> Iterator[str]:
     yield from _condition_tables(rows)
 
 
-def _summary(rows: Sequence[Headroom]) -> str:
+def _summary(rows: Sequence[TuningHeadroom]) -> str:
     """Return one sentence a metric: under how many conditions there is something to learn."""
     sentences = []
-    for metric in HEADROOM:
+    for metric in TUNING_HEADROOM_METRICS:
         known = [
             row
             for row in rows
-            if row.metric == metric and row.place and math.isfinite(row.headroom[0])
+            if row.metric == metric and row.condition_label and math.isfinite(row.headroom[0])
         ]
-        few = sum(row.metric == metric and bool(row.place) and row.few for row in rows)
+        too_few_flows = sum(
+            row.metric == metric and bool(row.condition_label) and row.too_few_flows for row in rows
+        )
         if not known:
             sentences.append(f"- By {METRICS[metric].short_label} nothing is known: too few flows.")
             continue
-        nothing = sum(row.headroom[0] < MIN for row in known)
+        nothing = sum(row.headroom[0] < MIN_HEADROOM for row in known)
         negative = sum(row.headroom[2] < 0 for row in known)
         text = f"- By {METRICS[metric].short_label} there is "
         text += "**nothing to learn**" if nothing == len(known) else "nothing to learn"
         text += f" under {nothing} of {len(known)} conditions"
-        if few:
-            text += f", and {few} more have too few flows"
+        if too_few_flows:
+            text += f", and {too_few_flows} more have too few flows"
         if negative:
             text += f"; headroom is negative beyond chance under {negative}"
         maximum = max(known, key=lambda row: row.headroom[0])
-        where = f"`{maximum.place}`" + (
+        where = f"`{maximum.condition_label}`" + (
             f", {maximum.transport.upper()}" if maximum.transport else ""
         )
         sentences.append(f"{text}. The most is {percent_span(*maximum.headroom)} ({where}).")
     return "\n".join(sentences)
 
 
-def _cell(row: Headroom | None) -> str:
+def _cell(row: TuningHeadroom | None) -> str:
     if row is None:
         return NOTHING
-    if row.few:
+    if row.too_few_flows:
         return "too few flows"
-    return f"{percent_span(*row.headroom)}\n{verdict_on(row.headroom)}"
+    return f"{percent_span(*row.headroom)}\n{headroom_verdict(row.headroom)}"
 
 
-def _transports(rows: Sequence[Headroom]) -> tuple[str, ...]:
-    return in_order({row.transport for row in rows})
+def _transports(rows: Sequence[TuningHeadroom]) -> tuple[str, ...]:
+    return order_transports({row.transport for row in rows})
 
 
-def _whole_table(rows: Sequence[Headroom]) -> str:
-    together = [row for row in rows if not row.place]
-    cells: dict[tuple[str, str], dict[str, Headroom]] = {}
+def _whole_table(rows: Sequence[TuningHeadroom]) -> str:
+    together = [row for row in rows if not row.condition_label]
+    cells: dict[tuple[str, str], dict[str, TuningHeadroom]] = {}
     for row in together:
         cells.setdefault((row.paper, row.transport), {})[row.metric] = row
     papers, order = list(dict.fromkeys(paper for paper, _ in cells)), _transports(together)
     keys = sorted(cells, key=lambda key: (papers.index(key[0]), order.index(key[1])))
-    heads = ("all together", "transport", *(METRICS[metric].short_label for metric in HEADROOM))
+    heads = (
+        "all together",
+        "transport",
+        *(METRICS[metric].short_label for metric in TUNING_HEADROOM_METRICS),
+    )
     return rows_table(
         heads,
         [
-            [paper, transport.upper() or NOTHING, *(_cell(cells[key].get(m)) for m in HEADROOM)]
+            [
+                paper,
+                transport.upper() or NOTHING,
+                *(_cell(cells[key].get(m)) for m in TUNING_HEADROOM_METRICS),
+            ]
             for key in keys
             for paper, transport in [key]
         ],
     )
 
 
-def _condition_tables(rows: Sequence[Headroom]) -> Iterator[str]:
+def _condition_tables(rows: Sequence[TuningHeadroom]) -> Iterator[str]:
     """Yield a table a paper: headroom by condition, and shares of that in the first metric."""
     for paper in dict.fromkeys(row.paper for row in rows):
         mine = [row for row in rows if row.paper == paper]
         arms = list(
-            dict.fromkeys(p.arm for row in mine if row.metric == HEADROOM[0] for p in row.arms)
+            dict.fromkeys(
+                p.arm for row in mine if row.metric == TUNING_HEADROOM_METRICS[0] for p in row.arms
+            )
         )
         yield f"### {paper}: headroom by condition, and the share of it in mean slowdown\n"
-        heads = ["condition", *(f"headroom, {METRICS[m].short_label}" for m in HEADROOM), *arms]
-        keys = dict.fromkeys((row.place, row.transport) for row in mine)
+        heads = [
+            "condition",
+            *(f"headroom, {METRICS[m].short_label}" for m in TUNING_HEADROOM_METRICS),
+            *arms,
+        ]
+        keys = dict.fromkeys((row.condition_label, row.transport) for row in mine)
         order = _transports(mine)
-        places = list(dict.fromkeys(place for place, _ in keys))
+        condition_labels = list(dict.fromkeys(condition_label for condition_label, _ in keys))
         cells = []
-        for place, transport in sorted(keys, key=lambda k: (places.index(k[0]), order.index(k[1]))):
-            here = {r.metric: r for r in mine if (r.place, r.transport) == (place, transport)}
-            label = ", ".join(filter(None, (place or "all together", transport.upper())))
-            first = here.get(HEADROOM[0])
+        for condition_label, transport in sorted(
+            keys, key=lambda k: (condition_labels.index(k[0]), order.index(k[1]))
+        ):
+            here = {
+                r.metric: r
+                for r in mine
+                if (r.condition_label, r.transport) == (condition_label, transport)
+            }
+            label = ", ".join(filter(None, (condition_label or "all together", transport.upper())))
+            first = here.get(TUNING_HEADROOM_METRICS[0])
             shares = (
                 {p.arm: percent_span(*p.share, sign="", digits=0) for p in first.arms}
                 if first
                 else {}
             )
             told = [shares.get(arm, NOTHING) for arm in arms]
-            cells.append([label, *(_cell(here.get(metric)) for metric in HEADROOM), *told])
+            cells.append(
+                [label, *(_cell(here.get(metric)) for metric in TUNING_HEADROOM_METRICS), *told]
+            )
         yield rows_table(heads, cells)
 
 
@@ -200,14 +229,14 @@ def opening(data: PageData, picture: str) -> str:
     lines = [_HEAD, *_cautions(data), *headroom_part(data.headroom, picture)]
     if data.arms:
         lines += ["### The arms\n", arms_table(data.arms)]
-    lines += ["## The answer\n", f"{tally_text(data.headlines)}\n"]
+    lines += ["## The answer\n", f"{verdict_counts_text(data.headlines)}\n"]
     lines += headline_tables(data.headlines)
     if data.baselines:
         lines += [
             "### Against the best fixed setting and against chance\n",
             "Conditions in which a tuner is better or worse beyond chance, by the first figure of\n"
             "each table. Its placebo has its actions and its period, and draws at random.\n",
-            yardstick_table(data.baselines),
+            baseline_table(data.baselines),
         ]
     return "\n".join(lines) + "\n"
 
@@ -233,11 +262,11 @@ def results_page(
     it is done and in all. The same folders give the same page. Raises InputError for a file that
     cannot be read.
     """
-    measured: dict[str, tuple[Measured, ...]] = {}
+    measured: dict[str, tuple[MeasuredTrial, ...]] = {}
     results = {}
     for campaign in dict.fromkeys(section.campaign for section in file.sections):
         phase(f"reading {campaign}")
-        measured[campaign] = measure_campaign(runs / campaign, progress)
+        measured[campaign] = read_measured_trials(runs / campaign, progress)
         for section in file.sections:
             if section.campaign == campaign:
                 results[section.id] = evaluate_section(section, measured[campaign])
@@ -261,7 +290,7 @@ def _data(
     file: ClaimsFile,
     results: Mapping[str, SectionResult],
     claims: Sequence[ClaimResult],
-    measured: Mapping[str, tuple[Measured, ...]],
+    measured: Mapping[str, tuple[MeasuredTrial, ...]],
 ) -> PageData:
     found: dict[str, list[Any]] = {field.name: [] for field in fields(PageData)}
     for paper in file.papers:
@@ -275,7 +304,7 @@ def _data(
         ids = {section.id for section in sections}
         mine = [one for one in claims if one.claim.headline and one.claim.section in ids]
         texts = (text for _, trials in parts for one in trials for text in one.cautions)
-        found["headroom"] += headroom_of(paper, parts)
+        found["headroom"] += headroom_of_paper(paper, parts)
         found["arms"] += arms_of(paper, own)
         found["headlines"] += [headline(result, paper) for result in mine]
         found["baselines"] += baselines(paper, own)
@@ -301,15 +330,15 @@ def page_files(
     reads = [*([claims] if claims else []), *recorded_files([runs])]
     check_outputs([output, data_file, picture_file], reads)
     file = load_claims(claims)
-    former = of_paper(file, paper, output) if paper else ""
+    former = read_former_page(file, paper, output) if paper else ""
     kept = read_data(data_file) if paper else None
     data, rest = results_page(file, runs, phase, step)
     if kept is not None:
-        data = data.renewed(kept, file.papers, paper)
+        data = data.merged_into(kept, file.papers, paper)
     text = opening(data, picture_file.name) + rest
     files = {
-        output: ("page", renewed(former, text, paper) if paper else text),
+        output: ("page", renew_sections(former, text, paper) if paper else text),
         data_file: ("data", to_json(data)),
     }
-    drawn = headroom_picture(data.headroom)
+    drawn = headroom_svg(data.headroom)
     return {**files, picture_file: ("picture", drawn)} if drawn else files

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.quantiles import MIN_BEYOND
 from orchestration.core.capabilities import capabilities
-from orchestration.papers.answer import (
+from orchestration.papers.claims import Section
+from orchestration.papers.condition import Condition, order_transports
+from orchestration.papers.page_data import amount, difference_text, estimate_text
+from orchestration.papers.results import SectionResult
+from orchestration.papers.summary_tables import (
+    baseline_sentence,
     baselines,
     claim_text,
     detectable_text,
-    sentence,
     verdict_text,
 )
-from orchestration.papers.claims import Section
-from orchestration.papers.condition import Condition, in_order
-from orchestration.papers.page_data import amount, difference_text, estimate_text
-from orchestration.papers.results import SectionResult
 from orchestration.papers.verdicts import ClaimResult, likely_cause
 from orchestration.render.markdown import rows_table
 from orchestration.render.numbers import NOTHING, percent
@@ -29,20 +29,26 @@ def section_part(result: SectionResult, claims: Sequence[ClaimResult]) -> Iterat
     section = result.section
     yield f"## {section.paper}: {section.title}\n"
     yield f"{section.setting.strip()}\n"
-    yield f"{_standing(result)}\n"
+    yield f"{_run_summary(result)}\n"
     if claims:
         yield _claim_table(claims)
     noted = [item.claim for item in claims if item.claim.notes.strip()]
     yield from (f"- {claim.text}: {' '.join(claim.notes.split())}" for claim in noted)
     if noted:
         yield ""
-    sentences = [sentence(row) for row in baselines(section.paper, [result])]
+    sentences = [baseline_sentence(row) for row in baselines(section.paper, [result])]
     if sentences:
         metric = METRICS[section.metrics[0]].label
         yield f"By {metric}: {' '.join(sentences)}\n"
-    for place in dict.fromkeys(condition.place for condition in result.conditions):
-        here = {c.transport: c for c in result.conditions if c.place == place}
-        yield _table(result, [here[transport] for transport in in_order(set(here))])
+    for condition_label in dict.fromkeys(
+        condition.label_without_transport for condition in result.conditions
+    ):
+        here = {
+            c.transport: c
+            for c in result.conditions
+            if c.label_without_transport == condition_label
+        }
+        yield _table(result, [here[transport] for transport in order_transports(set(here))])
 
 
 def _claim_table(claims: Sequence[ClaimResult]) -> str:
@@ -66,7 +72,7 @@ def _claim_table(claims: Sequence[ClaimResult]) -> str:
     return rows_table([*heads, "verdict", "likely cause"], rows)
 
 
-def _standing(result: SectionResult) -> str:
+def _run_summary(result: SectionResult) -> str:
     section = result.section
     if not result.trials:
         return f"**Not run.** `closloop papers run {section.campaign}`"
@@ -93,7 +99,7 @@ def _table(result: SectionResult, conditions: Sequence[Condition]) -> str:
         for arm in result.arms
     ]
     heads = ["", *(["transport"] if several else []), *labels]
-    return f"### {conditions[0].place} ({size_text(conditions)})\n\n{rows_table(heads, rows)}"
+    return f"### {conditions[0].label_without_transport} ({size_text(conditions)})\n\n{rows_table(heads, rows)}"
 
 
 def size_text(conditions: Sequence[Condition]) -> str:
@@ -129,7 +135,7 @@ def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
         parts = [f"too few flows ({few} beyond)"]
     else:
         parts = [estimate_text(condition.estimate(arm, key), unit)]
-        if arm != section.reference and not condition.too_few((section.reference,), key):
+        if arm != section.reference and not condition.has_too_few_flows((section.reference,), key):
             difference = condition.difference(arm, section.reference, key)
             if difference.n:
                 parts.append(difference_text(difference, unit))

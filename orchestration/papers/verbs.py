@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.analysis.metrics import HEADROOM
+from orchestration.analysis.metrics import TUNING_HEADROOM_METRICS
 from orchestration.cli.options import (
     Campaigns,
     ClusterOption,
@@ -170,7 +170,7 @@ def run_all(
     spare_threads()
 
     from orchestration.cli.display import summary_table
-    from orchestration.papers.claims import put_aside
+    from orchestration.papers.claims import move_stale_trials
     from orchestration.render.numbers import clock_text
     from orchestration.render.terminal import show
 
@@ -178,7 +178,7 @@ def run_all(
     begin_s = time.monotonic()
     with executor_named(cluster) as executor:
         for number, campaign in enumerate(campaigns.values(), start=1):
-            if replace and (count := put_aside(campaign, runs)):
+            if replace and (count := move_stale_trials(campaign, runs)):
                 said = f"{campaign.name}: {count} trials of earlier settings put aside"
                 typer.echo(said, err=True)
             typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
@@ -203,7 +203,7 @@ def headroom(
         list[str],
         "--metric",
         "An objective, of the papers' metrics; each chooses its own settings.",
-    ] = [*HEADROOM],  # noqa: B006
+    ] = [*TUNING_HEADROOM_METRICS],  # noqa: B006
     by: Annotated[list[str], "--by", "A factor whose levels get a best setting each."] = [],  # noqa: B006
     setting: Annotated[
         list[str], "--setting", "A factor whose levels are part of the setting."
@@ -222,14 +222,20 @@ def headroom(
     Exit code: 0 done, 2 bad input.
     """
     from orchestration.core.outputs import check_outputs
-    from orchestration.papers.map_page import group_table, made_of, map_files, summary, to_json
+    from orchestration.papers.headroom_map import (
+        group_table,
+        map_files,
+        map_of_run,
+        summary,
+        to_json,
+    )
     from orchestration.results.reader import recorded_files
 
     if output is not None:
         beside = [output.with_suffix(end) for end in (".json", ".svg")]
         check_outputs([output, *beside], recorded_files([run]))
     with Phases() as phases:
-        found, left_out = made_of(run, metric, by, setting, folds, phases.phase, phases.step)
+        found, left_out = map_of_run(run, metric, by, setting, folds, phases.phase, phases.step)
     for arm in left_out:
         typer.echo(f"left out, since it is no static setting: {arm}", err=True)
     if as_json:

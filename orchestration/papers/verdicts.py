@@ -17,7 +17,7 @@ from orchestration.analysis.statistics import Estimate, PairedDifference
 from orchestration.analysis.student_t import detectable
 from orchestration.papers.claims import Claim
 from orchestration.papers.condition import Condition
-from orchestration.papers.results import SectionResult, fits, is_placebo, placebo_of
+from orchestration.papers.results import SectionResult, is_placebo, matches_levels, placebo_of
 
 Verdict = Literal[
     "reproduced",
@@ -38,7 +38,7 @@ VERDICTS: tuple[Verdict, ...] = (
     "no data",
 )
 # The result for a claim under one condition: as the paper says, in its direction only, or not.
-Finding = Literal["as claimed", "direction only", "no"]
+Outcome = Literal["as claimed", "direction only", "no"]
 # A claim's direction counts if it shows in at least this share of the conditions.
 _MIN_SHARE = 0.5
 
@@ -66,7 +66,7 @@ have come out.
 
 
 @dataclass(frozen=True)
-class Row:
+class ConditionResult:
     """A claim under one condition.
 
     `difference` is None for a claim about a value, `estimate` is None for a comparison.
@@ -76,28 +76,28 @@ class Row:
     condition: Condition
     difference: PairedDifference | None
     estimate: Estimate | None
-    finding: Finding
+    outcome: Outcome
     detectable: float
 
     @property
     def label(self) -> str:
         """The condition without its transport."""
-        return self.condition.place
+        return self.condition.label_without_transport
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A claim under the conditions of one transport.
 
-    `few` counts conditions with too few flows. `placebo` is the placebo's arm, "" for a claim about
-    an arm that has not learned, and `chance` the verdict on it.
+    `skipped` counts conditions with too few flows. `placebo` is the placebo's arm, "" for a claim about
+    an arm that has not learned, and `placebo_verdict` the verdict on it.
     """
 
     verdict: Verdict
-    rows: tuple[Row, ...]
-    few: int = 0
+    rows: tuple[ConditionResult, ...]
+    skipped: int = 0
     placebo: str = ""
-    chance: Verdict = "no data"
+    placebo_verdict: Verdict = "no data"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
         chosen = [
             condition
             for condition in result.conditions
-            if condition.transport == transport and fits(condition.factors, claim.when)
+            if condition.transport == transport and matches_levels(condition.factors, claim.when)
         ]
         placebo = ""
         if claim.arm in result.section.learned and not is_placebo(claim.against):
@@ -127,15 +127,15 @@ def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
 
 def judge(claim: Claim, conditions: Sequence[Condition], placebo: str = "") -> Judgement:
     """Judge a claim under these conditions, and the same claim about the placebo; "" for none."""
-    verdict, rows, few = _measured(claim, conditions)
+    verdict, rows, skipped = _verdict_on_arm(claim, conditions)
     if not placebo:
-        return Judgement(verdict, rows, few)
-    chance, _, _ = _measured(claim.model_copy(update={"arm": placebo}), conditions)
-    if verdict == "reproduced" and chance == "reproduced":
+        return Judgement(verdict, rows, skipped)
+    placebo_verdict, _, _ = _verdict_on_arm(claim.model_copy(update={"arm": placebo}), conditions)
+    if verdict == "reproduced" and placebo_verdict == "reproduced":
         verdict = "not by learning"
-    elif verdict == "reproduced" and chance == "no data":
+    elif verdict == "reproduced" and placebo_verdict == "no data":
         verdict = "no placebo"
-    return Judgement(verdict, rows, few, placebo, chance)
+    return Judgement(verdict, rows, skipped, placebo, placebo_verdict)
 
 
 def near_end(claim: Claim, difference: PairedDifference) -> float:
@@ -145,14 +145,14 @@ def near_end(claim: Claim, difference: PairedDifference) -> float:
     return difference.relative_low
 
 
-def passes(claim: Claim, rows: Sequence[Row]) -> Verdict:
+def verdict_without_placebo(claim: Claim, rows: Sequence[ConditionResult]) -> Verdict:
     """Return the verdict on the findings alone, without the placebo's."""
     if not rows:
         return "no data"
-    shown = sum(row.finding != "no" for row in rows)
+    shown = sum(row.outcome != "no" for row in rows)
     if shown < _MIN_SHARE * len(rows):
         return "not reproduced"
-    if any(row.finding != "as claimed" for row in rows):
+    if any(row.outcome != "as claimed" for row in rows):
         return "partly"
     if claim.best is not None and claim.direction in ("lower", "higher"):
         ends = [near_end(claim, row.difference) for row in rows if row.difference is not None]
@@ -161,50 +161,56 @@ def passes(claim: Claim, rows: Sequence[Row]) -> Verdict:
     return "reproduced"
 
 
-def _measured(
+def _verdict_on_arm(
     claim: Claim, conditions: Sequence[Condition]
-) -> tuple[Verdict, tuple[Row, ...], int]:
-    found: list[Row] = []
-    few = 0
+) -> tuple[Verdict, tuple[ConditionResult, ...], int]:
+    found: list[ConditionResult] = []
+    skipped = 0
     for condition in conditions:
         arms = (claim.arm,) if claim.direction == "value" else (claim.arm, claim.against)
         if not all(condition.repeats.get(arm) for arm in arms):
             continue
-        if condition.too_few(arms, claim.metric):
-            few += 1
+        if condition.has_too_few_flows(arms, claim.metric):
+            skipped += 1
             continue
-        row = _value_row(claim, condition) if len(arms) == 1 else _row(claim, condition)
+        row = (
+            _value_result(claim, condition)
+            if len(arms) == 1
+            else _comparison_result(claim, condition)
+        )
         if row is not None:
             found.append(row)
-    if few and not found:
-        return "too few flows", (), few
-    return passes(claim, found), tuple(found), few
+    if skipped and not found:
+        return "too few flows", (), skipped
+    return verdict_without_placebo(claim, found), tuple(found), skipped
 
 
-def _row(claim: Claim, condition: Condition) -> Row | None:
+def _comparison_result(claim: Claim, condition: Condition) -> ConditionResult | None:
     difference = condition.difference(claim.arm, claim.against, claim.metric)
     if difference.n < 2:
         return None
     minimum = condition.detectable(claim.arm, claim.against, difference)
-    return Row(condition, difference, None, _finding(claim, difference), minimum)
+    return ConditionResult(condition, difference, None, _outcome(claim, difference), minimum)
 
 
-def _value_row(claim: Claim, condition: Condition) -> Row | None:
+def _value_result(claim: Claim, condition: Condition) -> ConditionResult | None:
     estimate = condition.estimate(claim.arm, claim.metric)
     if estimate.n < 2:
         return None
     low, high = claim.low or 0.0, claim.high or 0.0
-    finding: Finding = "no"
+    outcome: Outcome = "no"
     if low <= estimate.mean <= high:
         inside = low <= estimate.low and estimate.high <= high
-        finding = "as claimed" if inside else "direction only"
+        outcome = "as claimed" if inside else "direction only"
     repeats = condition.repeats[claim.arm].values()
     freedom = units([repeat.checkpoint for repeat in repeats]) - 1
     half = (estimate.high - estimate.low) / 2
-    return Row(condition, None, estimate, finding, detectable(half, freedom, condition.confidence))
+    return ConditionResult(
+        condition, None, estimate, outcome, detectable(half, freedom, condition.confidence)
+    )
 
 
-def _finding(claim: Claim, difference: PairedDifference) -> Finding:
+def _outcome(claim: Claim, difference: PairedDifference) -> Outcome:
     if claim.direction == "same":
         ends = (difference.relative_low, difference.relative_high)
         if all(abs(end) <= claim.within for end in ends):
@@ -217,7 +223,9 @@ def _finding(claim: Claim, difference: PairedDifference) -> Finding:
     return "as claimed" if reaches else "direction only"
 
 
-def of_network(rows: Sequence[Row], arm: str, network: str, confidence: float) -> list[Condition]:
+def with_one_network(
+    rows: Sequence[ConditionResult], arm: str, network: str, confidence: float
+) -> list[Condition]:
     """Return the rows' conditions with one network of an arm, at another confidence."""
     return [
         replace(row.condition.with_network(arm, network), confidence=confidence) for row in rows
@@ -253,14 +261,14 @@ def likely_cause(result: ClaimResult, transport: str) -> Cause:
 
 
 def _sample(claim: Claim, judged: Judgement) -> bool:
-    failing = [row for row in judged.rows if row.finding != "as claimed"]
+    failing = [row for row in judged.rows if row.outcome != "as claimed"]
     if not failing:
         # each is as claimed, but none reaches half of the largest effect
         failing = list(judged.rows)
-    return all(_hidden(claim, row) for row in failing)
+    return all(_undetectable(claim, row) for row in failing)
 
 
-def _hidden(claim: Claim, row: Row) -> bool:
+def _undetectable(claim: Claim, row: ConditionResult) -> bool:
     """Return whether the claimed difference is smaller than what could have been shown."""
     claimed, minimum = claim.claimed, row.detectable
     if claim.direction == "value":
@@ -268,11 +276,14 @@ def _hidden(claim: Claim, row: Row) -> bool:
     else:
         minimum = row.condition.detectable_by_repeats(claim.arm, claim.against, claim.metric)
     return (
-        claimed > 0 and math.isfinite(minimum) and minimum > claimed and not _opposite(claim, row)
+        claimed > 0
+        and math.isfinite(minimum)
+        and minimum > claimed
+        and not _contradicts(claim, row)
     )
 
 
-def _opposite(claim: Claim, row: Row) -> bool:
+def _contradicts(claim: Claim, row: ConditionResult) -> bool:
     """Return whether the whole interval speaks against a claim."""
     match claim.direction, row.difference, row.estimate:
         case "value", _, Estimate(low=low, high=high):
@@ -290,7 +301,7 @@ def _training(claim: Claim, judged: Judgement) -> bool:
         return False
     for network in networks:
         confidence = 1 - (1 - judged.rows[0].condition.confidence) / len(networks)
-        alone = judge(claim, of_network(judged.rows, claim.arm, network, confidence))
+        alone = judge(claim, with_one_network(judged.rows, claim.arm, network, confidence))
         if alone.verdict == "reproduced" and len(alone.rows) == len(judged.rows):
             return True
     together = [row.condition.as_one_network() for row in judged.rows]

@@ -13,8 +13,8 @@ from orchestration.core.errors import InputError, unwritable
 from orchestration.core.files import partial_folder, sha256_of
 from orchestration.core.outputs import check_outputs
 from orchestration.replay.campaign_file import campaign_lines, parse_rate, with_rates, write_testbed
-from orchestration.replay.drafts import Draft, drafts
 from orchestration.replay.request import ReplayRequest
+from orchestration.replay.specs import ReplaySpec, replay_specs
 from orchestration.results.reader import finished_trials
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
@@ -37,37 +37,45 @@ def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> 
     finished trial was made from it, or with `fresh`. Raises InputError for trials that cannot be
     replayed, before anything is replaced.
     """
-    found = drafts(request)
-    names = [_name(request, draft) for draft in found]
+    found = replay_specs(request)
+    names = [_name(request, spec) for spec in found]
     if len(set(names)) < len(names):
         names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
     both = zip(found, names, strict=True)
-    return tuple(write_replay(request, draft, name, out, fresh=fresh) for draft, name in both)
+    return tuple(write_replay(request, spec, name, out, fresh=fresh) for spec, name in both)
 
 
-def _name(request: ReplayRequest, draft: Draft) -> str:
+def _name(request: ReplayRequest, spec: ReplaySpec) -> str:
     """Return the campaign's name, made of the parent's name, the changes, and the backend."""
     if request.name:
-        words = [request.name, draft.apart]
+        words = [request.name, spec.group_label]
     else:
-        others = [entry.label for entry in draft.others]
+        other_tuners = [entry.label for entry in spec.other_tuners]
         rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
         rates += ["rates"] if request.rate else []
         rates += ["thresholds"] if request.scale_thresholds else []
         place = Path(request.testbed).stem
-        words = [draft.parent, draft.apart, "replay", *others, place, *rates, draft.backend]
+        words = [
+            spec.parent,
+            spec.group_label,
+            "replay",
+            *other_tuners,
+            place,
+            *rates,
+            spec.backend,
+        ]
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, words)).lower()).strip("-")
     return name[:_NAME_LENGTH].rstrip("-") or "replay"
 
 
 def write_replay(
-    request: ReplayRequest, draft: Draft, name: str, out: Path, *, fresh: bool = False
+    request: ReplayRequest, spec: ReplaySpec, name: str, out: Path, *, fresh: bool = False
 ) -> Replay:
     """Write the campaign of a draft into `out/<name>.inputs`; see `build_replays`."""
     target = out / f"{name}{INPUTS_SUFFIX}"
     try:
         with partial_folder(target) as partial:
-            testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
+            testbed = load_testbed(request.testbed) if request.testbed else spec.testbed
             if testbed is None:
                 remedy = (
                     "name it with --testbed: a name of `closloop inventory list`, or a file of "
@@ -77,11 +85,11 @@ def write_replay(
                 raise InputError.single(str(request.run), what, remedy)
             testbed = with_rates(testbed, request.scale_rates, dict(map(parse_rate, request.rate)))
             write_testbed(partial / TESTBED_FILE, testbed)
-            campaign = draft.write(partial, testbed, name)
+            campaign = spec.write(partial, testbed, name)
             text = "\n".join([*campaign_lines(campaign, TESTBED_FILE), ""])
             (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
             read: list[str | Path] = [request.run, *filter(None, [request.testbed])]
-            _put(partial, target, out / name, fresh, read)
+            _publish(partial, target, out / name, fresh, read)
     except OSError as error:
         raise unwritable(
             error.filename or target,
@@ -89,13 +97,13 @@ def write_replay(
             "make room there, make it writable, or choose another place with --out",
             InputError,
         ) from error
-    notes = draft.notes
-    if draft.testbed is not None and draft.testbed.name != testbed.name:
-        notes = (*notes, f"testbed {testbed.name} in place of {draft.testbed.name}")
+    notes = spec.notes
+    if spec.testbed is not None and spec.testbed.name != testbed.name:
+        notes = (*notes, f"testbed {testbed.name} in place of {spec.testbed.name}")
     return Replay(target / CAMPAIGN_FILE, notes)
 
 
-def _put(
+def _publish(
     partial: Path, target: Path, results: Path, fresh: bool, read: Iterable[str | Path]
 ) -> None:
     """Give the folder its final name, unless one with the same content exists.

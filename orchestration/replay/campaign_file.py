@@ -71,10 +71,10 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
         yield f"clock: {campaign.clock}"
     yield "tuners:"
     for tuner in campaign.tuners:
-        yield f"  - {mapping(tuner.fields)}"
+        yield f"  - {yaml_mapping(tuner.fields)}"
     yield "traffic:"
     for pattern in campaign.patterns:
-        yield f"  - {mapping(pattern)}"
+        yield f"  - {yaml_mapping(pattern)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {whole_duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
@@ -82,23 +82,23 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
     control = (campaign.host or HostSpec()).congestion_control
     several = sum(control in mode.controls for mode in capabilities(campaign.backend).modes) > 1
     if several or campaign.fabric != LINUX:
-        yield f"fabric: {mapping(vars(campaign.fabric))}"
+        yield f"fabric: {yaml_mapping(vars(campaign.fabric))}"
     if campaign.load_balancing != ECMP:
-        yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
+        yield f"load_balancing: {yaml_mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
-        yield f"host: {mapping(_host(campaign.host))}"
+        yield f"host: {yaml_mapping(_host(campaign.host))}"
     if campaign.faults:
         yield "faults:"
     for fault in campaign.faults:
-        yield f"  - {mapping(_fault(fault))}"
+        yield f"  - {yaml_mapping(_fault(fault))}"
     yield "parent:"
-    yield f"  run: {quoted(campaign.parent_run)}"
+    yield f"  run: {yaml_string(campaign.parent_run)}"
     if campaign.parent_sha256:
-        yield f"  sha256: {quoted(campaign.parent_sha256)}"
+        yield f"  sha256: {yaml_string(campaign.parent_sha256)}"
     if campaign.parent_trials:
         yield "  trials:"
     for item in campaign.parent_trials:
-        yield f"    - {mapping(item)}"
+        yield f"    - {yaml_mapping(item)}"
 
 
 def _host(host: HostSpec) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
     sets = [name for name in DCQCN_SETS if name not in RATE_PARAMETERS]
     if not is_former_hpcc(given):
         sets.remove(FORMER_HPCC)
-    nearest = min(sets, key=lambda name: len(_others(given, name)))
+    nearest = min(sets, key=lambda name: len(_differing_parameters(given, name)))
     return {
         "payload": f"{roce.payload_bytes}B",
         "ack_every": roce.ack_every,
@@ -151,11 +151,14 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
         "decision_latency": whole_duration(roce.decision_latency_ns),
         "decisions": roce.decisions,
         **({roce.control: own} if own else {}),
-        "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
+        "dcqcn": {
+            "set": nearest,
+            **{name: given[name] for name in _differing_parameters(given, nearest)},
+        },
     }
 
 
-def _others(given: Mapping[str, int], name: str) -> list[str]:
+def _differing_parameters(given: Mapping[str, int], name: str) -> list[str]:
     """Return the parameters that differ from those of a set."""
     return [key for key, value in given.items() if value != DCQCN_SETS[name][key]]
 
@@ -179,7 +182,7 @@ class TunerEntry:
     label: str
 
 
-def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
+def parse_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
     """Return the entries of the wanted tuners except the recording.
 
     Each is a name, or a mapping such as `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
@@ -231,12 +234,12 @@ def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
     return TunerEntry({**entry.fields, "checkpoint": source.name}, entry.label)
 
 
-def quoted(text: str) -> str:
+def yaml_string(text: str) -> str:
     """Return text as a double-quoted YAML scalar."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def mapping(values: Mapping[str, object]) -> str:
+def yaml_mapping(values: Mapping[str, object]) -> str:
     """Return a mapping of strings, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
     pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return "{" + ", ".join(pairs) + "}"
@@ -322,8 +325,8 @@ def _text(testbed: Testbed) -> str:
     lines = [
         "# Written by closloop replay, from the testbed.json of a trial.",
         "kind: custom",
-        f"name: {quoted(testbed.name)}",
-        f"source: {quoted(testbed.source)}",
+        f"name: {yaml_string(testbed.name)}",
+        f"source: {yaml_string(testbed.source)}",
         f"mtu: {testbed.mtu_bytes}B",
         f"framing: {testbed.framing_bytes}B",
         _switch(testbed, testbed.switch) if testbed.switch else f"buffer: {buffer_bytes}B",
@@ -332,14 +335,16 @@ def _text(testbed: Testbed) -> str:
         lines.append("classes:")
     for klass in testbed.classes:
         own = {"congestion_control": klass.congestion_control} if klass.congestion_control else {}
-        lines.append(f"  - {mapping({'name': klass.name, 'weight': klass.weight, **own})}")
+        lines.append(f"  - {yaml_mapping({'name': klass.name, 'weight': klass.weight, **own})}")
     lines += [f"hosts: {json.dumps(testbed.hosts)}", "switches:"]
-    lines += [f"  - {mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches]
+    lines += [
+        f"  - {yaml_mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches
+    ]
     lines.append("links:")
     for link in testbed.links:
         ends = {"a": testbed.ports[link.a].device, "b": testbed.ports[link.b].device}
         figures = {"rate": whole_rate(link.rate_bps), "delay": whole_duration(link.delay_ns)}
-        lines.append(f"  - {mapping({**ends, **figures})}")
+        lines.append(f"  - {yaml_mapping({**ends, **figures})}")
     return "\n".join([*lines, ""])
 
 
@@ -347,7 +352,7 @@ def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
     """Return the line of a shared buffer; all that a file may leave out is said."""
     names = [klass.name for klass in testbed.classes]
     alpha: object = dict(zip(names, spec.alpha, strict=True)) if names else spec.alpha[0]
-    said = {
+    fields = {
         "buffer": f"{spec.buffer_bytes}B",
         "alpha": alpha,
         "pfc": [klass if names else spec.priorities[klass] for klass in spec.lossless],
@@ -361,4 +366,4 @@ def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
             "action": spec.action,
         },
     }
-    return f"switch: {json.dumps(said)}"
+    return f"switch: {json.dumps(fields)}"

@@ -47,7 +47,7 @@ _CONTROL_OPTION, _WITHOUT_OPTION = "--congestion-control", "--without"
 
 
 @dataclass(frozen=True)
-class Lost:
+class Unrepeatable:
     """Something that decides the parent's results, and that the backend cannot repeat.
 
     `name` is `CONGESTION_CONTROL` or a key of `WITHOUT`.
@@ -72,7 +72,7 @@ def check_choices(request: ReplayRequest) -> None:
     check_known(_WITHOUT_OPTION, "unknown: {!r}", request.without, WITHOUT)
 
 
-def settle(
+def check_substitutions(
     trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str, request: ReplayRequest
 ) -> list[str]:
     """Return notes on what the replay has in place of what decides its parent's results.
@@ -82,7 +82,7 @@ def settle(
     """
     check_choices(request)
     left = _OF_TESTBED if request.testbed else ()
-    lost = [one for one in _lost(trial, patterns, backend) if one.name not in left]
+    lost = [one for one in _unrepeatable(trial, patterns, backend) if one.name not in left]
     names = list(dict.fromkeys(one.name for one in lost))
     for name in request.without:
         if name not in names:
@@ -100,12 +100,12 @@ def settle(
     return [*notes, *_notes(trial, patterns, backend)]
 
 
-def _refused(trial: TrialResult, backend: str, lost: Sequence[Lost]) -> InputError:
+def _refused(trial: TrialResult, backend: str, lost: Sequence[Unrepeatable]) -> InputError:
     """Return the error that lists what is lost, and the options that choose its replacement."""
     options, names = [], list(dict.fromkeys(one.name for one in lost))
     for name in names:
         if name == CONGESTION_CONTROL:
-            modes = on(backend)
+            modes = modes_of(backend)
             first, *others = (c for c in _controls() if any(c in mode.controls for mode in modes))
             more = f" (or {', '.join(others)})" if others else ""
             options.append(f"{_CONTROL_OPTION} {first}{more}")
@@ -128,24 +128,24 @@ def _controls() -> list[str]:
     return [name for name in all_controls() if name != PROGRAM]
 
 
-def on(backend: str) -> tuple[Mode, ...]:
+def modes_of(backend: str) -> tuple[Mode, ...]:
     """Return what a backend can do in virtual time, or on a rack."""
     return capabilities(backend).on("")
 
 
-def runs(spec: TrialSpec) -> bool:
+def ran_by_closloop(spec: TrialSpec) -> bool:
     """Return whether closloop ran a trial: imported results are other programs'."""
     return capabilities(spec.backend).runs
 
 
-def balances(backend: str, ways: LoadBalancingSpec) -> bool:
+def can_balance_load(backend: str, ways: LoadBalancingSpec) -> bool:
     """Return whether a backend's switches choose paths in this way."""
-    return any(ways.route_by in mode.load_balancing for mode in on(backend))
+    return any(ways.route_by in mode.load_balancing for mode in modes_of(backend))
 
 
 def programs_send(backend: str) -> bool:
     """Return whether programs can send flows on a backend's hosts."""
-    return any(mode.programs_send for mode in on(backend))
+    return any(mode.programs_send for mode in modes_of(backend))
 
 
 def transport(
@@ -159,17 +159,17 @@ def transport(
     spec = trial.spec
     own = {name: pattern.congestion_control for name, pattern in patterns.items()}
     if not control:
-        return Transport(spec.host if runs(spec) else None, own)
+        return Transport(spec.host if ran_by_closloop(spec) else None, own)
     if any(klass.congestion_control for klass in trial.testbed.classes):
         return Transport(spec.host, dict.fromkeys(order, control))
     if control == spec.host.congestion_control:
         roce = spec.host.roce if spec.host.is_roce else None
         return Transport(dataclasses.replace(spec.host, roce=roce), {})
-    base = spec.host if runs(spec) else HostSpec()
-    return Transport(host_under(control, trial.testbed, base), {})
+    base = spec.host if ran_by_closloop(spec) else HostSpec()
+    return Transport(hosts_with_control(control, trial.testbed, base), {})
 
 
-def host_under(control: str, testbed: Testbed, base: HostSpec) -> HostSpec:
+def hosts_with_control(control: str, testbed: Testbed, base: HostSpec) -> HostSpec:
     """Return hosts under another control, with its default parameters; TCP's timeout is `base`'s.
 
     RoCE's packets carry what TCP's do on this testbed, at most the default.
@@ -197,31 +197,37 @@ def has_roce(backend: str, host: HostSpec | None) -> bool:
     return capabilities(backend).default(control, "").has_roce
 
 
-def _lost(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str) -> Iterator[Lost]:
+def _unrepeatable(
+    trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str
+) -> Iterator[Unrepeatable]:
     spec = trial.spec
-    if not runs(spec):
-        yield from _lost_of_import(trial.facts, trial.testbed, spec)
+    if not ran_by_closloop(spec):
+        yield from _unrepeatable_of_import(trial.facts, trial.testbed, spec)
     else:
         control = spec.host.congestion_control
         known = ("", *capabilities(backend).default(control, "").controls)
         if control not in known:
             whose = "its hosts' RoCE NICs" if spec.host.is_roce else "its hosts"
-            yield Lost(CONGESTION_CONTROL, f"congestion control {control} of {whose}")
+            yield Unrepeatable(CONGESTION_CONTROL, f"congestion control {control} of {whose}")
         for name, pattern in patterns.items():
             if pattern.congestion_control not in known:
                 what = f"congestion control {pattern.congestion_control} of the flows {name}"
-                yield Lost(CONGESTION_CONTROL, what)
+                yield Unrepeatable(CONGESTION_CONTROL, what)
     ways = spec.load_balancing
-    if ways != ECMP and not balances(backend, ways):
-        yield Lost("load-balancing", f"load balancing by {ways.kind} ({ways.route_by})")
+    if ways != ECMP and not can_balance_load(backend, ways):
+        yield Unrepeatable("load-balancing", f"load balancing by {ways.kind} ({ways.route_by})")
     for name, pattern in patterns.items():
         if not programs_send(backend) and not _sends_like_sockets(pattern.driver):
             options = ", ".join(f"{key} {value}" for key, value in pattern.driver.options)
             how = f" with {options}" if options else ""
-            yield Lost("drivers", f"{pattern.driver.name}{how}, which sent the flows {name}")
+            yield Unrepeatable(
+                "drivers", f"{pattern.driver.name}{how}, which sent the flows {name}"
+            )
 
 
-def _lost_of_import(facts: Mapping[str, Any], testbed: Testbed, spec: TrialSpec) -> Iterator[Lost]:
+def _unrepeatable_of_import(
+    facts: Mapping[str, Any], testbed: Testbed, spec: TrialSpec
+) -> Iterator[Unrepeatable]:
     own = spec.host.congestion_control
     control = str(
         facts.get(CONGESTION_CONTROL, UNKNOWN_CONTROL if own == IMPORTED_CONTROL else own)
@@ -229,13 +235,13 @@ def _lost_of_import(facts: Mapping[str, Any], testbed: Testbed, spec: TrialSpec)
     buffer_bytes = max((port.buffer_bytes for port in testbed.switch_ports), default=0)
     settings = import_settings(facts, buffer_bytes)
     if control == UNKNOWN_CONTROL:
-        yield Lost(CONGESTION_CONTROL, "its congestion control, which its files do not say")
+        yield Unrepeatable(CONGESTION_CONTROL, "its congestion control, which its files do not say")
     elif control != HostSpec().congestion_control:
         parameters = " with its parameters" if facts.get("hpcc_parameters") else ""
-        yield Lost(CONGESTION_CONTROL, f"congestion control {control}{parameters}")
+        yield Unrepeatable(CONGESTION_CONTROL, f"congestion control {control}{parameters}")
     for name, what in settings.items():
         # those of the transport (a window, IRN) go with the congestion control
-        yield Lost(name if name in WITHOUT else CONGESTION_CONTROL, what)
+        yield Unrepeatable(name if name in WITHOUT else CONGESTION_CONTROL, what)
 
 
 def _sends_like_sockets(driver: DriverSpec) -> bool:
@@ -259,6 +265,6 @@ def _notes(trial: TrialResult, patterns: Mapping[str, PatternSpec], backend: str
         yield f"the parent's rates were divided by {spec.scale}; the replay's are not"
     if spec.flow_sample_period_ns and not has_roce(backend, spec.host):
         yield f"flows are not sampled on {backend}"
-    if not runs(spec):
+    if not ran_by_closloop(spec):
         here = trial.testbed.wire_bytes(1) - 1
         yield f"packets have this testbed's headers ({here} B with TCP), whatever they had there"

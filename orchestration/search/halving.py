@@ -34,7 +34,7 @@ class Seed(NamedTuple):
     number: int
 
 
-class Ask(NamedTuple):
+class TrialKey(NamedTuple):
     """A trial that a search wants: a setting in a condition (by its number) at a seed."""
 
     setting: Setting
@@ -42,7 +42,7 @@ class Ask(NamedTuple):
     seed: Seed
 
 
-class Figures:
+class MetricValues:
     """Figures by setting, condition and seed; NaN for a trial that gave none.
 
     `higher` says that high figures are good.
@@ -50,35 +50,35 @@ class Figures:
 
     def __init__(self, *, higher: bool = False) -> None:
         self.higher = higher
-        self._of: dict[Ask, float] = {}
+        self._of: dict[TrialKey, float] = {}
 
-    def __contains__(self, ask: Ask) -> bool:
-        return ask in self._of
+    def __contains__(self, key: TrialKey) -> bool:
+        return key in self._of
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def add(self, ask: Ask, figure: float) -> None:
+    def add(self, key: TrialKey, figure: float) -> None:
         """Take a figure down."""
-        self._of[ask] = figure
+        self._of[key] = figure
 
-    def at(self, ask: Ask) -> float:
+    def at(self, key: TrialKey) -> float:
         """Return the figure of a trial that was asked for; NaN if it gave none."""
-        return self._of[ask]
+        return self._of[key]
 
     def measured(self, condition: int, seeds: Sequence[Seed]) -> list[Setting]:
         """Return the settings that were tried in a condition at all of these seeds, in order."""
         found: dict[Setting, int] = {}
         wanted = set(seeds)
-        for ask in self._of:
-            if ask.condition == condition and ask.seed in wanted:
-                found[ask.setting] = found.get(ask.setting, 0) + 1
+        for key in self._of:
+            if key.condition == condition and key.seed in wanted:
+                found[key.setting] = found.get(key.setting, 0) + 1
         return sorted(setting for setting, count in found.items() if count == len(wanted))
 
     def table(self, settings: Sequence[Setting], condition: int, seeds: Sequence[Seed]) -> Floats:
         """Return figures as (settings, seeds), without the seeds at which no setting has one."""
         rows = np.array(
-            [[self._of[Ask(one, condition, seed)] for seed in seeds] for one in settings],
+            [[self._of[TrialKey(one, condition, seed)] for seed in seeds] for one in settings],
             dtype=np.float64,
         ).reshape(len(settings), len(seeds))
         return rows[:, np.isfinite(rows).any(axis=0)]
@@ -167,16 +167,16 @@ class SearchBudget:
 
 
 # Runs what is asked for and not known yet, and adds its figures; told the name of the stage.
-Measure = Callable[[str, Sequence[Ask]], None]
+Measure = Callable[[str, Sequence[TrialKey]], None]
 
 
-def seeds_of(count: int, purpose: str = SEARCH) -> list[Seed]:
+def first_seeds(count: int, purpose: str = SEARCH) -> list[Seed]:
     """Return the first seeds of a stream."""
     return [Seed(purpose, number) for number in range(1, count + 1)]
 
 
 # Settings, and the conditions in which they are tried.
-_Around = tuple[list[Setting], tuple[int, ...]]
+_Candidates = tuple[list[Setting], tuple[int, ...]]
 
 
 class Halving:
@@ -190,7 +190,7 @@ class Halving:
         space: Space,
         conditions: Sequence[int],
         effort: SearchBudget,
-        figures: Figures,
+        metric_values: MetricValues,
         measure: Measure,
         seed: int,
     ) -> None:
@@ -198,10 +198,10 @@ class Halving:
         self.notes: list[str] = []
         self._conditions = list(conditions)
         self._effort = effort
-        self._figures = figures
+        self._metric_values = metric_values
         self._measure = measure
         self._seed = seed
-        self._seeds = seeds_of(effort.rungs()[-1][1])
+        self._seeds = first_seeds(effort.rungs()[-1][1])
 
     def run(self) -> None:
         """Search; the figures then have what `best` and `best_in` choose from."""
@@ -210,36 +210,38 @@ class Halving:
 
     def best(self, count: int) -> list[Setting]:
         """Return the best single settings of those that got the most seeds everywhere."""
-        everywhere = [set(self._figures.measured(one, self._seeds)) for one in self._conditions]
+        everywhere = [
+            set(self._metric_values.measured(one, self._seeds)) for one in self._conditions
+        ]
         common = set.intersection(*everywhere)
-        regrets = self._figures.mean_regret(common, self._conditions, self._seeds)
+        regrets = self._metric_values.mean_regret(common, self._conditions, self._seeds)
         return best_of(regrets, count)
 
     def best_in(self, condition: int, count: int) -> list[Setting]:
         """Return the best settings of a condition, of those that got the most seeds there."""
-        known = self._figures.measured(condition, self._seeds)
-        return best_of(self._figures.regret(known, condition, self._seeds), count)
+        known = self._metric_values.measured(condition, self._seeds)
+        return best_of(self._metric_values.regret(known, condition, self._seeds), count)
 
     def _halve(self) -> None:
         rungs = self._effort.rungs()
         alive = self.space.first(rungs[0][0], self._seed)
         own = dict.fromkeys(self._conditions, alive)
         for number, (_, count) in enumerate(rungs, start=1):
-            seeds = seeds_of(count)
-            asks = [
-                Ask(setting, one, seed)
+            seeds = first_seeds(count)
+            keys = [
+                TrialKey(setting, one, seed)
                 for one in self._conditions
                 for setting in dict.fromkeys([*alive, *own[one]])
                 for seed in seeds
             ]
-            self._measure(f"rung {number} of {len(rungs)}", asks)
+            self._measure(f"rung {number} of {len(rungs)}", keys)
             if number == len(rungs):
                 break
             stay = rungs[number][0]
-            regrets = self._figures.mean_regret(alive, self._conditions, seeds)
+            regrets = self._metric_values.mean_regret(alive, self._conditions, seeds)
             for one in self._conditions:
                 here = dict.fromkeys([*alive, *own[one]])
-                own[one] = best_of(self._figures.regret(list(here), one, seeds), stay)
+                own[one] = best_of(self._metric_values.regret(list(here), one, seeds), stay)
             alive = best_of(regrets, stay)
 
     def _refine(self) -> None:
@@ -259,7 +261,7 @@ class Halving:
             self.notes.append(
                 "the search stopped with a winner at the edge of a range: give it more --rounds"
             )
-        self._say_limits()
+        self._note_limits()
 
     def _targets(self) -> dict[tuple[int, ...], Setting]:
         """Return the winners, by the conditions for which each is one."""
@@ -280,24 +282,24 @@ class Halving:
         """
         few = self._seeds[: max(1, len(self._seeds) // ETA)]
         rng = np.random.default_rng([self._seed, number])
-        around: list[_Around] = []
+        around: list[_Candidates] = []
         for conditions, winner in targets.items():
             steps = self.space.neighbours(winner, octaves.get(conditions, FIRST_STEP))
             if len(steps) > NEIGHBOURS:
                 drawn = rng.permutation(len(steps))[:NEIGHBOURS]
                 steps = [steps[place] for place in sorted(drawn.tolist())]
             around.append((steps, conditions))
-        self._measure(f"step {number}, few seeds", _asks(around, few))
-        better: list[_Around] = []
+        self._measure(f"step {number}, few seeds", _trial_keys(around, few))
+        better: list[_Candidates] = []
         for (steps, conditions), winner in zip(around, targets.values(), strict=True):
-            regrets = self._figures.mean_regret([winner, *steps], conditions, few)
+            regrets = self._metric_values.mean_regret([winner, *steps], conditions, few)
             improving = [one for one in steps if regrets[one] < regrets[winner]]
             stay = best_of({one: regrets[one] for one in steps}, -(-len(steps) // ETA))
             together = self.space.together(
                 winner, best_of({one: regrets[one] for one in improving}, len(improving))
             )
             better.append(([*stay, together], conditions))
-        self._measure(f"step {number}, all seeds", _asks(better, self._seeds))
+        self._measure(f"step {number}, all seeds", _trial_keys(better, self._seeds))
 
     def _widen(self, winners: Iterable[Setting]) -> bool:
         """Widen the ranges at whose edges winners lie; return whether there was one."""
@@ -305,7 +307,7 @@ class Halving:
             (dimension.name, side): dimension
             for winner in winners
             for dimension, side in self.space.edges(winner)
-            if not dimension.ends(side)
+            if not dimension.is_at_limit(side)
         }
         for (name, side), dimension in wider.items():
             edge = dimension.minimum if side < 0 else dimension.maximum
@@ -318,34 +320,34 @@ class Halving:
             )
         return bool(wider)
 
-    def _say_limits(self) -> None:
+    def _note_limits(self) -> None:
         """Note the winners that lie at a physical limit."""
         for conditions, winner in self._targets().items():
             for dimension, side in self.space.edges(winner):
-                if not dimension.ends(side):
+                if not dimension.is_at_limit(side):
                     continue
                 which = "the best single setting" if len(conditions) > 1 else ""
                 which = which or f"the best setting of condition {conditions[0] + 1}"
                 edge = dimension.minimum if side < 0 else dimension.maximum
-                reason = dimension.reason[0 if side < 0 else 1]
+                reason = dimension.limit_reasons[0 if side < 0 else 1]
                 self.notes.append(
                     f"{which} has {short_name(dimension.name)} {value_text(dimension.name, edge)}, "
                     f"the limit: {reason}"
                 )
 
 
-def _asks(around: Iterable[_Around], seeds: Sequence[Seed]) -> list[Ask]:
-    asks = (
-        Ask(setting, one, seed)
+def _trial_keys(around: Iterable[_Candidates], seeds: Sequence[Seed]) -> list[TrialKey]:
+    keys = (
+        TrialKey(setting, one, seed)
         for settings, conditions in around
         for setting in settings
         for one in conditions
         for seed in seeds
     )
-    return list(dict.fromkeys(asks))
+    return list(dict.fromkeys(keys))
 
 
-def budget(effort: SearchBudget, conditions: int, neighbours: int) -> list[tuple[str, int]]:
+def stage_costs(effort: SearchBudget, conditions: int, neighbours: int) -> list[tuple[str, int]]:
     """Return the stages of a search and the most trials that each can have.
 
     `neighbours` are those of a setting; ranges that must be widened cost further rounds.

@@ -23,7 +23,7 @@ from orchestration.core.pattern import REPEAT
 from orchestration.core.topology import Testbed
 from orchestration.core.trial import Scalar, TrialSpec, TunerSpec
 from orchestration.results.reader import TrialResult, finished_trials, read_trial
-from orchestration.search.halving import Ask, Figures, SearchBudget
+from orchestration.search.halving import MetricValues, SearchBudget, TrialKey
 from orchestration.search.space import (
     Space,
     dcqcn_space,
@@ -34,7 +34,7 @@ from orchestration.search.space import (
 )
 
 # Runs trials that are not finished yet; told the name of the stage.
-Run = Callable[[str, Campaign], None]
+RunTrials = Callable[[str, Campaign], None]
 
 _SUFFIX = "-search"
 _LONGEST_NAME = 64
@@ -46,7 +46,7 @@ def search_name(campaign: str) -> str:
 
 
 @dataclass(frozen=True)
-class Scene:
+class SearchedCampaign:
     """The trials of a campaign that a search varies: one a condition, whatever its tuner and seed.
 
     `name` is that of the search's run folder. `cells` are the conditions' levels; `seed` is the
@@ -64,15 +64,15 @@ class Scene:
     testbeds: Mapping[str, Testbed]
     tuner_location: str
 
-    def trial(self, ask: Ask) -> TrialSpec:
+    def trial(self, key: TrialKey) -> TrialSpec:
         """Return the trial of a setting in a condition at a seed."""
         return replace(
-            self.templates[ask.condition],
+            self.templates[key.condition],
             campaign=self.name,
-            tuner=TunerSpec(self.tuner, dict(ask.setting)),
-            seed=trial_seed(self.seed, ask.seed.number, ask.seed.purpose),
-            repeat=ask.seed.number,
-            cell={TUNER: label_of(ask.setting), **self.cells[ask.condition]},
+            tuner=TunerSpec(self.tuner, dict(key.setting)),
+            seed=trial_seed(self.seed, key.seed.number, key.seed.purpose),
+            repeat=key.seed.number,
+            cell={TUNER: label_of(key.setting), **self.cells[key.condition]},
         )
 
     def campaign(self, trials: Sequence[TrialSpec]) -> Campaign:
@@ -105,7 +105,7 @@ def _without_choice(trial: TrialSpec) -> str:
     return repr(data)
 
 
-class Trials:
+class TrialMeasurer:
     """Measures what a search asks for, by running trials. `run` runs them, `told` hears stages.
 
     A trial that failed, or is invalid, has no figure; `without` counts them.
@@ -113,44 +113,44 @@ class Trials:
 
     def __init__(
         self,
-        scene: Scene,
+        searched: SearchedCampaign,
         folder: Path,
         metric: Metric,
-        figures: Figures,
-        run: Run,
+        figures: MetricValues,
+        run: RunTrials,
     ) -> None:
-        self._scene = scene
+        self._searched = searched
         self._folder = folder
         self._metric = metric
         self._figures = figures
         self._run = run
         self.without: list[str] = []
 
-    def measure(self, stage: str, asks: Sequence[Ask]) -> None:
+    def measure(self, stage: str, keys: Sequence[TrialKey]) -> None:
         """Run what is asked for and not known yet, and add its figures."""
-        new = [ask for ask in dict.fromkeys(asks) if ask not in self._figures]
+        new = [key for key in dict.fromkeys(keys) if key not in self._figures]
         if not new:
             return
-        trials = {ask: self._scene.trial(ask) for ask in new}
-        self._run(stage, self._scene.campaign(self._in_blocks(trials)))
-        for ask, trial in trials.items():
+        trials = {key: self._searched.trial(key) for key in new}
+        self._run(stage, self._searched.campaign(self._in_blocks(trials)))
+        for key, trial in trials.items():
             path = self._folder / trial.id
-            figure = figure_of(read_trial(path), self._metric) if path.is_dir() else None
+            figure = metric_value(read_trial(path), self._metric) if path.is_dir() else None
             if figure is None:
                 self.without.append(trial.id)
-            self._figures.add(ask, math.nan if figure is None else figure)
+            self._figures.add(key, math.nan if figure is None else figure)
 
-    def _in_blocks(self, trials: Mapping[Ask, TrialSpec]) -> list[TrialSpec]:
+    def _in_blocks(self, trials: Mapping[TrialKey, TrialSpec]) -> list[TrialSpec]:
         """Return trials seed by seed, and within a seed in an order that is drawn."""
         ordered: list[TrialSpec] = []
-        for seed in dict.fromkeys(ask.seed for ask in trials):
-            block = [trial for ask, trial in trials.items() if ask.seed == seed]
-            draws = np.random.default_rng([self._scene.seed, seed.number])
+        for seed in dict.fromkeys(key.seed for key in trials):
+            block = [trial for key, trial in trials.items() if key.seed == seed]
+            draws = np.random.default_rng([self._searched.seed, seed.number])
             ordered += [block[place] for place in draws.permutation(len(block)).tolist()]
         return ordered
 
 
-def figure_of(result: TrialResult, metric: Metric) -> float | None:
+def metric_value(result: TrialResult, metric: Metric) -> float | None:
     """Return a trial's figure: of flows that last, that of the trial's second half.
 
     NaN if it has none, because no flow is of the metric's kind; None if the trial is invalid.
@@ -171,7 +171,7 @@ _TUNERS: dict[Over, dict[str, Scalar]] = {
 
 
 @dataclass(frozen=True)
-class Group:
+class ConditionGroup:
     """Conditions, by their numbers, that shall share a best static setting, and their space."""
 
     when: dict[str, Scalar]
@@ -204,7 +204,7 @@ class SearchRequest:
         return METRICS[self.metric]
 
     @cached_property
-    def scene(self) -> Scene:
+    def searched(self) -> SearchedCampaign:
         """The campaign's conditions. Raises InputError for what cannot be searched."""
         check_known("--over", "nothing is called {!r}", [self.over], OVER, "use ")
         tuner = _TUNERS[self.over]
@@ -228,7 +228,7 @@ class SearchRequest:
                 "search the campaign that was recorded",
             )
         name = search_name(first.campaign)
-        return Scene(
+        return SearchedCampaign(
             campaign_name=first.campaign,
             name=name,
             path=self.file,
@@ -242,22 +242,24 @@ class SearchRequest:
         )
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[ConditionGroup, ...]:
         """The conditions by the levels of `by`. Raises InputError for an unknown factor."""
-        scene = self.scene
+        searched = self.searched
         none = "the campaign has no factor {!r}"
-        check_known("--by", none, self.by, scene.cells[0], "its factors are ")
+        check_known("--by", none, self.by, searched.cells[0], "its factors are ")
         found: dict[tuple[Scalar, ...], list[int]] = {}
-        for number, cell in enumerate(scene.cells):
+        for number, cell in enumerate(searched.cells):
             found.setdefault(tuple(cell[name] for name in self.by), []).append(number)
         return tuple(
-            Group(dict(zip(self.by, levels, strict=True)), tuple(numbers), self._space(numbers))
+            ConditionGroup(
+                dict(zip(self.by, levels, strict=True)), tuple(numbers), self._space(numbers)
+            )
             for levels, numbers in found.items()
         )
 
     def _space(self, conditions: Sequence[int]) -> Space:
-        templates = [self.scene.templates[number] for number in conditions]
-        testbeds = [self.scene.testbeds[one.testbed] for one in templates]
+        templates = [self.searched.templates[number] for number in conditions]
+        testbeds = [self.searched.testbeds[one.testbed] for one in templates]
         nics = [one.host.roce for one in templates]
         under = all(nic is not None and nic.control == "dcqcn" for nic in nics)
         if self.over == "timeouts":

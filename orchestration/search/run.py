@@ -21,8 +21,16 @@ from orchestration.campaign.search_result import (
 from orchestration.core.errors import InputError
 from orchestration.core.files import sha256_of
 from orchestration.core.trial import Scalar
-from orchestration.search.halving import SEARCH, Ask, Figures, Halving, SearchBudget, Seed, budget
-from orchestration.search.request import Run, SearchRequest, Trials
+from orchestration.search.halving import (
+    SEARCH,
+    Halving,
+    MetricValues,
+    SearchBudget,
+    Seed,
+    TrialKey,
+    stage_costs,
+)
+from orchestration.search.request import RunTrials, SearchRequest, TrialMeasurer
 from orchestration.search.space import ranges_of
 from orchestration.search.verify import FINALISTS, FINALISTS_OF_A_CONDITION, verify
 
@@ -31,29 +39,29 @@ Stage = tuple[str, int]
 _MAX_SETTINGS = 10_000
 
 
-def run_search(request: SearchRequest, out: Path, run: Run) -> SearchResult:
+def run_search(request: SearchRequest, out: Path, run: RunTrials) -> SearchResult:
     """Search and return what was found. Trials are in `out/<campaign>-search`, which it resumes.
 
     `run` runs the trials of a stage that are not finished. Raises what it raises; InputError before
     anything runs, and ClosloopError if a condition has no figure at all.
     """
-    scene, folder = request.scene, out / request.scene.name
+    searched, folder = request.searched, out / request.searched.name
     metric, groups = request.objective, request.groups
-    scene.check_folder(folder)
-    figures = Figures(higher=metric.better == "higher")
-    trials = Trials(scene, folder, metric, figures, run)
+    searched.check_folder(folder)
+    metric_values = MetricValues(higher=metric.better == "higher")
+    trials = TrialMeasurer(searched, folder, metric, metric_values, run)
     answers: list[tuple[Halving, ResultGroup]] = []
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         measure = _prefixed(trials.measure, prefix)
         halving = Halving(
-            group.space, group.conditions, request.effort, figures, measure, scene.seed
+            group.space, group.conditions, request.effort, metric_values, measure, searched.seed
         )
         halving.run()
-        cells = {one: scene.cells[one] for one in group.conditions}
+        cells = {one: searched.cells[one] for one in group.conditions}
         seeds = request.effort.verify
-        answers.append((halving, verify(halving, cells, seeds, figures, measure, group.when)))
-    return _found(request, answers, figures, trials.without)
+        answers.append((halving, verify(halving, cells, seeds, metric_values, measure, group.when)))
+    return _search_result(request, answers, metric_values, trials.without)
 
 
 @dataclass(frozen=True)
@@ -71,24 +79,26 @@ class SearchPlan:
 
 def plan_search(request: SearchRequest) -> SearchPlan:
     """Return what a search would cost. Raises InputError as `run_search` does."""
-    effort, stages, asks = request.effort, [], []
+    effort, stages, keys = request.effort, [], []
     groups = request.groups
     _check_effort(effort, sum(len(group.conditions) for group in groups))
     for number, group in enumerate(groups, start=1):
         prefix = f"group {number} of {len(groups)}, " if len(groups) > 1 else ""
         conditions = len(group.conditions)
-        settings = group.space.first(effort.settings, request.scene.seed)
-        asks += [
-            Ask(setting, one, Seed(SEARCH, 1)) for setting in settings for one in group.conditions
+        settings = group.space.first(effort.settings, request.searched.seed)
+        keys += [
+            TrialKey(setting, one, Seed(SEARCH, 1))
+            for setting in settings
+            for one in group.conditions
         ]
         around = max(len(group.space.neighbours(one, 1.0)) for one in settings)
-        parts = budget(effort, conditions, around)
+        parts = stage_costs(effort, conditions, around)
         own = FINALISTS_OF_A_CONDITION if conditions > 1 else 0
         maximum = (FINALISTS + own) * conditions * effort.verify
         stages += [(prefix + name, count) for name, count in parts]
         stages.append((f"{prefix}verification: {effort.verify} seeds", maximum))
-    trials = [request.scene.trial(ask) for ask in asks]
-    return SearchPlan(tuple(stages), request.scene.campaign(trials))
+    trials = [request.searched.trial(ask) for ask in keys]
+    return SearchPlan(tuple(stages), request.searched.campaign(trials))
 
 
 def _check_effort(effort: SearchBudget, conditions: int) -> None:
@@ -105,19 +115,19 @@ def _check_effort(effort: SearchBudget, conditions: int) -> None:
 
 
 def _prefixed(
-    measure: Callable[[str, Sequence[Ask]], None], prefix: str
-) -> Callable[[str, Sequence[Ask]], None]:
-    return lambda stage, asks: measure(prefix + stage, asks)
+    measure: Callable[[str, Sequence[TrialKey]], None], prefix: str
+) -> Callable[[str, Sequence[TrialKey]], None]:
+    return lambda stage, keys: measure(prefix + stage, keys)
 
 
-def _found(
+def _search_result(
     request: SearchRequest,
     answers: Sequence[tuple[Halving, ResultGroup]],
-    figures: Figures,
+    metric_values: MetricValues,
     without: Sequence[str],
 ) -> SearchResult:
-    scene = request.scene
-    notes = [note for halving, _ in answers for note in _by_name(halving.notes, scene.cells)]
+    searched = request.searched
+    notes = [note for halving, _ in answers for note in _by_name(halving.notes, searched.cells)]
     if without:
         notes.append(
             f"{len(without)} trials failed or are invalid, and their settings rank last there: "
@@ -130,21 +140,21 @@ def _found(
         found=RESULT_FORMAT,
         closloop=version("closloop"),
         campaign=ResultCampaign(
-            name=scene.campaign_name,
-            file=os.path.basename(scene.path),
-            sha256=sha256_of(scene.path),
+            name=searched.campaign_name,
+            file=os.path.basename(searched.path),
+            sha256=sha256_of(searched.path),
         ),
-        backend=scene.templates[0].backend,
-        tuner=scene.tuner,
+        backend=searched.templates[0].backend,
+        tuner=searched.tuner,
         metric=request.metric,
         seeds=ResultSeeds(
-            campaign=scene.seed,
+            campaign=searched.seed,
             search=request.effort.rungs()[-1][1],
             verification=request.effort.verify,
         ),
         effort=asdict(request.effort),
-        trials=len(figures),
-        testbeds={bed.name: fabric_digest(bed) for bed in scene.testbeds.values()},
+        trials=len(metric_values),
+        testbeds={bed.name: fabric_digest(bed) for bed in searched.testbeds.values()},
         ranges=ranges,
         notes=tuple(dict.fromkeys(notes)),
         groups=tuple(group for _, group in answers),

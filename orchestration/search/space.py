@@ -36,16 +36,16 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 6
 class Dimension:
     """A parameter with the range that is searched, and the limits that it may be widened to.
 
-    `reason` says why there is nothing beyond each limit. With `choices`, the parameter has these
+    `limit_reasons` says why there is nothing beyond each limit. With `choices`, the parameter has these
     values, in no order, and no range.
     """
 
     name: str
     minimum: float = 1.0
     maximum: float = 1.0
-    lowest: float = 1.0
-    highest: float = 1.0
-    reason: tuple[str, str] = ("", "")
+    min_limit: float = 1.0
+    max_limit: float = 1.0
+    limit_reasons: tuple[str, str] = ("", "")
     whole: bool = True
     choices: tuple[Scalar, ...] = ()
 
@@ -56,7 +56,7 @@ class Dimension:
         low, high = log([self.minimum, self.maximum])
         return self._rounded(float(exp(low + share * (high - low))))
 
-    def moved(self, value: Scalar, octaves: float) -> Scalar:
+    def shifted(self, value: Scalar, octaves: float) -> Scalar:
         """Return the value so many octaves from another, within the range."""
         factor = float(exp(octaves * log(2.0)))
         return self._rounded(float(value) * factor)
@@ -67,15 +67,15 @@ class Dimension:
             return 0
         return (float(value) >= self.maximum) - (float(value) <= self.minimum)
 
-    def ends(self, side: int) -> bool:
+    def is_at_limit(self, side: int) -> bool:
         """Return whether the range ends at the physical limit on a side (-1 or 1)."""
-        return self.minimum <= self.lowest if side < 0 else self.maximum >= self.highest
+        return self.minimum <= self.min_limit if side < 0 else self.maximum >= self.max_limit
 
     def widened(self, side: int) -> Dimension:
         """Return it with a range that goes on beyond an edge, at most to the limit there."""
         if side < 0:
-            return replace(self, minimum=max(self.lowest, self.minimum / WIDENED_BY))
-        return replace(self, maximum=min(self.highest, self.maximum * WIDENED_BY))
+            return replace(self, minimum=max(self.min_limit, self.minimum / WIDENED_BY))
+        return replace(self, maximum=min(self.max_limit, self.maximum * WIDENED_BY))
 
     def _rounded(self, value: float) -> Scalar:
         inside = min(max(float(f"{value:.3g}"), self.minimum), self.maximum)
@@ -119,8 +119,8 @@ class Space:
                 found.setdefault(self.changed(values, {dimension.name: value}))
         both = [d for d in self.dimensions if d.name in ("kmin_bytes", "kmax_bytes")]
         for sign in (-1, 1) if len(both) == 2 else ():
-            moved = {d.name: d.moved(values[d.name], sign * octaves) for d in both}
-            found.setdefault(self.changed(values, moved))
+            shifted = {d.name: d.shifted(values[d.name], sign * octaves) for d in both}
+            found.setdefault(self.changed(values, shifted))
         found.pop(setting, None)
         return list(found)
 
@@ -129,9 +129,9 @@ class Space:
         before = dict(setting)
         new: dict[str, Scalar] = {}
         for step in steps:
-            moved = {name: value for name, value in step if value != before[name]}
-            if not moved.keys() & new.keys():
-                new |= moved
+            shifted = {name: value for name, value in step if value != before[name]}
+            if not shifted.keys() & new.keys():
+                new |= shifted
         return self.changed(before, new)
 
     def edges(self, setting: Setting) -> Iterator[tuple[Dimension, int]]:
@@ -153,7 +153,7 @@ class Space:
     def _steps(self, dimension: Dimension, value: Scalar, octaves: float) -> list[Scalar]:
         if dimension.choices:
             return [choice for choice in dimension.choices if choice != value]
-        return [dimension.moved(value, sign * octaves) for sign in (-1, 1)]
+        return [dimension.shifted(value, sign * octaves) for sign in (-1, 1)]
 
     def _with(self, shares: Sequence[float]) -> Iterator[tuple[Dimension, float]]:
         return zip(self.dimensions, shares, strict=True)
@@ -232,9 +232,9 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
             name,
             minimum=_MIN_THRESHOLD_BYTES,
             maximum=buffer,
-            lowest=_MIN_THRESHOLD_BYTES,
-            highest=buffer,
-            reason=("less than one packet", "the largest buffer of a port"),
+            min_limit=_MIN_THRESHOLD_BYTES,
+            max_limit=buffer,
+            limit_reasons=("less than one packet", "the largest buffer of a port"),
         )
         for name in ("kmin_bytes", "kmax_bytes")
     ]
@@ -242,9 +242,9 @@ def threshold_space(testbeds: Sequence[Testbed], roce: RoceSpec | None, *, dcqcn
         "pmax",
         minimum=_MIN_PMAX,
         maximum=1.0,
-        lowest=_LOWEST_PMAX,
-        highest=1.0,
-        reason=("a packet in 10,000 at kmax", "every packet at kmax"),
+        min_limit=_LOWEST_PMAX,
+        max_limit=1.0,
+        limit_reasons=("a packet in 10,000 at kmax", "every packet at kmax"),
         whole=False,
     )
     scaled = [Dimension("per_25g", choices=(False, True))] if len(rates) > 1 else []
@@ -290,9 +290,9 @@ def timeout_space() -> Space:
         "timeout_ns",
         minimum=SHORTEST_NS,
         maximum=LONGEST_NS,
-        lowest=MIN_TIMEOUT_NS,
-        highest=MAX_TIMEOUT_NS,
-        reason=("every packet may change its path", "no gap is longer"),
+        min_limit=MIN_TIMEOUT_NS,
+        max_limit=MAX_TIMEOUT_NS,
+        limit_reasons=("every packet may change its path", "no gap is longer"),
     )
     return Space((timeout,), ((("timeout_ns", 200_000),),))
 
@@ -316,13 +316,13 @@ def with_ranges(space: Space, given: Sequence[str]) -> Space:
             known[name] = added
         check_known("--range", "{!r} is not searched", [name], known, "there are ")
         one, (low, high) = known[name], _parsed(name, bounds)
-        if not one.lowest <= low < high <= one.highest:
+        if not one.min_limit <= low < high <= one.max_limit:
             raise InputError.single(
                 "--range",
-                f"{text}: not a range inside the limits {one.lowest:g} to {one.highest:g}",
+                f"{text}: not a range inside the limits {one.min_limit:g} to {one.max_limit:g}",
                 "give the lower bound first, both within the limits",
             )
-        new = Dimension(name, low, high, one.lowest, one.highest, one.reason, one.whole)
+        new = Dimension(name, low, high, one.min_limit, one.max_limit, one.limit_reasons, one.whole)
         space = Space(tuple(new if d.name == name else d for d in space.dimensions), space.known)
     return space
 
@@ -343,10 +343,10 @@ def _dcqcn_dimensions() -> list[Dimension]:
 
 def _dcqcn_dimension(name: str, bounds: tuple[float, float]) -> Dimension:
     parameter = DCQCN_PARAMETERS[name]
-    reason = "the least that mlx5 NICs take", "the most that mlx5 NICs take"
+    limit_reasons = "the least that mlx5 NICs take", "the most that mlx5 NICs take"
     # logarithms have no 0, which mostly means off
-    lowest = max(1, parameter.minimum)
-    return Dimension(name, bounds[0], bounds[1], lowest, parameter.maximum, reason)
+    min_limit = max(1, parameter.minimum)
+    return Dimension(name, bounds[0], bounds[1], min_limit, parameter.maximum, limit_reasons)
 
 
 def _dcqcn_presets(roce: RoceSpec | None) -> list[dict[str, Scalar]]:

@@ -105,7 +105,7 @@ def search(
     if only_plan:
         _show_plan(made, out, jobs, as_json=as_json)
         return
-    path = output or file.parent / "found" / f"{request.scene.campaign_name}.yml"
+    path = output or file.parent / "found" / f"{request.searched.campaign_name}.yml"
     check_outputs([path], [file, *(name for one in made.first.trials for name in one.files)])
     typer.echo(f"{made.first.name}: at most {made.trials} trials, judged by {name}", err=True)
     with executor_named(cluster) as place:
@@ -207,7 +207,7 @@ def sentences(found: SearchResult, file: str) -> list[str]:
 def _of_group(group: ResultGroup) -> list[str]:
     where = when_text(group.when)
     said = [f"best static setting{f' ({where})' if where else ''}: {_named(group.best_static)}"]
-    said += [f"  {line}" for line in _alike(group.ranking)]
+    said += [f"  {line}" for line in _indistinguishable(group.ranking)]
     if len(group.conditions) > 1:
         said.append(
             f"  headroom, its loss against the best of each condition: {share(group.headroom)} in "
@@ -223,7 +223,7 @@ def _of_nics(setting: Params) -> list[str]:
     return [f"  as settings of NICs: host: {{roce: {{dcqcn: {{{text}}}}}}}"] if own else []
 
 
-def _alike(ranking: Sequence[ResultRank]) -> list[str]:
+def _indistinguishable(ranking: Sequence[ResultRank]) -> list[str]:
     best = ranking[0].setting
     alike = [one for one in ranking[1:] if not one.told_apart]
     if not alike:

@@ -22,7 +22,15 @@ from orchestration.campaign.search_result import (
     When,
 )
 from orchestration.core.records import Floats
-from orchestration.search.halving import Ask, Figures, Halving, Measure, Seed, best_of, seeds_of
+from orchestration.search.halving import (
+    Halving,
+    Measure,
+    MetricValues,
+    Seed,
+    TrialKey,
+    best_of,
+    first_seeds,
+)
 from orchestration.search.space import Setting
 
 VERIFICATION = "search verification"
@@ -35,7 +43,7 @@ def verify(
     halving: Halving,
     cells: Mapping[int, When],
     count: int,
-    figures: Figures,
+    metric_values: MetricValues,
     measure: Measure,
     when: When,
 ) -> ResultGroup:
@@ -43,25 +51,28 @@ def verify(
 
     `cells` are the levels of its conditions, by their numbers; `when` is what these share.
     """
-    seeds, conditions = seeds_of(count, VERIFICATION), list(cells)
+    seeds, conditions = first_seeds(count, VERIFICATION), list(cells)
     everywhere = halving.best(FINALISTS)
     here = {
         one: list(dict.fromkeys([*everywhere, *halving.best_in(one, FINALISTS_OF_A_CONDITION)]))
         for one in conditions
     }
-    asks = [
-        Ask(setting, one, seed) for one in conditions for setting in here[one] for seed in seeds
+    keys = [
+        TrialKey(setting, one, seed)
+        for one in conditions
+        for setting in here[one]
+        for seed in seeds
     ]
-    measure("verification", asks)
-    losses = {one: _losses(figures, here[one], one, seeds) for one in conditions}
+    measure("verification", keys)
+    losses = {one: _losses(metric_values, here[one], one, seeds) for one in conditions}
     whole = {s: np.mean([losses[one][s] for one in conditions], axis=0) for s in everywhere}
-    ranking = _ranked(figures.mean_regret(everywhere, conditions, seeds), whole)
+    ranking = _ranked(metric_values.mean_regret(everywhere, conditions, seeds), whole)
     best = tuple(ranking[0].setting.items())
     found, gaps = [], []
     for one, levels in cells.items():
-        local = _ranked(figures.regret(here[one], one, seeds), losses[one])
+        local = _ranked(metric_values.regret(here[one], one, seeds), losses[one])
         oracle = tuple(local[0].setting.items())
-        own = figures.table([oracle], one, seeds)
+        own = metric_values.table([oracle], one, seeds)
         gaps.append(losses[one][best] - losses[one][oracle])
         found.append(
             ResultCondition(
@@ -84,7 +95,7 @@ def verify(
 
 
 def _losses(
-    figures: Figures, settings: Sequence[Setting], condition: int, seeds: Sequence[Seed]
+    metric_values: MetricValues, settings: Sequence[Setting], condition: int, seeds: Sequence[Seed]
 ) -> dict[Setting, Floats]:
     """Return each setting's loss at each seed (seeds,), as a share of the best's mean figure.
 
@@ -92,13 +103,13 @@ def _losses(
     no setting has a figure.
     """
     values = np.array(
-        [[figures.at(Ask(one, condition, seed)) for seed in seeds] for one in settings],
+        [[metric_values.at(TrialKey(one, condition, seed)) for seed in seeds] for one in settings],
         dtype=np.float64,
     )
     # a setting that has no figure at all is infinitely worse, which regrets say
     means = np.array([t_interval(row).mean for row in values])
-    best = float(np.nanmax(means) if figures.higher else np.nanmin(means))
-    share = 1.0 - values / best if figures.higher else values / best - 1.0
+    best = float(np.nanmax(means) if metric_values.higher else np.nanmin(means))
+    share = 1.0 - values / best if metric_values.higher else values / best - 1.0
     return dict(zip(settings, share, strict=True))
 
 

@@ -179,4 +179,6 @@ def test_a_results_page_says_what_is_to_be_made_anew(old_run):
     page = opening(PageData(cautions=told), "picture.svg")
     assert "**To be made anew** (GraphCC): trials under DCQCN had the DCQCN set hpcc-0.2" in page
     # and goes on saying so while only another paper's part is made anew
-    assert PageData().renewed(PageData(cautions=told), ["GraphCC", "ACC"], "ACC").cautions == told
+    assert (
+        PageData().merged_into(PageData(cautions=told), ["GraphCC", "ACC"], "ACC").cautions == told
+    )

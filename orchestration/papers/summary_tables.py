@@ -9,19 +9,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.statistics import PairedDifference
 from orchestration.core.condition import BEST_STATIC, ORACLE
-from orchestration.papers.condition import base_of, in_order
+from orchestration.papers.condition import order_transports, reference_mean
 from orchestration.papers.page_data import (
     Arm,
     Baseline,
-    Cell,
     Headline,
+    HeadlineCell,
     amount,
     difference_text,
     estimate_text,
 )
 from orchestration.papers.results import (
     BEST_DCQCN,
-    RULES,
+    RULE_TUNERS,
     SectionResult,
     is_placebo,
     placebo_of,
@@ -42,9 +42,9 @@ def claim_text(result: ClaimResult, transport: str) -> str:
     """Return the measurements for a claim: every condition or, if many, the extremes."""
     claim, judged = result.claim, result.by_transport[transport]
     rows = judged.rows
-    few = f"{judged.few} condition{'s' if judged.few > 1 else ''} with too few flows"
+    few = f"{judged.skipped} condition{'s' if judged.skipped > 1 else ''} with too few flows"
     if not rows:
-        return few if judged.few else "not run"
+        return few if judged.skipped else "not run"
     unit = METRICS[claim.metric].unit
     pairs = [(row.label, row.difference) for row in rows if row.difference is not None]
     if claim.direction == "value":
@@ -59,10 +59,10 @@ def claim_text(result: ClaimResult, transport: str) -> str:
         ordered = sorted(pairs, key=lambda pair: (pair[1].relative, pair[0]))
         shown = ordered if len(ordered) <= _SHOWN_CONDITIONS else [ordered[0], ordered[-1]]
         text = "; ".join(f"{label}: {difference_text(diff, unit)}" for label, diff in shown)
-        held = sum(row.finding != "no" for row in rows)
+        held = sum(row.outcome != "no" for row in rows)
         word = "the same" if claim.direction == "same" else f"{claim.direction} beyond chance"
         text = f"{word} in {held} of {len(rows)} conditions; {text}"
-    return f"{text}; {few}" if judged.few else text
+    return f"{text}; {few}" if judged.skipped else text
 
 
 def detectable_text(result: ClaimResult, transport: str) -> str:
@@ -73,7 +73,7 @@ def detectable_text(result: ClaimResult, transport: str) -> str:
     in_unit = claim.direction == "value" or unit == "share"  # as the differences themselves are
     found = [
         row.detectable
-        / (1.0 if in_unit or row.difference is None else abs(base_of(row.difference)))
+        / (1.0 if in_unit or row.difference is None else abs(reference_mean(row.difference)))
         for row in rows
     ]
     known = sorted(value for value in found if math.isfinite(value))
@@ -103,7 +103,7 @@ def headline(result: ClaimResult, paper: str) -> Headline:
         measured = claim_text(result, transport)
         if judged.rows:
             measured += f"; detectable: {detectable_text(result, transport)}"
-        cells[transport] = Cell(judged.verdict, measured, likely_cause(result, transport))
+        cells[transport] = HeadlineCell(judged.verdict, measured, likely_cause(result, transport))
     return Headline(paper, result.claim.text, result.claim.says, cells)
 
 
@@ -125,10 +125,10 @@ def headline_tables(rows: Sequence[Headline]) -> Iterator[str]:
 
 
 def _headline_table(rows: Sequence[Headline]) -> str:
-    transports = in_order({key for row in rows for key in row.cells if key}) or ("",)
+    transports = order_transports({key for row in rows for key in row.cells if key}) or ("",)
     table = []
     for row in rows:
-        cells = [row.cells.get(name, Cell("no data", "not run")) for name in transports]
+        cells = [row.cells.get(name, HeadlineCell("no data", "not run")) for name in transports]
         texts = [joined((strong(cell.verdict), cell.measured)) for cell in cells]
         cause = _cause_text(dict(zip(transports, cells, strict=True)))
         table.append([row.paper, row.text, row.says, *texts, cause])
@@ -136,7 +136,7 @@ def _headline_table(rows: Sequence[Headline]) -> str:
     return rows_table(("paper", "claim", "the paper", *labels, "likely cause"), table)
 
 
-def _cause_text(cells: dict[str, Cell]) -> str:
+def _cause_text(cells: dict[str, HeadlineCell]) -> str:
     found = {name: cell.cause for name, cell in cells.items() if cell.cause}
     if len(set(found.values())) == 1 and len(found) == len(cells):
         return next(iter(found.values()))
@@ -145,12 +145,12 @@ def _cause_text(cells: dict[str, Cell]) -> str:
     return "\n".join(f"{name.upper()}: {cause}" for name, cause in found.items()) or NOTHING
 
 
-def tally_text(rows: Sequence[Headline]) -> str:
+def verdict_counts_text(rows: Sequence[Headline]) -> str:
     """Return the sentences on the verdicts of all headlines, one for each transport."""
     words = {"no data": "without data", "partly": "partly reproduced"}
     sentences: list[str] = []
     found = {key for row in rows for key in row.cells}
-    for transport in sorted(in_order(found) or ("",), key=lambda name: not name):
+    for transport in sorted(order_transports(found) or ("",), key=lambda name: not name):
         counts = Counter(row.cells[transport].verdict for row in rows if transport in row.cells)
         parts = [f"{counts[v]} {words.get(v, v)}" for v in VERDICTS if counts[v]]
         under = f" under {transport.upper()}" if transport else ""
@@ -179,14 +179,16 @@ def baselines(paper: str, results: Iterable[SectionResult]) -> list[Baseline]:
             ran = tuple(condition.repeats)
             for arm in result.section.learned:
                 for rival in (*STATIC_RIVALS, placebo_of(result.section, arm, ran)):
-                    if condition.too_few((arm, rival), metric.key):
+                    if condition.has_too_few_flows((arm, rival), metric.key):
                         continue
                     difference = condition.difference(arm, rival, metric.key)
                     if difference.n >= 2:
                         found = _against(difference, metric.better)
                         key = (condition.transport, arm, rival)
                         counts.setdefault(key, Counter())[found] += 1
-    places = {name: place for place, name in enumerate(in_order({key[0] for key in counts}))}
+    places = {
+        name: place for place, name in enumerate(order_transports({key[0] for key in counts}))
+    }
     ordered = sorted(counts.items(), key=lambda item: places[item[0][0]])
     return [
         Baseline(paper, *key, better=n["better"], worse=n["worse"], even=n["even"])
@@ -200,7 +202,7 @@ def _against(difference: PairedDifference, better: str) -> str:
     return "better" if (difference.high < 0) == (better == "lower") else "worse"
 
 
-def yardstick_table(rows: Sequence[Baseline]) -> str:
+def baseline_table(rows: Sequence[Baseline]) -> str:
     """Return the table of learned arms: conditions better, even and worse than each rival."""
     found: dict[tuple[str, str, str], dict[bool, Baseline]] = {}
     for row in rows:
@@ -225,7 +227,7 @@ def _count_text(row: Baseline | None) -> Text:
     return text if row.rival in STATIC_RIVALS else (text, " (", code(row.rival), ")")
 
 
-def sentence(row: Baseline) -> str:
+def baseline_sentence(row: Baseline) -> str:
     """Return a yardstick as a sentence."""
     rival = STATIC_RIVALS.get(row.rival, f"its placebo, `{row.rival}`,")
     total = row.better + row.worse + row.even
@@ -269,13 +271,20 @@ def _kind(arm: str, learned: set[str]) -> str:
         return _KINDS[arm]
     if is_placebo(arm):
         return "random actions in the same loop"
-    if arm in RULES:
+    if arm in RULE_TUNERS:
         return "a rule that adapts, without learning"
     return "learned" if arm in learned else ""
 
 
 def _rank(arm: str, learned: set[str]) -> tuple[int, str]:
-    kinds = [arm in learned, is_placebo(arm), arm == BEST_STATIC, arm == ORACLE, arm in RULES, True]
+    kinds = [
+        arm in learned,
+        is_placebo(arm),
+        arm == BEST_STATIC,
+        arm == ORACLE,
+        arm in RULE_TUNERS,
+        True,
+    ]
     return kinds.index(True), arm
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
-from orchestration.analysis.metrics import HEADROOM, METRICS
+from orchestration.analysis.metrics import METRICS, TUNING_HEADROOM_METRICS
 from orchestration.analysis.quantiles import (
     DRAWS,
     bootstrap_quantiles,
@@ -26,18 +27,18 @@ from orchestration.analysis.quantiles import (
 )
 from orchestration.analysis.statistics import PairedDifference, t_interval
 from orchestration.core.condition import BEST_STATIC, ORACLE
-from orchestration.papers.claims import Section, When
-from orchestration.papers.condition import TRANSPORT, Condition, Repeat, in_order
+from orchestration.papers.claims import FactorLevels, Section
+from orchestration.papers.condition import TRANSPORT, Condition, Repeat, order_transports
 from orchestration.papers.results import (
-    RULES,
-    Measured,
+    RULE_TUNERS,
+    MeasuredTrial,
     SectionResult,
     evaluate_section,
     is_placebo,
 )
 
 # Below this there is nothing to learn.
-MIN = 0.05
+MIN_HEADROOM = 0.05
 
 Kind = Literal["learned", "placebo", "rule"]
 # An estimate and the ends of its interval; NaN where one is unknown.
@@ -46,7 +47,7 @@ UNKNOWN: Interval = (math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
-class Placed:
+class ArmRegret:
     """Where an arm lies: `regret` against the oracle, and `share` of the headroom that it takes.
 
     The share is unknown where headroom is not shown to be above 0.
@@ -59,26 +60,26 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Headroom:
+class TuningHeadroom:
     """The headroom under one condition, in one metric.
 
-    `place` names its campaign and condition, and is "" for all of a paper's together.
-    `few` says that the metric is a tail with too few flows, and then nothing else is known.
+    `condition_label` names its campaign and condition, and is "" for all of a paper's together.
+    `too_few_flows` says that the metric is a tail with too few flows, and then nothing else is known.
     """
 
     paper: str
     transport: str
-    place: str
+    condition_label: Annotated[str, Field(alias="place")]
     metric: str
     seeds: int
-    few: bool
+    too_few_flows: Annotated[bool, Field(alias="few")]
     headroom: Interval
-    arms: tuple[Placed, ...]
+    arms: tuple[ArmRegret, ...]
 
 
-def headroom_of(
-    paper: str, parts: Iterable[tuple[Sequence[Section], tuple[Measured, ...]]]
-) -> list[Headroom]:
+def headroom_of_paper(
+    paper: str, parts: Iterable[tuple[Sequence[Section], tuple[MeasuredTrial, ...]]]
+) -> list[TuningHeadroom]:
     """Return a paper's headroom: all of its conditions together, then each one, by metric.
 
     `parts` are the campaigns of the paper: the sections of each, and its trials. Conditions without
@@ -87,37 +88,43 @@ def headroom_of(
     found: list[tuple[str, Condition]] = []
     learned: dict[str, None] = {}
     for sections, trials in parts:
-        result = _whole(sections, trials)
+        result = _all_trials(sections, trials)
         learned |= dict.fromkeys(result.section.learned)
         campaign = result.section.campaign
         for condition in result.conditions:
             if {BEST_STATIC, ORACLE} <= set(condition.repeats):
                 varies = set(condition.factors) - {TRANSPORT}
-                place = f"{campaign}, {condition.place}" if varies else campaign
-                found.append((place, condition))
-    rows: list[Headroom] = []
-    for transport in in_order({condition.transport for _, condition in found}):
-        mine = [(place, one) for place, one in found if one.transport == transport]
-        for metric in HEADROOM:
-            rows += rows_of(paper, mine, metric, tuple(learned))
+                condition_label = (
+                    f"{campaign}, {condition.label_without_transport}" if varies else campaign
+                )
+                found.append((condition_label, condition))
+    rows: list[TuningHeadroom] = []
+    for transport in order_transports({condition.transport for _, condition in found}):
+        mine = [
+            (condition_label, one) for condition_label, one in found if one.transport == transport
+        ]
+        for metric in TUNING_HEADROOM_METRICS:
+            rows += headroom_rows(paper, mine, metric, tuple(learned))
     return rows
 
 
-def rows_of(
+def headroom_rows(
     paper: str,
     found: Sequence[tuple[str, Condition]],
     metric: str,
     learned: tuple[str, ...] = (),
-) -> list[Headroom]:
+) -> list[TuningHeadroom]:
     """Return the headroom of all conditions together, if there are several, then of each one.
 
     `found` are places and conditions, each with the arms `best-static` and `oracle`.
     """
-    together = _together(paper, [one for _, one in found], metric, learned)
-    return together + [_row(paper, one, metric, learned, place) for place, one in found]
+    together = _over_all_conditions(paper, [one for _, one in found], metric, learned)
+    return together + [
+        _row(paper, one, metric, learned, condition_label) for condition_label, one in found
+    ]
 
 
-def _whole(sections: Sequence[Section], trials: tuple[Measured, ...]) -> SectionResult:
+def _all_trials(sections: Sequence[Section], trials: tuple[MeasuredTrial, ...]) -> SectionResult:
     """Return all trials of a campaign, whatever its sections select."""
     learned = tuple(dict.fromkeys(arm for section in sections for arm in section.learned))
     changes = {"arms": (), "only": {}, "learned": learned}
@@ -129,38 +136,42 @@ def _row(
     condition: Condition,
     metric: str,
     learned: tuple[str, ...],
-    place: str,
-) -> Headroom:
-    few = condition.too_few((BEST_STATIC, ORACLE), metric)
-    found = UNKNOWN if few else _relative(condition.difference(BEST_STATIC, ORACLE, metric))
-    arms = [] if few else list(_placed(condition, metric, learned, found))
-    return Headroom(
+    condition_label: str,
+) -> TuningHeadroom:
+    too_few_flows = condition.has_too_few_flows((BEST_STATIC, ORACLE), metric)
+    found = (
+        UNKNOWN
+        if too_few_flows
+        else _relative_interval(condition.difference(BEST_STATIC, ORACLE, metric))
+    )
+    arms = [] if too_few_flows else list(_arm_regrets(condition, metric, learned, found))
+    return TuningHeadroom(
         paper=paper,
         transport=condition.transport,
-        place=place,
+        condition_label=condition_label,
         metric=metric,
         seeds=len(condition.pairs(BEST_STATIC, ORACLE)[0]),
-        few=few,
+        too_few_flows=too_few_flows,
         headroom=found,
         arms=tuple(arms),
     )
 
 
-def _placed(
+def _arm_regrets(
     condition: Condition, metric: str, learned: tuple[str, ...], headroom: Interval
-) -> Iterator[Placed]:
+) -> Iterator[ArmRegret]:
     kinds: dict[str, Kind] = dict.fromkeys(learned, "learned")
     kinds |= {arm: "placebo" for arm in sorted(condition.repeats) if is_placebo(arm)}
-    kinds |= dict.fromkeys(RULES, "rule")
+    kinds |= dict.fromkeys(RULE_TUNERS, "rule")
     for arm, kind in kinds.items():
-        if arm not in condition.repeats or condition.too_few((arm,), metric):
+        if arm not in condition.repeats or condition.has_too_few_flows((arm,), metric):
             continue
         share = _share(condition, arm, metric) if headroom[1] > 0 else UNKNOWN
-        regret = _relative(condition.difference(arm, ORACLE, metric))
-        yield Placed(arm, kind, regret, share)
+        regret = _relative_interval(condition.difference(arm, ORACLE, metric))
+        yield ArmRegret(arm, kind, regret, share)
 
 
-def _relative(difference: PairedDifference) -> Interval:
+def _relative_interval(difference: PairedDifference) -> Interval:
     return difference.relative, difference.relative_low, difference.relative_high
 
 
@@ -174,7 +185,8 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
     tail = METRICS[metric].tail
     if tail is None:
         static, oracle, mine = (
-            np.array([condition.figures(name, metric)[seed] for seed in seeds]) for name in names
+            np.array([condition.values_by_seed(name, metric)[seed] for seed in seeds])
+            for name in names
         )
         ratio = pooled_difference(static - oracle, static - mine, [networks], condition.confidence)
         return ratio.relative + 1, ratio.relative_low + 1, ratio.relative_high + 1
@@ -192,16 +204,18 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
     return point, *widened_interval(point, draws, len(set(groups)), condition.confidence)
 
 
-def _together(
+def _over_all_conditions(
     paper: str, conditions: Sequence[Condition], metric: str, learned: tuple[str, ...]
-) -> list[Headroom]:
+) -> list[TuningHeadroom]:
     """Return the headroom over all conditions, each of which counts alike; none for a single one.
 
     It is the mean of the conditions' regrets, over the seeds that all have: a seed's figures are
     divided by the oracle's mean of their condition, and averaged.
     """
     if METRICS[metric].tail is not None:
-        conditions = [c for c in conditions if not c.too_few((BEST_STATIC, ORACLE), metric)]
+        conditions = [
+            c for c in conditions if not c.has_too_few_flows((BEST_STATIC, ORACLE), metric)
+        ]
     if len(conditions) < 2:
         return []
     seeds = set.intersection(*(set(c.pairs(BEST_STATIC, ORACLE)[0]) for c in conditions))
@@ -209,7 +223,7 @@ def _together(
         return []
     order = sorted(seeds)
     if METRICS[metric].tail is not None:
-        return [_tails_together(paper, conditions, metric, order)]
+        return [_quantiles_over_all_conditions(paper, conditions, metric, order)]
     shared = set.intersection(*(set(c.repeats) for c in conditions))
     repeats = {
         arm: {
@@ -219,27 +233,29 @@ def _together(
         for arm in sorted(shared)
     }
     transport = conditions[0].transport
-    factors: When = {TRANSPORT: transport} if transport else {}
+    factors: FactorLevels = {TRANSPORT: transport} if transport else {}
     minimum = max(condition.confidence for condition in conditions)
-    return [_row(paper, Condition(factors, repeats, minimum), metric, learned, place="")]
+    return [_row(paper, Condition(factors, repeats, minimum), metric, learned, condition_label="")]
 
 
 def _averaged(
     conditions: Sequence[Condition], arm: str, metric: str, seeds: Sequence[int]
 ) -> Iterator[tuple[int, float]]:
     bases = [
-        t_interval([condition.figures(ORACLE, metric)[seed] for seed in seeds]).mean
+        t_interval([condition.values_by_seed(ORACLE, metric)[seed] for seed in seeds]).mean
         for condition in conditions
     ]
     for seed in seeds:
-        found = [condition.figures(arm, metric).get(seed, math.nan) for condition in conditions]
+        found = [
+            condition.values_by_seed(arm, metric).get(seed, math.nan) for condition in conditions
+        ]
         if all(map(math.isfinite, found)):
             yield seed, float(np.mean(np.array(found) / bases))
 
 
-def _tails_together(
+def _quantiles_over_all_conditions(
     paper: str, conditions: Sequence[Condition], metric: str, seeds: Sequence[int]
-) -> Headroom:
+) -> TuningHeadroom:
     tail = METRICS[metric].tail or 0.0
     counts = draw_counts([0] * len(seeds), DRAWS // 4)
     points, draws = [], []
@@ -257,24 +273,24 @@ def _tails_together(
     point = float(np.mean(points))
     minimum = max(condition.confidence for condition in conditions)
     ends = widened_interval(point, np.mean(draws, axis=0), len(seeds), minimum)
-    return Headroom(
+    return TuningHeadroom(
         paper=paper,
         transport=conditions[0].transport,
-        place="",
+        condition_label="",
         metric=metric,
         seeds=len(seeds),
-        few=False,
+        too_few_flows=False,
         headroom=(point, *ends),
         arms=(),
     )
 
 
-def verdict_on(headroom: Interval) -> str:
+def headroom_verdict(headroom: Interval) -> str:
     """Return what a headroom comes to, in words."""
     value, low, high = headroom
     if not math.isfinite(value):
         return "unknown"
-    if value < MIN:
-        sure = high < MIN
+    if value < MIN_HEADROOM:
+        sure = high < MIN_HEADROOM
         return "nothing to learn" if sure else "nothing to learn, as far as this sample tells"
-    return "something to learn" if low >= MIN else "perhaps something to learn"
+    return "something to learn" if low >= MIN_HEADROOM else "perhaps something to learn"

@@ -26,13 +26,13 @@ from orchestration.exchange.records import (
     RAW_IP6,
     TUNNEL,
     FlowRecord,
-    Recorded,
-    Tally,
-    Unread,
-    counted,
+    RecordedFlows,
+    UnsupportedCounts,
+    UnsupportedKind,
     ends_of,
     kind_of_datagram,
-    merged,
+    merge_records,
+    nonzero_counts,
     parse,
 )
 
@@ -64,14 +64,14 @@ _PRINT_AGAIN = (
 )
 
 
-def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
+def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> RecordedFlows:
     """Return the flows of nfdump's CSV. Records of one five-tuple within `idle_ns` are one flow.
 
     `without` names kinds that are left out. Raises InputError, with the line, for a record of such
     a kind that is not named, another format, or a malformed row.
     """
     records: list[FlowRecord] = []
-    tally = Tally("records", without)
+    unsupported = UnsupportedCounts("records", without)
     rows = whole_seconds = 0
     with opened_csv(path, _WRITE_AGAIN) as (_, reader):
         header = [name.strip() for name in next(reader, [])]
@@ -94,21 +94,21 @@ def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> Reco
             cells = {name: row[at].strip() for name, at in place.items()}
             rows += 1
             protocol = _PROTOCOLS.get(cells["protocol"].upper(), "")
-            unread = _unread(cells, protocol)
+            unread = _unsupported_kind(cells, protocol)
             if unread is not None:
-                tally.add(unread, f"{path}:{line}")
+                unsupported.add(unread, f"{path}:{line}")
                 continue
             whole_seconds += "." not in cells["start"]
             try:
                 records += _records(cells, protocol)
             except ValueError as error:
                 refuse(path, line, str(error), _WRITE_AGAIN)
-    flows, overlaps = merged(records, idle_ns)
+    flows, overlaps = merge_records(records, idle_ns)
     kept = [flow for flow in flows if flow.size_bytes > 0]
     notes = [
         f"payload is estimated: IP bytes less {TCP_IP_HEADER_BYTES} B for each packet of TCP and "
         f"{_UDP_IP_HEADER_BYTES} B of UDP; what was sent twice counts twice",
-        *counted(
+        *nonzero_counts(
             [
                 (len(records) - len(flows), "records continue another's flow"),
                 (
@@ -116,16 +116,16 @@ def read_nfdump(path: Path, idle_ns: int, without: Collection[str] = ()) -> Reco
                     "of them begin before it ends, and are added: if several exporters saw a "
                     "flow, give the records of one (`nfdump 'exporter ip ADDRESS'`)",
                 ),
-                *tally.notes(),
+                *unsupported.notes(),
                 (len(flows) - len(kept), "flows carry no payload (acknowledgements)"),
                 (whole_seconds, "starts are known to a second only"),
             ]
         ),
     ]
-    return Recorded(f"{rows} records", kept, notes)
+    return RecordedFlows(f"{rows} records", kept, notes)
 
 
-def _unread(cells: dict[str, str], protocol: str) -> Unread | None:
+def _unsupported_kind(cells: dict[str, str], protocol: str) -> UnsupportedKind | None:
     """Return the kind of a record that no flow is made of; None for others."""
     if not protocol:
         return TUNNEL if cells["protocol"].upper() in _TUNNELS else OTHER
@@ -175,7 +175,7 @@ def _time_ns(text: str) -> int:
 
 
 @dataclass
-class _Seen:
+class _SampledFlow:
     """The samples of one flow at one switch."""
 
     start_s: int
@@ -184,26 +184,26 @@ class _Seen:
     size_bytes: int
 
 
-def read_sflowtool(path: Path, idle_ns: int, without: Collection[str] = ()) -> Recorded:
+def read_sflowtool(path: Path, idle_ns: int, without: Collection[str] = ()) -> RecordedFlows:
     """Return the flows of sflowtool's lines. A gap of more than `idle_ns` (and 1 s) ends a flow.
 
     `without` names kinds that are left out. Raises InputError, with the line, for a sample of such
     a kind that is not named, for another format, and for times out of order.
     """
-    reader = _Sampled(path, max(1, idle_ns // 10**9), Tally("samples", without))
+    reader = _SflowReader(path, max(1, idle_ns // 10**9), UnsupportedCounts("samples", without))
     for number, line in numbered_lines(path, "copy it again"):
         reader.take(number, line)
     return reader.result()
 
 
-class _Sampled:
-    def __init__(self, path: Path, idle_s: int, tally: Tally) -> None:
-        self._path, self._idle_s, self._tally = path, idle_s, tally
+class _SflowReader:
+    def __init__(self, path: Path, idle_s: int, unsupported: UnsupportedCounts) -> None:
+        self._path, self._idle_s, self._unsupported = path, idle_s, unsupported
         self._time_s = -1
         self._agent = ""
         self._rate = 0
-        self._open: dict[tuple[bytes, str], _Seen] = {}
-        self._ended: dict[bytes, list[tuple[str, _Seen]]] = defaultdict(list)
+        self._open: dict[tuple[bytes, str], _SampledFlow] = {}
+        self._ended: dict[bytes, list[tuple[str, _SampledFlow]]] = defaultdict(list)
         self._rates: set[int] = set()
         self._samples = self._protocol = self._frame_bytes = 0
 
@@ -256,19 +256,21 @@ class _Sampled:
             what = f"a packet of header protocol {self._protocol}"
             refuse(self._path, number, what, "sample on Ethernet interfaces")
         packet = parse(data, link, max(self._frame_bytes, len(data)))
-        if isinstance(packet, Unread):
-            self._tally.add(packet, f"{self._path}:{number}")
+        if isinstance(packet, UnsupportedKind):
+            self._unsupported.add(packet, f"{self._path}:{number}")
             return
         seen = self._open.get((packet.key, self._agent))
         if seen is None or self._time_s - seen.end_s > self._idle_s:
             if seen is not None:
                 self._ended[packet.key].append((self._agent, seen))
-            seen = self._open[packet.key, self._agent] = _Seen(self._time_s, self._time_s, 0, 0)
+            seen = self._open[packet.key, self._agent] = _SampledFlow(
+                self._time_s, self._time_s, 0, 0
+            )
         seen.end_s = self._time_s
         seen.samples += 1
         seen.size_bytes += packet.payload_bytes * self._rate
 
-    def result(self) -> Recorded:
+    def result(self) -> RecordedFlows:
         if not self._samples:
             raise InputError.single(str(self._path), "has no sampled packets", _PRINT_AGAIN)
         for (key, agent), seen in self._open.items():
@@ -285,18 +287,18 @@ class _Sampled:
         notes = [
             f"sizes are estimates: sampled payload times the sampling rate (1 in {rates})",
             "starts are known to a second only",
-            *counted(
+            *nonzero_counts(
                 [
-                    *self._tally.notes(),
+                    *self._unsupported.notes(),
                     (len(records) - len(kept), "flows carry no payload (acknowledgements)"),
                 ]
             ),
         ]
         kept.sort(key=lambda record: record.start_ns)
-        return Recorded(f"{self._samples} samples", kept, notes)
+        return RecordedFlows(f"{self._samples} samples", kept, notes)
 
 
-def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
+def _of_one_switch(found: list[tuple[str, _SampledFlow]]) -> list[_SampledFlow]:
     """Return the samples of the switch that has the most."""
     samples: Counter[str] = Counter()
     for agent, seen in found:

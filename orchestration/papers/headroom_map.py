@@ -10,19 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.analysis.metrics import HEADROOM, METRICS
-from orchestration.papers.condition import in_order
+from orchestration.analysis.metrics import METRICS, TUNING_HEADROOM_METRICS
+from orchestration.papers.condition import order_transports
 from orchestration.papers.cross_fit import (
-    Group,
-    Scene,
+    ConditionGroup,
+    StaticTrials,
     check_metrics,
-    choose,
+    choose_settings,
     cross_fit,
-    scene_of,
     seeds_of,
+    static_trials_of,
 )
-from orchestration.papers.headroom import MIN, UNKNOWN, Headroom, Interval, rows_of, verdict_on
-from orchestration.papers.results import measure_campaign
+from orchestration.papers.results import read_measured_trials
+from orchestration.papers.tuning_headroom import (
+    MIN_HEADROOM,
+    UNKNOWN,
+    Interval,
+    TuningHeadroom,
+    headroom_rows,
+    headroom_verdict,
+)
 from orchestration.render.heat_map import HeatCell, HeatMap
 from orchestration.render.json import json_text
 from orchestration.render.markdown import markdown_table
@@ -31,8 +38,8 @@ from orchestration.render.table import Span, Table, Text, table
 
 FOLDS = 2
 # Headroom that is worth a tuner's training.
-WORTH = 0.10
-ALL = "all together"
+WORTH_TRAINING = 0.10
+ALL_CONDITIONS = "all together"
 
 
 @dataclass(frozen=True)
@@ -41,15 +48,15 @@ class MapCell:
 
     `in_sample` is the regret by the seeds that also chose, which is too large where settings are
     alike. `best_static` and `oracle` are what all seeds choose; `oracle` is "" for all together.
-    `agreed` says whether all folds chose the same as they. With `few` flows beyond a tail, or no
+    `agreed` says whether all folds chose the same as they. With `too_few_flows` flows beyond a tail, or no
     flows of the metric's kind (`seeds` is 0), the rest is unknown.
     """
 
     group: str
-    place: str
+    condition_label: str
     metric: str
     seeds: int
-    few: bool
+    too_few_flows: bool
     headroom: Interval
     in_sample: float = math.nan
     best_static: str = ""
@@ -57,44 +64,48 @@ class MapCell:
     agreed: bool = False
 
     @property
-    def worth(self) -> bool:
+    def worth_training(self) -> bool:
         """Whether the estimate is above what is worth a training."""
-        return self.headroom[0] > WORTH
+        return self.headroom[0] > WORTH_TRAINING
 
     @property
-    def sure(self) -> bool:
+    def surely_worth_training(self) -> bool:
         """Whether the whole interval is."""
-        return self.headroom[1] > WORTH
+        return self.headroom[1] > WORTH_TRAINING
 
 
 @dataclass(frozen=True)
 class HeadroomMap:
-    """The map of a run folder. `places` are by metric, group and condition."""
+    """The map of a run folder. `cells` are by metric, group and condition."""
 
     metrics: tuple[str, ...]
     folds: int
-    scene: Scene
-    places: tuple[MapCell, ...]
+    static_trials: StaticTrials
+    cells: tuple[MapCell, ...]
 
-    def at(self, group: str, place: str, metric: str) -> MapCell | None:
+    def at(self, group: str, condition_label: str, metric: str) -> MapCell | None:
         """Return one place; None where nothing is known."""
-        wanted = (group, place, metric)
-        found = (p for p in self.places if (p.group, p.place, p.metric) == wanted)
+        wanted = (group, condition_label, metric)
+        found = (p for p in self.cells if (p.group, p.condition_label, p.metric) == wanted)
         return next(found, None)
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The labels of the groups."""
-        return tuple(group.label for group in self.scene.groups)
+        return tuple(group.label for group in self.static_trials.groups)
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """The labels of the conditions within groups."""
-        labels = (place for group in self.scene.groups for place, _ in group.conditions)
+        labels = (
+            condition_label
+            for group in self.static_trials.groups
+            for condition_label, _ in group.conditions
+        )
         return tuple(dict.fromkeys(labels))
 
 
-def made_of(
+def map_of_run(
     run: Path,
     metrics: Sequence[str],
     by: Sequence[str],
@@ -110,54 +121,82 @@ def made_of(
     """
     check_metrics(metrics)
     phase("Reading trials")
-    trials = measure_campaign(run, step)
+    trials = read_measured_trials(run, step)
     phase("Choosing and judging")
-    scene = scene_of(str(run), trials, by, setting)
-    return make_map(scene, list(dict.fromkeys(metrics)), folds), scene.left_out
+    static_trials = static_trials_of(str(run), trials, by, setting)
+    return make_map(static_trials, list(dict.fromkeys(metrics)), folds), static_trials.left_out
 
 
-def make_map(scene: Scene, metrics: Sequence[str], folds: int = FOLDS) -> HeadroomMap:
+def make_map(
+    static_trials: StaticTrials, metrics: Sequence[str], folds: int = FOLDS
+) -> HeadroomMap:
     """Return the map: each metric chooses its own settings, as a tuner would have it as its aim."""
-    places = (
-        place
+    cells = (
+        condition_label
         for metric in metrics
-        for group in scene.groups
-        for place in _places(group, metric, folds, scene.settings)
+        for group in static_trials.groups
+        for condition_label in _group_cells(group, metric, folds, static_trials.settings)
     )
-    return HeadroomMap(tuple(metrics), folds, scene, tuple(places))
+    return HeadroomMap(tuple(metrics), folds, static_trials, tuple(cells))
 
 
-def _places(group: Group, metric: str, folds: int, settings: Sequence[str]) -> Iterator[MapCell]:
+def _group_cells(
+    group: ConditionGroup, metric: str, folds: int, settings: Sequence[str]
+) -> Iterator[MapCell]:
     usable = []
-    for place, condition in group.conditions:
+    for condition_label, condition in group.conditions:
         seeds = seeds_of([condition], metric)
         if not seeds:
-            yield MapCell(group.label, place, metric, 0, few=False, headroom=UNKNOWN)
-        elif condition.too_few(tuple(settings), metric):
-            yield MapCell(group.label, place, metric, len(seeds), few=True, headroom=UNKNOWN)
+            yield MapCell(
+                group.label, condition_label, metric, 0, too_few_flows=False, headroom=UNKNOWN
+            )
+        elif condition.has_too_few_flows(tuple(settings), metric):
+            yield MapCell(
+                group.label,
+                condition_label,
+                metric,
+                len(seeds),
+                too_few_flows=True,
+                headroom=UNKNOWN,
+            )
         else:
-            usable.append((place, condition))
+            usable.append((condition_label, condition))
     conditions = [condition for _, condition in usable]
-    every = choose(conditions, metric, seeds_of(conditions, metric), settings) if usable else None
+    every = (
+        choose_settings(conditions, metric, seeds_of(conditions, metric), settings)
+        if usable
+        else None
+    )
     fitted = cross_fit(conditions, metric, folds, settings) if usable else None
     if every is None or fitted is None:
-        for place, condition in usable:
+        for condition_label, condition in usable:
             seeds = seeds_of([condition], metric)
-            yield MapCell(group.label, place, metric, len(seeds), few=False, headroom=UNKNOWN)
+            yield MapCell(
+                group.label,
+                condition_label,
+                metric,
+                len(seeds),
+                too_few_flows=False,
+                headroom=UNKNOWN,
+            )
         return
-    judged = list(zip((place for place, _ in usable), fitted.conditions, strict=True))
-    order = {place: number for number, (place, _) in enumerate(usable)}
-    for row in rows_of("", judged, metric):
-        whole = not row.place
-        number = order.get(row.place, 0)
+    judged = list(
+        zip((condition_label for condition_label, _ in usable), fitted.conditions, strict=True)
+    )
+    order = {condition_label: number for number, (condition_label, _) in enumerate(usable)}
+    for row in headroom_rows("", judged, metric):
+        whole = not row.condition_label
+        number = order.get(row.condition_label, 0)
         yield MapCell(
             group=group.label,
-            place=row.place,
+            condition_label=row.condition_label,
             metric=metric,
             seeds=row.seeds,
-            few=row.few,
+            too_few_flows=row.too_few_flows,
             headroom=row.headroom,
-            in_sample=float(np.mean(every.in_sample)) if whole else every.in_sample[number],
+            in_sample=float(np.mean(every.in_sample_regrets))
+            if whole
+            else every.in_sample_regrets[number],
             best_static=every.best_static,
             oracle="" if whole else every.oracle[number],
             agreed=all(
@@ -173,17 +212,17 @@ def to_json(found: HeadroomMap) -> dict[str, Any]:
     return {
         "metrics": list(found.metrics),
         "folds": found.folds,
-        "settings": list(found.scene.settings),
-        "left_out": list(found.scene.left_out),
-        "trials": found.scene.trials,
-        "invalid": found.scene.invalid,
+        "settings": list(found.static_trials.settings),
+        "left_out": list(found.static_trials.left_out),
+        "trials": found.static_trials.trials,
+        "invalid": found.static_trials.invalid,
         "places": [
             {
                 "group": one.group,
-                "condition": one.place or None,
+                "condition": one.condition_label or None,
                 "metric": one.metric,
                 "seeds": one.seeds,
-                "too_few_flows": one.few,
+                "too_few_flows": one.too_few_flows,
                 "headroom": _known(one.headroom[0]),
                 "low": _known(one.headroom[1]),
                 "high": _known(one.headroom[2]),
@@ -191,9 +230,9 @@ def to_json(found: HeadroomMap) -> dict[str, Any]:
                 "best_static": one.best_static or None,
                 "oracle": one.oracle or None,
                 "agreed": one.agreed,
-                "verdict": verdict_on(one.headroom),
+                "verdict": headroom_verdict(one.headroom),
             }
-            for one in found.places
+            for one in found.cells
         ],
     }
 
@@ -204,91 +243,114 @@ def _known(value: float) -> float | None:
 
 # Upper ends of headroom and their colours: Brewer's Blues, a single hue that varies in lightness.
 # The first two are the limits of "nothing to learn" and of what is worth a training.
-STEPS = (
-    (MIN, "#F7FAFD", "nothing to learn"),
-    (WORTH, "#DCE9F5", f"{100 * MIN:.0f} %"),
-    (0.2, "#B4D2E8", f"{100 * WORTH:.0f} %"),
+COLOUR_STEPS = (
+    (MIN_HEADROOM, "#F7FAFD", "nothing to learn"),
+    (WORTH_TRAINING, "#DCE9F5", f"{100 * MIN_HEADROOM:.0f} %"),
+    (0.2, "#B4D2E8", f"{100 * WORTH_TRAINING:.0f} %"),
     (0.4, "#6BAED6", "20 %"),
     (0.8, "#2171B5", "40 %"),
     (math.inf, "#08306B", "80 %"),
 )
 
 
-def map_picture(found: HeadroomMap) -> str:
+def map_svg(found: HeadroomMap) -> str:
     """Return the map as SVG."""
-    several = any(one.place == "" for one in found.places)
-    places = [*found.conditions, *([""] if several else [])]
+    several = any(one.condition_label == "" for one in found.cells)
+    cells = [*found.conditions, *([""] if several else [])]
     about = (
-        f"Bold: above {100 * WORTH:.0f} % beyond chance. Grey: the interval includes 0. "
+        f"Bold: above {100 * WORTH_TRAINING:.0f} % beyond chance. Grey: the interval includes 0. "
         "few: too few flows for the tail."
     )
     blocks = {
         METRICS[metric].label: {
-            group: [_map_cell(found.at(group, place, metric)) for place in places]
+            group: [
+                _map_cell(found.at(group, condition_label, metric)) for condition_label in cells
+            ]
             for group in found.groups
         }
         for metric in found.metrics
     }
     title = "What the best static setting loses to the best of each condition"
-    return HeatMap(title, about, [place or ALL for place in places], blocks, STEPS, [ALL]).svg()
+    return HeatMap(
+        title,
+        about,
+        [condition_label or ALL_CONDITIONS for condition_label in cells],
+        blocks,
+        COLOUR_STEPS,
+        [ALL_CONDITIONS],
+    ).svg()
 
 
 def _map_cell(one: MapCell | None) -> HeatCell:
-    if one is not None and one.few:
+    if one is not None and one.too_few_flows:
         return HeatCell("few")
-    return headroom_cell(one.headroom, sure=one.sure) if one is not None else HeatCell(NOTHING)
+    return (
+        headroom_cell(one.headroom, surely_worth_training=one.surely_worth_training)
+        if one is not None
+        else HeatCell(NOTHING)
+    )
 
 
-def headroom_cell(share: tuple[float, float, float], *, sure: bool = False) -> HeatCell:
+def headroom_cell(
+    share: tuple[float, float, float], *, surely_worth_training: bool = False
+) -> HeatCell:
     """Return the cell of a share with its interval, grey if the interval includes 0."""
     value, low, high = share
     if not math.isfinite(value):
         return HeatCell(NOTHING)
     doubtful = not (math.isfinite(low) and (low > 0 or high < 0))
-    return HeatCell(percent(value, 0), value, sure, doubtful)
+    return HeatCell(percent(value, 0), value, surely_worth_training, doubtful)
 
 
-def headroom_picture(rows: Sequence[Headroom]) -> str:
+def headroom_svg(rows: Sequence[TuningHeadroom]) -> str:
     """Return the picture of the headroom in the first metric; "" if none is known."""
-    shown = [row for row in rows if row.metric == HEADROOM[0] and math.isfinite(row.headroom[0])]
+    shown = [
+        row
+        for row in rows
+        if row.metric == TUNING_HEADROOM_METRICS[0] and math.isfinite(row.headroom[0])
+    ]
     if not shown:
         return ""
     # each paper's own conditions, then all of them together
-    keys = dict.fromkeys((row.paper, row.place) for row in shown)
+    keys = dict.fromkeys((row.paper, row.condition_label) for row in shown)
     papers = list(dict.fromkeys(paper for paper, _ in keys))
-    places = sorted(keys, key=lambda key: (papers.index(key[0]), not key[1]))
-    names = [place or f"{paper}, all together" for paper, place in places]
+    cells = sorted(keys, key=lambda key: (papers.index(key[0]), not key[1]))
+    names = [condition_label or f"{paper}, all together" for paper, condition_label in cells]
     arms = list(dict.fromkeys(placed.arm for row in shown for placed in row.arms))
     blocks = {}
-    for transport in in_order({row.transport for row in shown}):
-        mine = {(row.paper, row.place): row for row in shown if row.transport == transport}
-        found = [mine.get(place) for place in places]
-        columns = {"best-static": [_headroom(row) for row in found]}
-        columns |= {arm: [_regret(row, arm) for row in found] for arm in arms}
+    for transport in order_transports({row.transport for row in shown}):
+        mine = {
+            (row.paper, row.condition_label): row for row in shown if row.transport == transport
+        }
+        found = [mine.get(condition_label) for condition_label in cells]
+        columns = {"best-static": [_headroom_cell(row) for row in found]}
+        columns |= {arm: [_regret_cell(row, arm) for row in found] for arm in arms}
         blocks[transport.upper()] = columns
     title = "Mean slowdown above the oracle’s; that of best-static is the headroom"
     about = "Grey: the interval includes 0. An empty cell was not run."
-    whole = [name for name, (_, place) in zip(names, places, strict=True) if not place]
-    return HeatMap(title, about, names, blocks, STEPS, whole).svg()
+    whole = [
+        name for name, (_, condition_label) in zip(names, cells, strict=True) if not condition_label
+    ]
+    return HeatMap(title, about, names, blocks, COLOUR_STEPS, whole).svg()
 
 
-def _headroom(row: Headroom | None) -> HeatCell:
+def _headroom_cell(row: TuningHeadroom | None) -> HeatCell:
     return headroom_cell(row.headroom) if row else HeatCell("")
 
 
-def _regret(row: Headroom | None, arm: str) -> HeatCell:
+def _regret_cell(row: TuningHeadroom | None, arm: str) -> HeatCell:
     found = [placed.regret for placed in row.arms if placed.arm == arm] if row else []
     return headroom_cell(found[0]) if found else HeatCell("")
 
 
 # All of a page above this line is its author's, and is kept; below it, it is written anew.
-MARK = "<!-- Below: written by closloop headroom -->"
+GENERATED_BELOW = "<!-- Below: written by closloop headroom -->"
 
 
-def with_former(text: str, former: str) -> str:
+def keep_text_above(text: str, former: str) -> str:
     """Return the page: what a former one has above the mark, then the map."""
-    above, mark, _ = former.partition(MARK)
-    return f"{above if mark else ''}{MARK}\n\n{text}"
+    above, mark, _ = former.partition(GENERATED_BELOW)
+    return f"{above if mark else ''}{GENERATED_BELOW}\n\n{text}"
 
 
 def page(found: HeadroomMap, picture: str) -> str:
@@ -303,9 +365,9 @@ def summary(found: HeadroomMap) -> list[str]:
         for group in found.groups:
             known = [
                 one
-                for one in found.places
+                for one in found.cells
                 if (one.metric, one.group) == (metric, group)
-                and one.place
+                and one.condition_label
                 and math.isfinite(one.headroom[0])
             ]
             where = f"{METRICS[metric].label}{f', {group}' if group else ''}"
@@ -316,21 +378,26 @@ def summary(found: HeadroomMap) -> list[str]:
             text = f"{where}: "
             if whole is not None:
                 text += f"{percent_span(*whole.headroom)} in the mean; "
-            worth, sure = sum(one.worth for one in known), sum(one.sure for one in known)
-            text += f"above {100 * WORTH:.0f}% under {worth} of {len(known)} conditions"
-            text += f" (beyond chance under {sure})" if worth else ""
+            worth_training, surely_worth_training = (
+                sum(one.worth_training for one in known),
+                sum(one.surely_worth_training for one in known),
+            )
+            text += f"above {100 * WORTH_TRAINING:.0f}% under {worth_training} of {len(known)} conditions"
+            text += f" (beyond chance under {surely_worth_training})" if worth_training else ""
             maximum = max(known, key=lambda one: one.headroom[0])
-            said.append(f"{text}; most {percent_span(*maximum.headroom)} ({maximum.place})")
+            said.append(
+                f"{text}; most {percent_span(*maximum.headroom)} ({maximum.condition_label})"
+            )
     return said
 
 
 def group_table(found: HeadroomMap, group: str) -> Table:
     """Return a group's headroom, a row a condition; bold where it is worth a training for sure."""
     rows = []
-    for place in ("", *found.conditions):
-        row = [found.at(group, place, metric) for metric in found.metrics]
+    for condition_label in ("", *found.conditions):
+        row = [found.at(group, condition_label, metric) for metric in found.metrics]
         if any(one is not None for one in row):
-            rows.append([place or ALL, *map(_cell, row)])
+            rows.append([condition_label or ALL_CONDITIONS, *map(_cell, row)])
     return table(("condition",), [METRICS[metric].label for metric in found.metrics], rows, group)
 
 
@@ -338,21 +405,22 @@ def _cell(one: MapCell | None) -> Text:
     if one is None or not one.seeds:
         return NOTHING
     return Span(
-        "too few flows" if one.few else percent_span(*one.headroom), "strong" if one.sure else ""
+        "too few flows" if one.too_few_flows else percent_span(*one.headroom),
+        "strong" if one.surely_worth_training else "",
     )
 
 
 def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
-    scene = found.scene
-    seeds = max((one.seeds for one in found.places), default=0)
+    static_trials = found.static_trials
+    seeds = max((one.seeds for one in found.cells), default=0)
     groups = f" in {len(found.groups)} groups" if len(found.groups) > 1 else ""
     yield (
-        f"{scene.trials} trials, {scene.invalid} invalid; {len(scene.settings)} settings, "
+        f"{static_trials.trials} trials, {static_trials.invalid} invalid; {len(static_trials.settings)} settings, "
         f"{len(found.conditions)} conditions{groups}, {seeds} seeds in {found.folds} "
         "folds: each seed is judged under the settings that the other folds choose. Headroom is "
         "what the best setting for a row of conditions loses to the best of each, with its 95 % "
         "interval over seeds; below 0, the choice by condition was no better. Tails need 100 flows "
-        f"beyond them. Bold: above {100 * WORTH:.0f} % beyond chance.\n"
+        f"beyond them. Bold: above {100 * WORTH_TRAINING:.0f} % beyond chance.\n"
     )
     yield from (f"- {sentence}" for sentence in summary(found))
     yield f"\n![Headroom by condition and objective]({picture})\n"
@@ -371,10 +439,12 @@ def _lines(found: HeadroomMap, picture: str) -> Iterator[str]:
 def _settings(found: HeadroomMap) -> Table:
     rows = []
     for group in found.groups:
-        for place in ("", *found.conditions):
-            row = [found.at(group, place, metric) for metric in found.metrics]
+        for condition_label in ("", *found.conditions):
+            row = [found.at(group, condition_label, metric) for metric in found.metrics]
             if any(one is not None and one.best_static for one in row):
-                rows.append([group or NOTHING, place or "the best for all", *map(_chosen, row)])
+                rows.append(
+                    [group or NOTHING, condition_label or "the best for all", *map(_chosen, row)]
+                )
     return table(
         ("group", "condition", *(METRICS[metric].label for metric in found.metrics)), (), rows
     )
@@ -392,7 +462,7 @@ def map_files(found: HeadroomMap, output: Path) -> dict[Path, tuple[str, str]]:
     data, drawn = output.with_suffix(".json"), output.with_suffix(".svg")
     former = output.read_text(encoding="utf-8") if output.exists() else ""
     return {
-        output: ("page", with_former(page(found, drawn.name), former)),
+        output: ("page", keep_text_above(page(found, drawn.name), former)),
         data: ("data", json_text(to_json(found)) + "\n"),
-        drawn: ("picture", map_picture(found)),
+        drawn: ("picture", map_svg(found)),
     }

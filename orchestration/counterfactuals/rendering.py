@@ -11,7 +11,13 @@ from orchestration.counterfactuals.ask import Answer
 from orchestration.counterfactuals.credit import Credit
 from orchestration.counterfactuals.decisions import Setting
 from orchestration.counterfactuals.effects import FlowTotals, Paths, QueueMetrics, totals
-from orchestration.counterfactuals.ranking import OUTCOMES, REWARDS, Measured, Ranking, consistency
+from orchestration.counterfactuals.ranking import (
+    OUTCOMES,
+    REWARDS,
+    MeasuredCase,
+    Ranking,
+    consistency,
+)
 from orchestration.render.csv import Data, csv_text
 from orchestration.render.figure import Figure, scatter
 from orchestration.render.figure_style import FAINT, base_figure
@@ -24,17 +30,17 @@ from orchestration.render.table import Table, Value, table
 
 def answer_blocks(answer: Answer, maximum: int) -> list[Block]:
     """Return what the change did: in all, at the queue, and the `maximum` changed flows."""
-    asked = answer.asked
-    decision = asked.variant.decision
-    lasting = f"{format_duration(decision.at_ns, 6)} to {format_duration(asked.until_ns, 6)}"
+    prepared = answer.prepared
+    decision = prepared.variant.decision
+    lasting = f"{format_duration(decision.at_ns, 6)} to {format_duration(prepared.until_ns, 6)}"
     parts: list[Block] = [
-        Paragraph(f"{decision.target.label}, {lasting}, then {asked.then}"),
-        Items([f"was {_setting(decision.setting)}", f"is {_setting(asked.variant.setting)}"]),
+        Paragraph(f"{decision.target.label}, {lasting}, then {prepared.then}"),
+        Items([f"was {_setting(decision.setting)}", f"is {_setting(prepared.variant.setting)}"]),
         _totals(answer),
     ]
     if answer.before and answer.after:
         parts.append(_queue(answer))
-    if len(answer.flows.most_changed(maximum)):
+    if len(answer.flows.largest_changes(maximum)):
         parts.append(_flows(answer, maximum))
     if answer.verified:
         differing = ", ".join(answer.verified)
@@ -50,24 +56,26 @@ def answer_blocks(answer: Answer, maximum: int) -> list[Block]:
 
 def answer_to_json(answer: Answer, maximum: int) -> dict[str, Any]:
     """Return the answer as JSON-ready data; what is not known is null."""
-    asked, flows = answer.asked, answer.flows
-    decision = asked.variant.decision
-    paths = Paths(asked.decisions.trial.testbed)
+    prepared, flows = answer.prepared, answer.flows
+    decision = prepared.variant.decision
+    paths = Paths(prepared.decisions.trial.testbed)
     data = {
-        "parent": str(asked.decisions.trial.folder),
+        "parent": str(prepared.decisions.trial.folder),
         "trial": str(answer.trial.folder),
         "valid": answer.trial.stamp.valid,
-        "then": asked.then,
+        "then": prepared.then,
         "decision": {
             "knob": decision.target.knob.name,
             "target": decision.target.label,
             "at_ns": decision.at_ns,
-            "until_ns": asked.until_ns,
+            "until_ns": prepared.until_ns,
             "was": decision.setting,
-            "is": asked.variant.setting,
+            "is": prepared.variant.setting,
         },
         "flows": asdict(totals(flows)),
-        "under_way": asdict(totals(flows, flows.around(decision.at_ns, asked.until_ns))),
+        "under_way": asdict(
+            totals(flows, flows.running_between(decision.at_ns, prepared.until_ns))
+        ),
         "most_changed": [
             {
                 "flow_id": int(flows.flow_id[row]),
@@ -82,7 +90,7 @@ def answer_to_json(answer: Answer, maximum: int) -> dict[str, Any]:
                 "slowdown_after": float(flows.slowdown_after[row]),
                 "passes": _passes(answer, paths, int(row)),
             }
-            for row in flows.most_changed(maximum)
+            for row in flows.largest_changes(maximum)
         ],
         "queue": None
         if answer.before is None or answer.after is None
@@ -110,8 +118,8 @@ def _setting(setting: Setting) -> str:
 
 
 def _totals(answer: Answer) -> Table:
-    decision, flows = answer.asked.variant.decision, answer.flows
-    near = flows.around(decision.at_ns, answer.asked.until_ns)
+    decision, flows = answer.prepared.variant.decision, answer.flows
+    near = flows.running_between(decision.at_ns, answer.prepared.until_ns)
     rows = [["all", *_cells(totals(flows))], ["under way then", *_cells(totals(flows, near))]]
     heads = ("flows", "changed", "better", "worse", "sum of FCT", "mean", "mean slowdown")
     caption = "changes are over the flows that were done in both trials"
@@ -143,12 +151,12 @@ def _queue(answer: Answer) -> Table:
         for name, one in (("was", answer.before), ("is", answer.after))
         if one is not None
     ]
-    title = f"At {answer.asked.variant.decision.target.label} in that time"
+    title = f"At {answer.prepared.variant.decision.target.label} in that time"
     return table(("",), ("marked", "dropped", "sent", "mean queue", "longest"), rows, title)
 
 
 def _flows(answer: Answer, maximum: int) -> Table:
-    flows, paths = answer.flows, Paths(answer.asked.decisions.trial.testbed)
+    flows, paths = answer.flows, Paths(answer.prepared.decisions.trial.testbed)
     rows = [
         [
             str(flows.flow_id[row]),
@@ -161,7 +169,7 @@ def _flows(answer: Answer, maximum: int) -> Table:
             format_duration(flows.after_ns[row]),
             f"{flows.slowdown_before[row]:.2f} -> {flows.slowdown_after[row]:.2f}",
         ]
-        for row in flows.most_changed(maximum)
+        for row in flows.largest_changes(maximum)
     ]
     caption = "through: whether the flow's packets pass the queue, by its shortest paths"
     words = ("flow", "from", "to", "through")
@@ -170,14 +178,14 @@ def _flows(answer: Answer, maximum: int) -> Table:
 
 
 def _passes(answer: Answer, paths: Paths, row: int) -> str | None:
-    target = answer.asked.variant.decision.target
+    target = answer.prepared.variant.decision.target
     if target.knob.scope != "queue":
         return None
     return paths.passes(target.index, answer.flows.src[row], answer.flows.dst[row])
 
 
 def _ratio(answer: Answer) -> float | None:
-    trials = (answer.asked.decisions.trial, answer.trial)
+    trials = (answer.prepared.decisions.trial, answer.trial)
     before, after = (trial.facts.get("wall_s") for trial in trials)
     return after / before if before and after else None
 
@@ -342,7 +350,7 @@ def credit_to_json(credit: Credit) -> dict[str, Any]:
     return dict(plain(data))
 
 
-def _row(one: Measured) -> dict[str, Any]:
+def _row(one: MeasuredCase) -> dict[str, Any]:
     decision, case = one.case.decision, one.case
     return {
         "label": case.label,
@@ -377,17 +385,17 @@ def _picture(credit: Credit, reward: str) -> Picture:
     figure = Figure()
     base_figure(height=420, figure=figure)
     look = {"size": 8, "opacity": 0.75}
-    for standing in (False, True):
+    for queue_nonempty in (False, True):
         for deeper in (False, True):
-            kind = (standing, deeper)
-            own = [m for m in credit.measured if (m.case.standing, m.case.deeper) == kind]
+            kind = (queue_nonempty, deeper)
+            own = [m for m in credit.measured if (m.case.queue_nonempty, m.case.deeper) == kind]
             at = [(m.case.decision.target.label, m.case.decision.at_ns) for m in own]
             figure.add_trace(
                 scatter(
                     x=[getattr(one, reward) for one in own],
                     y=[one.slowdown for one in own],
                     mode="markers",
-                    marker={**look, "color": _COLOURS[standing], "symbol": _SYMBOLS[deeper]},
+                    marker={**look, "color": _COLOURS[queue_nonempty], "symbol": _SYMBOLS[deeper]},
                     text=[f"{label} at {format_duration(at_ns, 6)}" for label, at_ns in at],
                     hovertemplate="%{text}<br>%{x:.3f}, slowdown %{y:+.4f}<extra></extra>",
                 )

@@ -39,7 +39,7 @@ _EARLY_SHARE = 10
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedTrial:
     """A trial to replay, the SHA-256 of its trial.json, and its label and repeat in the replay."""
 
     trial: TrialResult
@@ -59,14 +59,14 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Group:
+class TrialGroup:
     """The recordings of one campaign, by label and repeat.
 
     `factors` are those that distinguish it from other groups, such as `load-0.3-size-1MB`.
     """
 
     factors: str
-    recordings: tuple[Recording, ...]
+    recordings: tuple[RecordedTrial, ...]
 
     @property
     def repeats(self) -> tuple[int, ...]:
@@ -74,16 +74,16 @@ class Group:
         return tuple(sorted({item.repeat for item in self.recordings}))
 
     @property
-    def first(self) -> Recording:
+    def first(self) -> RecordedTrial:
         """The first recording; all have the same settings."""
         return self.recordings[0]
 
-    def of_repeat(self, repeat: int) -> tuple[Recording, ...]:
+    def of_repeat(self, repeat: int) -> tuple[RecordedTrial, ...]:
         """Return the recordings of a repeat, which all have the same flows."""
         return tuple(item for item in self.recordings if item.repeat == repeat)
 
 
-def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
+def find_parents(run: Path, pattern: str = "") -> tuple[RecordedTrial, ...]:
     """Return the trials to replay: the one of a trial's folder, or the valid ones of a run.
 
     `pattern` selects trials of a run by name, with `*`, `?` and `[...]`. An invalid trial is
@@ -91,7 +91,7 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
 
     Raises InputError for a folder that is neither, and if no trial is left to replay.
     """
-    chosen = named_trials(run, pattern, "--trials")
+    chosen = match_trials(run, pattern, "--trials")
     one_meant = chosen == [run] or (bool(pattern) and not any(sign in pattern for sign in _GLOB))
     trials = gather(read_trial, chosen)
     valid = [trial for trial in trials if one_meant or trial.stamp.valid]
@@ -100,12 +100,14 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
         remedy = f"to replay one nevertheless, name it: {trials[0].folder}"
         raise InputError.single(str(run), what, remedy)
     return tuple(
-        Recording(one, sha256_of(one.folder / TRIAL_FILE), tuner_called(one.spec), one.spec.repeat)
+        RecordedTrial(
+            one, sha256_of(one.folder / TRIAL_FILE), tuner_called(one.spec), one.spec.repeat
+        )
         for one in valid
     )
 
 
-def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
+def match_trials(run: Path, pattern: str, option: str) -> list[Path]:
     """Return the folder of one trial, or those of a run's trials whose names match a pattern.
 
     Without a pattern these are all. Raises InputError, about the pattern's `option`, for a folder
@@ -118,7 +120,7 @@ def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
         return [run]
     folders = finished_trials(run)
     if not folders:
-        raise InputError([_nothing(run)])
+        raise InputError([_nothing_to_replay(run)])
     chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
     if not chosen:
         what = f"no trial of {run} is called {pattern!r}"
@@ -127,7 +129,7 @@ def named_trials(run: Path, pattern: str, option: str) -> list[Path]:
     return chosen
 
 
-def _nothing(run: Path) -> Problem:
+def _nothing_to_replay(run: Path) -> Problem:
     where = str(run)
     if not run.exists():
         remedy = (
@@ -141,20 +143,22 @@ def _nothing(run: Path) -> Problem:
     return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
 
 
-def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
+def group_parents(parents: Sequence[RecordedTrial]) -> tuple[TrialGroup, ...]:
     """Return the parents in groups, one per campaign. Repeats keep their numbers, so they pair."""
-    found: dict[str, list[Recording]] = {}
+    found: dict[str, list[RecordedTrial]] = {}
     for parent in parents:
         found.setdefault(_key(parent), []).append(parent)
     groups = []
     for group in found.values():
         spec = group[0].spec
         factors = "-".join(in_words(spec.cell, "-")) or tuner_called(spec)
-        groups.append(Group(factors if len(found) > 1 else "", tuple(_apart(group))))
+        groups.append(
+            TrialGroup(factors if len(found) > 1 else "", tuple(_with_unique_names(group)))
+        )
     return tuple(groups)
 
 
-def _key(parent: Recording) -> str:
+def _key(parent: RecordedTrial) -> str:
     """Return a key that is equal for parents that one campaign file can describe.
 
     It contains the fabric itself instead of the name of its file.
@@ -168,7 +172,7 @@ def _key(parent: Recording) -> str:
     return json.dumps([shared, times, imported, fabric], sort_keys=True)
 
 
-def _apart(group: Sequence[Recording]) -> list[Recording]:
+def _with_unique_names(group: Sequence[RecordedTrial]) -> list[RecordedTrial]:
     """Return the recordings with unique labels and repeats, sorted by both."""
     labels = [item.label for item in group]
     repeats = [item.repeat for item in group]
@@ -177,7 +181,7 @@ def _apart(group: Sequence[Recording]) -> list[Recording]:
         labels = ["-".join(map(str, item.spec.cell.values())) or item.spec.id for item in group]
     if len(set(labels)) == 1 and (min(repeats) < 1 or len(set(repeats)) < len(repeats)):
         repeats = list(range(1, len(group) + 1))
-    seen: dict[tuple[str, int], Recording] = {}
+    seen: dict[tuple[str, int], RecordedTrial] = {}
     for item, label, repeat in zip(group, labels, repeats, strict=True):
         other = seen.setdefault((label, repeat), replace(item, label=label, repeat=repeat))
         if other.trial is not item.trial:
@@ -230,12 +234,12 @@ def actions_of(trial: TrialResult) -> dict[Knob, Columns]:
 
 def _recording(trial: TrialResult, knob: Knob, table: Columns, period_ns: int) -> Columns:
     where, t_ns = str(trial.folder / TABLES[knob.table].file), table["t_ns"]
-    refuse(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
+    refuse_rows(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
     kept = {
         name: table[name] for name in knob.column_names if not _is_left_alone(knob, name, table)
     }
     for wrong, what, _ in faults(knob, kept):
-        refuse(where, wrong, f"has {what}" if what.startswith("not") else f"is wrong, {what}")
+        refuse_rows(where, wrong, f"has {what}" if what.startswith("not") else f"is wrong, {what}")
     samples = (t_ns + period_ns // _EARLY_SHARE) // period_ns * period_ns
     timed = {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
     return {name: timed[name] for name in columns_of(knob, kept)}
@@ -275,17 +279,19 @@ def schedule_of(trial: TrialResult) -> Columns:
     """Return the flows of a trial's schedule. Raises InputError if they are not in its order."""
     path = trial.folder / TABLES["schedule"].file
     where, table = str(path), read_table(path, "schedule")
-    refuse(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
-    refuse(where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1)
+    refuse_rows(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
+    refuse_rows(
+        where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1
+    )
     if not len(table["start_ns"]):
         raise InputError.single(where, "the trial has no flows", "there is nothing to replay")
     return table
 
 
-def shared_schedule(group: Group, repeat: int) -> Columns:
+def shared_schedule(group: TrialGroup, repeat: int) -> Columns:
     """Return the flows of a repeat, which are the same for all of its tuners."""
     found: Columns | None = None
-    digests: dict[str, Recording] = {}
+    digests: dict[str, RecordedTrial] = {}
     for recording in group.of_repeat(repeat):
         schedule = schedule_of(recording.trial)
         digests.setdefault(_digest(schedule), recording)
@@ -328,7 +334,7 @@ def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
         return found
 
 
-def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> bool:
+def keeps_flow_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> bool:
     """Return whether a replay with this order of classes numbers the flows as the schedule does."""
     host = {name: place for place, name in enumerate(testbed.hosts)}
     klass = {name: place for place, name in enumerate(order)}
@@ -342,7 +348,7 @@ def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> 
     return bool(np.array_equal(sorted_rows, np.arange(len(sorted_rows))))
 
 
-def refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
+def refuse_rows(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
     """Raise InputError for the first row that is wrong; `wrong` begins with row `offset`."""
     rows = np.flatnonzero(wrong)
     if len(rows):
