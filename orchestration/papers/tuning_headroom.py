@@ -1,10 +1,13 @@
-"""Headroom: what any tuner can win over the best single static setting.
+"""Tuning headroom: what a tuner can win at most over the best single static setting.
 
-It is the regret of that setting, `best-static`, against the `oracle`, the best static setting of
-each condition: by how much the figure of the one is above that of the other, over common seeds. A
-tuner's share of it is the part of the way from `best-static` (0) to the oracle (1) that it goes.
-The oracle is chosen on other seeds, so that headroom can come out negative: then the choice for
-one condition was not better than the choice for all of them.
+Headroom of a condition is how much slower the best single setting for all conditions (the arm
+`best-static`) is than the best setting for that condition (the arm `oracle`), as a share of the
+latter, over common seeds. It is the regret of `best-static`. PFC's headroom, a switch buffer, is
+something else.
+
+A tuner's share of the headroom is how far it gets from `best-static` (0) to the oracle (1). The
+oracle is chosen on other seeds than those that judge it. So headroom can come out negative: the
+setting chosen for one condition was then no better there than the setting chosen for all.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from orchestration.papers.results import (
     is_placebo,
 )
 
-# Below this there is nothing to learn.
+# With less headroom than this share there is nothing to learn.
 MIN_HEADROOM = 0.05
 
 Kind = Literal["learned", "placebo", "rule"]
@@ -48,9 +51,9 @@ UNKNOWN: Interval = (math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class ArmRegret:
-    """Where an arm lies: `regret` against the oracle, and `share` of the headroom that it takes.
+    """An arm's `regret` against the oracle, and its `share` of the headroom.
 
-    The share is unknown where headroom is not shown to be above 0.
+    The share is unknown unless the headroom is significantly above 0.
     """
 
     arm: str
@@ -61,10 +64,11 @@ class ArmRegret:
 
 @dataclass(frozen=True)
 class TuningHeadroom:
-    """The headroom under one condition, in one metric.
+    """The headroom under one condition, by one metric.
 
-    `condition_label` names its campaign and condition, and is "" for all of a paper's together.
-    `too_few_flows` says that the metric is a tail with too few flows, and then nothing else is known.
+    `condition_label` names the campaign and the condition; it is "" for all conditions of a paper
+    together. With `too_few_flows` the metric is a tail with too few flows beyond it, and everything
+    else is unknown. The aliases are the keys of `results.json`.
     """
 
     paper: str
@@ -80,12 +84,12 @@ class TuningHeadroom:
 def headroom_of_paper(
     paper: str, parts: Iterable[tuple[Sequence[Section], tuple[MeasuredTrial, ...]]]
 ) -> list[TuningHeadroom]:
-    """Return a paper's headroom: all of its conditions together, then each one, by metric.
+    """Return a paper's headroom by transport and metric: over all conditions, then for each one.
 
     `parts` are the campaigns of the paper: the sections of each, and its trials. Conditions without
-    an oracle are left out. Conditions are taken together over the seeds that all of them have.
+    an oracle are left out. The headroom over all conditions is that over their common seeds.
     """
-    found: list[tuple[str, Condition]] = []
+    labelled: list[tuple[str, Condition]] = []
     learned: dict[str, None] = {}
     for sections, trials in parts:
         result = _all_trials(sections, trials)
@@ -94,38 +98,35 @@ def headroom_of_paper(
         for condition in result.conditions:
             if {BEST_STATIC, ORACLE} <= set(condition.repeats):
                 varies = set(condition.factors) - {TRANSPORT}
-                condition_label = (
-                    f"{campaign}, {condition.label_without_transport}" if varies else campaign
-                )
-                found.append((condition_label, condition))
+                within = f", {condition.label_without_transport}" if varies else ""
+                labelled.append((campaign + within, condition))
     rows: list[TuningHeadroom] = []
-    for transport in order_transports({condition.transport for _, condition in found}):
-        mine = [
-            (condition_label, one) for condition_label, one in found if one.transport == transport
-        ]
+    for transport in order_transports({condition.transport for _, condition in labelled}):
+        chosen = [item for item in labelled if item[1].transport == transport]
         for metric in TUNING_HEADROOM_METRICS:
-            rows += headroom_rows(paper, mine, metric, tuple(learned))
+            rows += headroom_rows(paper, chosen, metric, tuple(learned))
     return rows
 
 
 def headroom_rows(
     paper: str,
-    found: Sequence[tuple[str, Condition]],
+    labelled: Sequence[tuple[str, Condition]],
     metric: str,
     learned: tuple[str, ...] = (),
 ) -> list[TuningHeadroom]:
-    """Return the headroom of all conditions together, if there are several, then of each one.
+    """Return the headroom over all conditions, if there are several, then that of each one.
 
-    `found` are places and conditions, each with the arms `best-static` and `oracle`.
+    `labelled` are pairs of a label and a condition, which has the arms `best-static` and `oracle`.
     """
-    together = _over_all_conditions(paper, [one for _, one in found], metric, learned)
-    return together + [
-        _row(paper, one, metric, learned, condition_label) for condition_label, one in found
+    conditions = [condition for _, condition in labelled]
+    over_all = _over_all_conditions(paper, conditions, metric, learned)
+    return over_all + [
+        _row(paper, condition, metric, learned, label) for label, condition in labelled
     ]
 
 
 def _all_trials(sections: Sequence[Section], trials: tuple[MeasuredTrial, ...]) -> SectionResult:
-    """Return all trials of a campaign, whatever its sections select."""
+    """Return the result of all trials of a campaign, whichever of them its sections select."""
     learned = tuple(dict.fromkeys(arm for section in sections for arm in section.learned))
     changes = {"arms": (), "only": {}, "learned": learned}
     return evaluate_section(sections[0].model_copy(update=changes), trials)
@@ -139,12 +140,10 @@ def _row(
     condition_label: str,
 ) -> TuningHeadroom:
     too_few_flows = condition.has_too_few_flows((BEST_STATIC, ORACLE), metric)
-    found = (
-        UNKNOWN
-        if too_few_flows
-        else _relative_interval(condition.difference(BEST_STATIC, ORACLE, metric))
-    )
-    arms = [] if too_few_flows else list(_arm_regrets(condition, metric, learned, found))
+    headroom, arms = UNKNOWN, list[ArmRegret]()
+    if not too_few_flows:
+        headroom = _relative_interval(condition.difference(BEST_STATIC, ORACLE, metric))
+        arms = list(_arm_regrets(condition, metric, learned, headroom))
     return TuningHeadroom(
         paper=paper,
         transport=condition.transport,
@@ -152,7 +151,7 @@ def _row(
         metric=metric,
         seeds=len(condition.pairs(BEST_STATIC, ORACLE)[0]),
         too_few_flows=too_few_flows,
-        headroom=found,
+        headroom=headroom,
         arms=tuple(arms),
     )
 
@@ -176,7 +175,7 @@ def _relative_interval(difference: PairedDifference) -> Interval:
 
 
 def _share(condition: Condition, arm: str, metric: str) -> Interval:
-    """Return the share of the headroom that an arm takes, a ratio of two paired differences."""
+    """Return an arm's share of the headroom, which is a ratio of two paired differences."""
     seeds = [
         seed for seed in condition.pairs(BEST_STATIC, ORACLE)[0] if seed in condition.repeats[arm]
     ]
@@ -207,15 +206,15 @@ def _share(condition: Condition, arm: str, metric: str) -> Interval:
 def _over_all_conditions(
     paper: str, conditions: Sequence[Condition], metric: str, learned: tuple[str, ...]
 ) -> list[TuningHeadroom]:
-    """Return the headroom over all conditions, each of which counts alike; none for a single one.
+    """Return the headroom over all conditions in a list, which is empty for a single condition.
 
-    It is the mean of the conditions' regrets, over the seeds that all have: a seed's figures are
-    divided by the oracle's mean of their condition, and averaged.
+    It is the mean of the conditions' regrets over the seeds that all conditions have, so that each
+    condition has the same weight: a seed's values are divided by the mean of the oracle in their
+    condition, and then averaged.
     """
     if METRICS[metric].tail is not None:
-        conditions = [
-            c for c in conditions if not c.has_too_few_flows((BEST_STATIC, ORACLE), metric)
-        ]
+        arms = (BEST_STATIC, ORACLE)
+        conditions = [c for c in conditions if not c.has_too_few_flows(arms, metric)]
     if len(conditions) < 2:
         return []
     seeds = set.intersection(*(set(c.pairs(BEST_STATIC, ORACLE)[0]) for c in conditions))
@@ -228,7 +227,7 @@ def _over_all_conditions(
     repeats = {
         arm: {
             seed: Repeat({metric: mean}, checkpoint=conditions[0].repeats[arm][seed].checkpoint)
-            for seed, mean in _averaged(conditions, arm, metric, order)
+            for seed, mean in _mean_ratios(conditions, arm, metric, order)
         }
         for arm in sorted(shared)
     }
@@ -238,19 +237,20 @@ def _over_all_conditions(
     return [_row(paper, Condition(factors, repeats, minimum), metric, learned, condition_label="")]
 
 
-def _averaged(
+def _mean_ratios(
     conditions: Sequence[Condition], arm: str, metric: str, seeds: Sequence[int]
 ) -> Iterator[tuple[int, float]]:
+    """Yield each seed with the arm's mean ratio to the oracle over the conditions."""
     bases = [
         t_interval([condition.values_by_seed(ORACLE, metric)[seed] for seed in seeds]).mean
         for condition in conditions
     ]
     for seed in seeds:
-        found = [
+        values = [
             condition.values_by_seed(arm, metric).get(seed, math.nan) for condition in conditions
         ]
-        if all(map(math.isfinite, found)):
-            yield seed, float(np.mean(np.array(found) / bases))
+        if all(map(math.isfinite, values)):
+            yield seed, float(np.mean(np.array(values) / bases))
 
 
 def _quantiles_over_all_conditions(
@@ -286,11 +286,12 @@ def _quantiles_over_all_conditions(
 
 
 def headroom_verdict(headroom: Interval) -> str:
-    """Return what a headroom comes to, in words."""
+    """Return whether a headroom leaves something to learn, as text."""
     value, low, high = headroom
     if not math.isfinite(value):
         return "unknown"
     if value < MIN_HEADROOM:
-        sure = high < MIN_HEADROOM
-        return "nothing to learn" if sure else "nothing to learn, as far as this sample tells"
+        if high < MIN_HEADROOM:
+            return "nothing to learn"
+        return "nothing to learn, as far as this sample tells"
     return "something to learn" if low >= MIN_HEADROOM else "perhaps something to learn"

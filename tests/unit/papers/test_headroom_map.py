@@ -184,7 +184,7 @@ def test_input_that_has_no_headroom_is_refused_with_the_remedy() -> None:
         static_trials_of("runs/x", [one for one in made if one.cell["tuner"] == "deep"], (), ())
     with pytest.raises(InputError, match="less than two seeds"):
         static_trials_of("runs/x", trials(KNOWN, seeds=1), (), ())
-    with pytest.raises(InputError, match="no headroom is told by 'goodput'"):
+    with pytest.raises(InputError, match="headroom cannot be measured by 'goodput'"):
         check_metrics(["goodput"])
 
 
@@ -194,7 +194,7 @@ def test_page_picture_and_json_say_the_same() -> None:
     assert "| all together | **+15.0% [+15.0% to +15.0%]** | – |" in text
     assert "| elephants | **+20.0% [+20.0% to +20.0%]** | too few flows |" in text
     assert "| – | elephants | deep (20.0%) | – |" in text
-    assert "in the mean; above 10% under 1 of 2 conditions (beyond chance under 1)" in text
+    assert "on average; above 10% under 1 of 2 conditions (beyond chance under 1)" in text
     ElementTree.fromstring(map_svg(found))
     assert "+20%" in map_svg(found)
     data = json.loads(json.dumps(to_json(found), allow_nan=False))
