@@ -1,8 +1,8 @@
-"""The rule by which a paper's claim is judged, in one place; the page says it in `RULE`.
+"""How a paper's claim is judged. The page prints the rule as `RULE`.
 
-Everything is by the near end of an interval, the one nearer to no difference: what the sample shows
-at least. A claim that several conditions are under is judged by all that ran. What a claim that did
-not come out is put down to follows from the measurements alone, by `CAUSES`.
+Everything goes by the near end of an interval, which is the end nearer to no difference: what the
+sample shows at least. A claim about several conditions is judged by all of them that ran. The
+likely cause of a claim that failed follows from the measurements alone, by `CAUSES`.
 """
 
 from __future__ import annotations
@@ -37,40 +37,43 @@ VERDICTS: tuple[Verdict, ...] = (
     "too few flows",
     "no data",
 )
-# The result for a claim under one condition: as the paper says, in its direction only, or not.
+# A claim under one condition: came out as the paper says, in its direction only, or not.
 Outcome = Literal["as claimed", "direction only", "no"]
-# A claim's direction counts if it shows in at least this share of the conditions.
+# A claim counts as `partly` if its direction shows under at least this share of the conditions.
 _MIN_SHARE = 0.5
 
 RULE = f"""\
-A claim is judged by the near end of the interval, the one nearer to no difference. Under one
-condition it is *as claimed* if that end lies beyond 0 in the claimed direction and reaches the
-least change that the paper claims; *in its direction* if it lies beyond 0 only. That two are the
-same, or that a value lies in a range, is as claimed if the whole interval lies inside the paper's
-margin, and in its direction if the estimate does.
+A claim is judged by the near end of the interval, which is the end nearer to no difference. Under
+one condition the result is *as claimed* if that end lies beyond 0 in the claimed direction and
+reaches the smallest change that the paper claims; it is *in the claimed direction* if that end only
+lies beyond 0. A claim that two values are the same, or that a value lies in a range, comes out as
+claimed if the whole interval lies inside the paper's margin, and in the claimed direction if only
+the estimate does.
 
-- **reproduced**: as claimed under every condition; where the paper says "up to", the near end
-  reaches half of that under one of them; and the placebo of the tuner does not pass the same claim
-  against the same opponent.
-- **not by learning**: all that, and the placebo passes too: random actions do as well.
-- **partly**: as claimed or in its direction under at least half of the conditions.
-- **not reproduced**: under fewer.
+- **reproduced**: as claimed under every condition. Where the paper says "up to", the near end
+  reaches half of that under at least one condition. The tuner's placebo does not pass the same
+  claim against the same opponent.
+- **not by learning**: as *reproduced*, but the placebo passes the claim, too: random actions do as
+  well.
+- **partly**: as claimed or in the claimed direction under at least half of the conditions.
+- **not reproduced**: so under less than half of them.
 - **no placebo**: as *reproduced*, but the placebo did not run.
-- **too few flows**: a tail with fewer than {MIN_BEYOND} flows beyond it under every condition. A
-  condition with too few is left out of the others' verdict, and counted.
+- **too few flows**: the metric is a tail, and less than {MIN_BEYOND} flows lie beyond it under
+  every condition. If that holds under some conditions only, these are counted and left out of the
+  verdict.
 
-*Detectable* is the smallest true difference that these repeats would have shown in four of five
-samples of their size and spread (two-sided test at 5 %, power 80 %): a claim below it could not
-have come out.
+*Detectable* is the minimum detectable effect: the smallest true difference that four of five
+samples of this size and spread would show (two-sided test at 5 %, power 80 %). A smaller claimed
+effect could not have been confirmed.
 """
 
 
 @dataclass(frozen=True)
 class ConditionResult:
-    """A claim under one condition.
+    """The result for a claim under one condition.
 
     `difference` is None for a claim about a value, `estimate` is None for a comparison.
-    `detectable` is the smallest difference, in the metric's unit, that could have been shown.
+    `detectable` is the minimum detectable effect in the metric's unit.
     """
 
     condition: Condition
@@ -87,10 +90,11 @@ class ConditionResult:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim under the conditions of one transport.
+    """The verdict on a claim under the conditions of one transport.
 
-    `skipped` counts conditions with too few flows. `placebo` is the placebo's arm, "" for a claim about
-    an arm that has not learned, and `placebo_verdict` the verdict on it.
+    `skipped` counts the conditions with too few flows. `placebo` is the arm that is the placebo of
+    the claim's arm, "" if that has not learned; `placebo_verdict` is the verdict on the same claim
+    about the placebo.
     """
 
     verdict: Verdict
@@ -102,14 +106,14 @@ class Judgement:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim and its judgements by transport; the key is "" where transports are no factor."""
+    """A claim with a judgement for each transport; the key is "" where transports do not vary."""
 
     claim: Claim
     by_transport: Mapping[str, Judgement]
 
 
 def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
-    """Judge a claim by the measurements, under each transport apart."""
+    """Judge a claim by the measurements, separately for each transport."""
     judged = {}
     for transport in result.transports:
         chosen = [
@@ -126,7 +130,7 @@ def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
 
 
 def judge(claim: Claim, conditions: Sequence[Condition], placebo: str = "") -> Judgement:
-    """Judge a claim under these conditions, and the same claim about the placebo; "" for none."""
+    """Judge a claim under these conditions, and the same claim about `placebo` ("" for none)."""
     verdict, rows, skipped = _verdict_on_arm(claim, conditions)
     if not placebo:
         return Judgement(verdict, rows, skipped)
@@ -139,14 +143,14 @@ def judge(claim: Claim, conditions: Sequence[Condition], placebo: str = "") -> J
 
 
 def near_end(claim: Claim, difference: PairedDifference) -> float:
-    """Return the smallest plausible change in the claimed direction, a share; NaN if unknown."""
+    """Return the near end of the interval as a change in the claimed direction: a share, or NaN."""
     if claim.direction == "lower":
         return -difference.relative_high
     return difference.relative_low
 
 
 def verdict_without_placebo(claim: Claim, rows: Sequence[ConditionResult]) -> Verdict:
-    """Return the verdict on the findings alone, without the placebo's."""
+    """Return the verdict on the conditions' results, without regard to the placebo."""
     if not rows:
         return "no data"
     shown = sum(row.outcome != "no" for row in rows)
@@ -164,7 +168,8 @@ def verdict_without_placebo(claim: Claim, rows: Sequence[ConditionResult]) -> Ve
 def _verdict_on_arm(
     claim: Claim, conditions: Sequence[Condition]
 ) -> tuple[Verdict, tuple[ConditionResult, ...], int]:
-    found: list[ConditionResult] = []
+    """Return the verdict on the claim's arm, its results, and the number of skipped conditions."""
+    results: list[ConditionResult] = []
     skipped = 0
     for condition in conditions:
         arms = (claim.arm,) if claim.direction == "value" else (claim.arm, claim.against)
@@ -179,10 +184,10 @@ def _verdict_on_arm(
             else _comparison_result(claim, condition)
         )
         if row is not None:
-            found.append(row)
-    if skipped and not found:
+            results.append(row)
+    if skipped and not results:
         return "too few flows", (), skipped
-    return verdict_without_placebo(claim, found), tuple(found), skipped
+    return verdict_without_placebo(claim, results), tuple(results), skipped
 
 
 def _comparison_result(claim: Claim, condition: Condition) -> ConditionResult | None:
@@ -226,7 +231,7 @@ def _outcome(claim: Claim, difference: PairedDifference) -> Outcome:
 def with_one_network(
     rows: Sequence[ConditionResult], arm: str, network: str, confidence: float
 ) -> list[Condition]:
-    """Return the rows' conditions with one network of an arm, at another confidence."""
+    """Return the rows' conditions with one network of `arm` only, at this confidence."""
     return [
         replace(row.condition.with_network(arm, network), confidence=confidence) for row in rows
     ]
@@ -236,17 +241,17 @@ Cause = Literal["", "sample", "transport", "training", "none found"]
 _RANK: dict[Verdict, int] = {"reproduced": 2, "not by learning": 2, "partly": 1}
 
 CAUSES = """\
-The *likely cause* of what is not reproduced follows from a rule, not from an opinion; the first
-that holds is named. *sample*: wherever the claim fails, the smallest difference that its repeats
-could have shown is larger than the claimed one, and the opposite is not beyond chance.
-*transport*: under the other transport the verdict is better. *training*: the best of the tuner's
-networks passes alone (at a confidence corrected for the choice), or the claim passes if the spread
-between networks is left out. Else *none found*.
+The *likely cause* why a claim is not reproduced follows from a rule, not from an opinion. The first
+cause that applies is named. *sample*: wherever the claim fails, its effect is smaller than the
+minimum detectable one, and the opposite is not beyond chance. *transport*: the verdict under the
+other transport is better. *training*: one of the tuner's networks passes alone (at a confidence
+corrected for choosing among them), or the claim passes if the spread between networks is left out.
+Otherwise *none found*.
 """
 
 
 def likely_cause(result: ClaimResult, transport: str) -> Cause:
-    """Return the cause of a claim's failure under one transport; "" if it is not known to fail."""
+    """Return why a claim likely failed under one transport; "" if it is not known to fail."""
     judged = result.by_transport[transport]
     if judged.verdict not in ("partly", "not reproduced"):
         return ""
@@ -263,13 +268,13 @@ def likely_cause(result: ClaimResult, transport: str) -> Cause:
 def _sample(claim: Claim, judged: Judgement) -> bool:
     failing = [row for row in judged.rows if row.outcome != "as claimed"]
     if not failing:
-        # each is as claimed, but none reaches half of the largest effect
+        # every condition is as claimed, but none reaches half of the largest effect reported
         failing = list(judged.rows)
     return all(_undetectable(claim, row) for row in failing)
 
 
 def _undetectable(claim: Claim, row: ConditionResult) -> bool:
-    """Return whether the claimed difference is smaller than what could have been shown."""
+    """Return whether the claimed effect is smaller than the minimum detectable one."""
     claimed, minimum = claim.claimed, row.detectable
     if claim.direction == "value":
         claimed = ((claim.high or 0.0) - (claim.low or 0.0)) / 2
@@ -284,7 +289,7 @@ def _undetectable(claim: Claim, row: ConditionResult) -> bool:
 
 
 def _contradicts(claim: Claim, row: ConditionResult) -> bool:
-    """Return whether the whole interval speaks against a claim."""
+    """Return whether the whole interval contradicts a claim."""
     match claim.direction, row.difference, row.estimate:
         case "value", _, Estimate(low=low, high=high):
             return low > (claim.high or 0.0) or high < (claim.low or 0.0)

@@ -238,7 +238,7 @@ def test_a_file_that_is_searched_is_not_run() -> None:
         load_campaigns(FOLDER, ["search-rlcc"])
 
 
-def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:
+def test_mistakes_in_a_claims_file_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "claims.yml"
     path.write_text(
         "sections: []\n"
@@ -249,5 +249,10 @@ def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_claims(path)
     said = str(caught.value)
-    for what in ("no section 'no'", "did you mean 'queue_mean'?", "a value without its range"):
+    expected = (
+        "no section 'no'",
+        "did you mean 'queue_mean'?",
+        "a claim about a value has no range",
+    )
+    for what in expected:
         assert what in said

@@ -283,7 +283,7 @@ def test_a_headline_has_a_column_for_each_transport() -> None:
     )
 
 
-def test_a_tuner_that_does_not_beat_the_best_static_setting_is_told_so() -> None:
+def test_a_tuner_that_does_not_beat_the_best_static_setting_is_reported() -> None:
     better = {"best-static": OLD, "new": HALF["new"], "placebo-new": OLD}
     even = {"best-static": OLD, "new": NOISE["new"], "placebo-new": OLD}
     worse = {"best-static": HALF["new"], "new": OLD, "placebo-new": HALF["new"]}
@@ -292,7 +292,7 @@ def test_a_tuner_that_does_not_beat_the_best_static_setting_is_told_so() -> None
     assert placebo_verdict.rival == "placebo-new", "its own"
     assert baseline_sentence(static) == (
         "`new` beats the best static setting in 1 of 3 conditions "
-        "(worse in 1, not to be told from it in 1)."
+        "(worse in 1, not distinguishable from it in 1)."
     )
     static, _ = baselines("P", [result_of(*conditions_of(even, worse))])
     assert baseline_sentence(static).startswith("**`new` does not beat the best static setting**")
