@@ -225,7 +225,7 @@ def test_another_process_makes_the_same_campaign(old, tmp_path):
 
 
 def test_a_tuner_without_a_reward_is_refused(old, tmp_path):
-    with pytest.raises(InputError, match="does not say what its reward is"):
+    with pytest.raises(InputError, match="does not offer its reward"):
         plan_credit(CreditRequest(old["secn1"].folder), tmp_path)
     with pytest.raises(InputError, match="nothing would be tried"):
         plan_credit(CreditRequest(old["acc"].folder, decisions=0), tmp_path)

@@ -165,13 +165,13 @@ def test_the_answer_counts_flows_and_tells_of_the_queue(old, tmp_path):
         ({"at": "9s"}, "the nearest: "),
         ({"at": "soon"}, "--at"),
         ({"target": "leaf9:eth0"}, "no queue 'leaf9:eth0'"),
-        ({"settings": ("kmin",)}, "is no setting"),
+        ({"settings": ("kmin",)}, "is not a setting"),
         ({"settings": ("kmen=5KB",)}, "did you mean 'kmin'"),
         ({"settings": ("kmin=5KB", "timeout=1us")}, "sets ecn, flowlet_timeout"),
-        ({"settings": ("timeout=1us",)}, "turned no timeouts"),
+        ({"settings": ("timeout=1us",)}, "set no timeouts"),
         ({"settings": ("kmin=300KB", "kmax=200KB")}, "needs 0 <= kmin <= kmax"),
-        ({"settings": ("kmax=1GB",)}, "the device would have"),
-        ({"lasts": "150us"}, "no whole number"),
+        ({"settings": ("kmax=1GB",)}, "the device would limit it to"),
+        ({"lasts": "150us"}, "not a whole number"),
         ({"then": "me"}, "use recorded or tuner"),
         ({"trial": "x"}, "is the folder of one trial"),
     ],
@@ -232,7 +232,7 @@ def test_another_network_than_the_trial_had_is_not_asked_again(old, tmp_path):
     decisions = Decisions(dataclasses.replace(trial, spec=spec))
     decision = decisions.find(find_target(trial.testbed, ECN, busiest(trial)), 0)
     variant = Variant("a", decision, decision.setting)
-    with pytest.raises(InputError, match="another file than the trial had"):
+    with pytest.raises(InputError, match="has changed since the trial"):
         build_counterfactuals(decisions, [variant], "x", tmp_path, then="tuner")
 
 
