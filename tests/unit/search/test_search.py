@@ -73,8 +73,8 @@ class Objective:
             own = 1 + self.noise * math.sin(digest)
             self.figures.add(ask, shared * own * self.law(dict(ask.setting), ask.condition))
 
-    def search(self, space: Space, conditions: int, effort: SearchBudget, seed: int = 1) -> Halving:
-        found = Halving(space, range(conditions), effort, self.figures, self.measure, seed)
+    def search(self, space: Space, conditions: int, budget: SearchBudget, seed: int = 1) -> Halving:
+        found = Halving(space, range(conditions), budget, self.figures, self.measure, seed)
         found.run()
         return found
 
@@ -157,12 +157,12 @@ def test_a_search_follows_its_seed_and_nothing_else() -> None:
 
 
 def test_it_tries_no_more_than_its_plan_says() -> None:
-    for conditions, effort in itertools.product(
+    for conditions, budget in itertools.product(
         (1, 3), (SearchBudget(27, 2, 4), SearchBudget(10, 1, 4))
     ):
         objective = Objective(bowl(20_000, 80_000, 0.2), 0.01)
-        objective.search(SPACE, conditions, effort)
-        maximum = sum(count for _, count in stage_costs(effort, conditions, 9))
+        objective.search(SPACE, conditions, budget)
+        maximum = sum(count for _, count in stage_costs(budget, conditions, 9))
         assert len(objective.figures) <= maximum
 
 
@@ -190,9 +190,9 @@ def test_the_first_settings_fill_the_space_and_include_the_known_ones() -> None:
 def test_fresh_seeds_undo_the_winners_curse() -> None:
     """With nothing but luck to choose by, no finalist differs from another on fresh seeds."""
     objective = Objective(lambda one, at: 10.0, noise=0.2)
-    effort = SearchBudget(27, 0, 60)
-    found = objective.search(SPACE, 1, effort)
-    answer = verify(found, {0: {}}, effort.verify, objective.figures, objective.measure, {})
+    budget = SearchBudget(27, 0, 60)
+    found = objective.search(SPACE, 1, budget)
+    answer = verify(found, {0: {}}, budget.verify, objective.figures, objective.measure, {})
     assert not any(one.told_apart for one in answer.ranking)
     assert answer.conditions[0].headroom.mean == 0
     asked = {ask.seed.purpose for ask in objective.figures._of}
@@ -217,7 +217,7 @@ def test_settings_that_differ_at_no_seed_are_called_identical() -> None:
     assert said[1:] == [
         "  identical to it at every seed:",
         "    with kmin 2KB",
-        "  cannot be told from it:",
+        "  not distinguishable from it:",
         "    with kmin 3KB: +0.0 % [-10.0, +10.0]",
     ]
     assert not any("cannot be told" in line for line in _indistinguishable(ranks[:2]))
@@ -225,9 +225,9 @@ def test_settings_that_differ_at_no_seed_are_called_identical() -> None:
 
 def test_verification_tells_settings_apart_that_differ_and_says_the_headroom() -> None:
     objective = Objective(bowl(4_000, 16_000, 0.2), noise=0.001)
-    effort = SearchBudget(27, 3, 8)
-    found = objective.search(SPACE, 2, effort)
-    answer = verify(found, {0: {}, 1: {}}, effort.verify, objective.figures, objective.measure, {})
+    budget = SearchBudget(27, 3, 8)
+    found = objective.search(SPACE, 2, budget)
+    answer = verify(found, {0: {}, 1: {}}, budget.verify, objective.figures, objective.measure, {})
     assert answer.conditions[0].ranking[-1].told_apart
     assert not answer.conditions[0].ranking[0].told_apart
     # half of 4 octaves in two dimensions at 5 % each, over the oracle's own 10 x 1.0
@@ -329,7 +329,7 @@ ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
 
 
 @pytest.mark.parametrize(
-    ("effort", "said"),
+    ("budget", "expected"),
     [
         (
             SearchBudget(10**9, 0, 2),
@@ -345,16 +345,18 @@ ORACLE_TOO = ", {name: static, from: found/small.yml, of: condition}]\ntraffic"
         ),
     ],
 )
-def test_an_effort_without_end_is_refused(tmp_path: Path, effort: SearchBudget, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        plan_search(SearchRequest(write(tmp_path), effort=effort))
+def test_a_budget_without_end_is_refused(
+    tmp_path: Path, budget: SearchBudget, expected: str
+) -> None:
+    with pytest.raises(InputError, match=expected):
+        plan_search(SearchRequest(write(tmp_path), budget=budget))
 
 
 def test_the_plan_starts_nothing(tmp_path: Path) -> None:
     text = run(write(tmp_path), tmp_path / "runs", "--plan", "--json")
     assert (
         json.loads(text)["trials"]
-        == plan_search(SearchRequest(write(tmp_path), effort=SearchBudget(4, 0, 2))).trials
+        == plan_search(SearchRequest(write(tmp_path), budget=SearchBudget(4, 0, 2))).trials
     )
     assert not (tmp_path / "runs").exists()
 
@@ -369,10 +371,10 @@ def test_a_group_has_its_own_best_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"metric": "slow"}, "no setting is chosen by 'slow'"),
-        ({"metric": "lost_share"}, "no setting is chosen by 'lost_share'"),
-        ({"over": "pmax"}, "nothing is called 'pmax'"),
-        ({"with_dcqcn": True}, "not all conditions have hosts under DCQCN"),
+        ({"metric": "slow"}, "settings cannot be chosen by 'slow'"),
+        ({"metric": "lost_share"}, "settings cannot be chosen by 'lost_share'"),
+        ({"over": "pmax"}, "unknown: 'pmax'"),
+        ({"with_dcqcn": True}, "not all conditions have hosts with DCQCN"),
         ({"ranges": ("kmin=1KB:2KB",)}, "there are kmin_bytes"),
         ({"ranges": ("kmin_bytes=2KB:1KB",)}, "not a range inside the limits 1000"),
         ({"ranges": ("kmin_bytes",)}, "write it like kmin_bytes=1KB:200KB"),
