@@ -1,4 +1,4 @@
-"""Write a replay as a campaign file, with recorded settings, flows and actions."""
+"""Write a replay as a campaign file, and its testbed as a testbed file."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _OPTION = "--tuner"
 
 @dataclass(frozen=True)
 class ReplayCampaign:
-    """The content of the campaign file; `times_ns` are settings in ns such as `drain`.
+    """The content of a replay's campaign file.
 
-    `patterns` and `parent_trials` are the fields of each entry of `traffic` and `parent.trials`.
+    `patterns` and `parent_trials` are the entries of `traffic` and `parent.trials`, by field.
+    `times_ns` are the settings that are times, such as `drain`.
     """
 
     name: str
@@ -103,7 +104,7 @@ def campaign_lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]
 
 def _host(host: HostSpec) -> dict[str, Any]:
     settings: dict[str, Any] = {"min_rto": whole_duration(host.min_rto_ns)}
-    # the default is left out: it would be refused where traffic classes have their own
+    # defaults are left out: they are refused where traffic classes have their own
     for name in ("loss_detection", "congestion_control"):
         if getattr(host, name) != getattr(HostSpec(), name):
             settings[name] = getattr(host, name)
@@ -118,7 +119,7 @@ def _host(host: HostSpec) -> dict[str, Any]:
 
 def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
     common: dict[str, Any] = {"kind": spec.kind, "route_by": spec.route_by}
-    # what a setting does not use, a campaign file may not have
+    # a campaign file may not have fields that its kind of load balancing does not use
     if spec.route_by == "conga":
         common["dre_time"] = whole_duration(spec.dre_time_ns)
         common["metric_age"] = whole_duration(spec.metric_age_ns)
@@ -136,7 +137,7 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
     if roce.control not in (DCQCN, PROGRAM):
         known = congestion_control(roce.control).parameters
         own = {name: written(known[name], value) for name, value in roce.values if name in known}
-    # a set that goes by the NICs' rate would say something else for NICs of another one
+    # sets that follow the NICs' rate are left out: they differ on NICs of another rate
     sets = [name for name in DCQCN_SETS if name not in RATE_PARAMETERS]
     if not is_former_hpcc(given):
         sets.remove(FORMER_HPCC)
@@ -159,7 +160,7 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
 
 
 def _differing_parameters(given: Mapping[str, int], name: str) -> list[str]:
-    """Return the parameters that differ from those of a set."""
+    """Return the names of the parameters that differ from those of the set `name`."""
     return [key for key, value in given.items() if value != DCQCN_SETS[name][key]]
 
 
@@ -182,14 +183,14 @@ class TunerEntry:
     label: str
 
 
-def parse_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
-    """Return the entries of the wanted tuners except the recording.
+def parse_tuners(texts: Sequence[str]) -> tuple[TunerEntry, ...]:
+    """Return the entries of the tuners that the user names, without `recorded`.
 
-    Each is a name, or a mapping such as `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
+    Each text is a name, or a mapping such as `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
     Raises InputError for text that is neither.
     """
     entries = []
-    for text in wanted:
+    for text in texts:
         if text == RECORDED:
             continue
         fields: dict[str, Any] = {"name": text}
@@ -207,18 +208,18 @@ def parse_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
 
 
 def recorded_tuner(label: str, files: Mapping[str, str], taken: Sequence[str]) -> TunerEntry:
-    """Return an entry that repeats a tuner's actions, under its own label unless that is taken.
+    """Return an entry that repeats a tuner's actions, with its own label unless that is taken.
 
-    `files` are the recordings by the tables of their knobs.
+    `files` are the files of recorded actions by the tables of their knobs.
     """
-    called = f"{RECORDED}-{label}" if label in taken else label
-    return TunerEntry({"name": RECORDED, "label": called, **files}, called)
+    own = f"{RECORDED}-{label}" if label in taken else label
+    return TunerEntry({"name": RECORDED, "label": own, **files}, own)
 
 
 def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
-    """Return the entry with its checkpoint copied into `folder`, if it names a user's file.
+    """Return the entry with its checkpoint copied into `folder`, if that is a user's own file.
 
-    Raises InputError if that cannot be read.
+    Raises InputError if the file cannot be read.
     """
     name = entry.fields.get("checkpoint")
     if not isinstance(name, str) or not name.endswith(".safetensors"):
@@ -249,14 +250,14 @@ _REMEDY = "name a testbed file of your own with --testbed"
 
 
 def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Testbed:
-    """Return the testbed with every rate multiplied by `scale` and the rates of `changed` set.
+    """Return the testbed with every rate multiplied by `scale`, and then the rates `changed`.
 
     `changed` maps names of links such as `leaf1-spine2` to rates in bit/s. A testbed with changed
     rates gets another name. Raises InputError for an unknown link, and for rates below 1 bit/s.
     """
     if not (math.isfinite(scale) and scale > 0):
-        what = f"{scale:g} is no factor for rates"
-        raise InputError.single("--scale-rates", what, "use more than 0: 0.5 halves them")
+        what = f"{scale:g} is not a factor for rates"
+        raise InputError.single("--scale-rates", what, "use a number above 0: 0.5 halves them")
     unknown = [name for name in changed if name not in testbed.links_by_name]
     if unknown:
         known = testbed.links_by_name
@@ -290,31 +291,35 @@ def parse_rate(text: str) -> tuple[str, int]:
     except UnitError as error:
         raise InputError([of_value(error, repr(text)).at("--rate")]) from error
     if not equals or not name or rate_bps < 1:
-        raise InputError.single("--rate", f"{text!r} is no link's rate", "like leaf1-spine2=50G")
+        raise InputError.single(
+            "--rate", f"{text!r} is not a link's rate", "write it like leaf1-spine2=50G"
+        )
     return name, rate_bps
 
 
 def write_testbed(path: Path, testbed: Testbed) -> None:
-    """Write the testbed as a file from which `load_testbed` reads an equal one.
+    """Write the testbed as a file from which `load_testbed` reads an equal testbed.
 
-    Raises InputError if a testbed file cannot describe this one: it has ports with names of their
-    own, or buffers that differ between ports.
+    Raises InputError if a testbed file cannot describe it, because ports have names of their own or
+    buffers of different sizes.
     """
     path.write_text(_text(testbed), encoding="utf-8")
     try:
         again = load_testbed(str(path))
     except InputError as error:
-        what = f"testbed {testbed.name} cannot be a testbed file: {error.problems[0].what}"
+        what = f"testbed {testbed.name} cannot be written as a file: {error.problems[0].what}"
         raise InputError.single("testbed.json", what, _REMEDY) from error
     before, after = _content(testbed), _content(again)
     different = [key for key in before if before[key] != after.get(key)]
     if different:
-        what = f"testbed {testbed.name} cannot be a testbed file: its {different[0]} would differ"
+        what = (
+            f"testbed {testbed.name} cannot be written as a file: its {different[0]} would differ"
+        )
         raise InputError.single("testbed.json", what, _REMEDY)
 
 
 def _content(testbed: Testbed) -> dict[str, Any]:
-    """Return the content of a testbed. Hosts and switches may be mixed or listed separately."""
+    """Return what testbeds are compared by; the order of hosts among switches does not count."""
     tiers = {device.name: device.tier for device in testbed.devices}
     return {**testbed_to_json(testbed), "devices": (testbed.hosts, testbed.switches, tiers)}
 
@@ -349,7 +354,7 @@ def _text(testbed: Testbed) -> str:
 
 
 def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
-    """Return the line of a shared buffer; all that a file may leave out is said."""
+    """Return the line of a shared buffer, with all of its optional settings."""
     names = [klass.name for klass in testbed.classes]
     alpha: object = dict(zip(names, spec.alpha, strict=True)) if names else spec.alpha[0]
     fields = {

@@ -1,4 +1,4 @@
-"""Turn the request for a replay into drafts of campaigns, which have no name or folder yet."""
+"""Turn a request for a replay into specs of campaigns, which have no name and no folder yet."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _TIMES = ("drain", "sample_period", "action_period", "decision_latency")
 _FLOWS_FILE = "flows.csv"
 _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
-# Of one trial. The campaign file of a replay lists each, and may have 8 MiB.
+# Of a single trial. The replay's campaign file lists each repeat, and may have 8 MiB.
 _MAX_REPEATS = 10_000
 
 
@@ -72,11 +72,12 @@ def backend_of(request: ReplayRequest, recorded: str) -> str:
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """The content of one campaign.
+    """The content of one campaign of a replay.
 
-    `parent` is the replayed run, `group_label` distinguishes this campaign from others of the same call,
-    `other_tuners` are the tuners besides the recordings, and `testbed` is the recorded one. `write` puts
-    the recordings into a folder, given the testbed of the replay and the campaign's name.
+    `parent` names the replayed run, and `group_label` distinguishes this campaign from the others
+    of the same request. `other_tuners` are the tuners besides the recorded actions. `testbed` is
+    the recorded one, None for a file of flows. `write` writes flows and actions into a folder,
+    given the testbed of the replay and the campaign's name, and returns the campaign.
     """
 
     parent: str
@@ -89,7 +90,7 @@ class ReplaySpec:
 
 
 def replay_specs(request: ReplayRequest) -> tuple[ReplaySpec, ...]:
-    """Return a draft for each group of trials that one campaign can replay, or for a flow file.
+    """Return a spec for each group of trials that one campaign can replay, or for a flow file.
 
     Raises InputError for trials that cannot be replayed.
     """
@@ -106,8 +107,8 @@ def _replay_spec(
     trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if not capabilities(backend).runs:
-        what = "it was imported, and nothing runs where it came from"
-        raise InputError.single(str(request.run), what, "say where to replay it: --on emulated")
+        what = "it was imported, and closloop cannot run the program that it is from"
+        raise InputError.single(str(request.run), what, "choose a backend: --on emulated")
     group = _limit_repeats(group, request.repeats)
     single = len(group.repeats) == 1
     flows = _FLOWS_FILE if single else f"flows-{REPEAT}.csv"
@@ -116,9 +117,9 @@ def _replay_spec(
     notes = check_substitutions(trial, declared, backend, request)
     sent = transport(trial, order, declared, request.congestion_control)
     patterns = _patterns(flows, declared, order, backend, sent.patterns)
-    firsts = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
-    if not all(keeps_flow_numbers(schedule_of(one), order, one.testbed) for one in firsts):
-        notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
+    firsts = [group.of_repeat(repeat)[0].trial for repeat in group.repeats]
+    if not all(keeps_flow_numbers(schedule_of(first), order, first.testbed) for first in firsts):
+        notes.append("the replay renumbers the flows: they are not in the order of a schedule")
     with_fabric, samples_ns = has_roce(backend, sent.host), trial.spec.flow_sample_period_ns
     balancing = trial.spec.load_balancing
 
@@ -153,7 +154,7 @@ def _replay_spec(
         )
 
     parent = trial.spec.campaign
-    if len(group.recordings) == 1:
+    if len(group.recorded) == 1:
         parent += f"-{group.first.label}-r{group.first.repeat}"
     return ReplaySpec(
         parent=parent,
@@ -167,29 +168,29 @@ def _replay_spec(
 
 
 def _limit_repeats(group: TrialGroup, repeats: int | None) -> TrialGroup:
-    """Return the group with its first `repeats` repeats; a single one may be replayed often."""
+    """Return the group with its first `repeats` repeats; a single repeat is replayed that often."""
     recorded = group.repeats
     if repeats is None:
         return group
     if repeats > len(recorded) > 1:
-        what = f"{repeats} repeats, and {len(recorded)} were recorded"
+        what = f"{repeats} repeats are asked for, {len(recorded)} were recorded"
         remedy = f"use at most {len(recorded)}, or replay one of its trials as often as you like"
         raise InputError.single("--repeats", what, remedy)
     if repeats > _MAX_REPEATS:
         what = f"{repeats:,} repeats are more than {_MAX_REPEATS:,}"
-        raise InputError.single("--repeats", what, "use fewer: the file of a replay lists each")
+        raise InputError.single("--repeats", what, "use fewer: the replay's file lists each")
     kept = recorded[:repeats]
-    return TrialGroup(group.factors, tuple(r for r in group.recordings if r.repeat in kept))
+    return TrialGroup(group.factors, tuple(r for r in group.recorded if r.repeat in kept))
 
 
 def _class_order(group: TrialGroup) -> tuple[str, ...]:
     """Return the classes of all repeats in the order of their patterns."""
-    found: dict[str, None] = {}
+    used: dict[str, None] = {}
     for repeat in group.repeats:
         trial = group.of_repeat(repeat)[0].trial
-        found |= dict.fromkeys(class_order(trial, schedule_of(trial)))
+        used |= dict.fromkeys(class_order(trial, schedule_of(trial)))
     declared = class_names(group.first.spec.traffic)
-    return tuple(name for name in declared if name in found) or tuple(found)
+    return tuple(name for name in declared if name in used) or tuple(used)
 
 
 def _declared_patterns(spec: TrialSpec, order: Sequence[str]) -> dict[str, PatternSpec]:
@@ -205,7 +206,7 @@ def _patterns(
     backend: str,
     controls: Mapping[str, str],
 ) -> tuple[dict[str, Any], ...]:
-    """Return the entries of `traffic`, one for each class, with what it was sent by."""
+    """Return the entries of `traffic`, one for each class, with the driver that sent it."""
     patterns = []
     for name in order:
         pattern, fields = declared.get(name), _replay_pattern(file, name)
@@ -226,14 +227,14 @@ def _replay_pattern(file: str, klass: str) -> dict[str, Any]:
 def _recorded_tuners(
     request: ReplayRequest, group: TrialGroup, folder: Path, testbed: Testbed, taken: Sequence[str]
 ) -> Iterator[tuple[str, TunerEntry]]:
-    """Write the actions of each recorded tuner; yield its label and its entry."""
+    """Write the actions of each recorded tuner; yield its label and its entry in the campaign."""
     if RECORDED not in request.tuners:
         return
     single = len(group.repeats) == 1
-    for number, label in enumerate(dict.fromkeys(item.label for item in group.recordings), 1):
+    for number, label in enumerate(dict.fromkeys(item.label for item in group.recorded), 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in label)[:40] or str(number)
         ending = f"-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
-        trials = {r.repeat: r.trial for r in group.recordings if r.label == label}
+        trials = {r.repeat: r.trial for r in group.recorded if r.label == label}
         scaled_to = testbed if request.scale_thresholds else None
         files = write_actions(folder, ending, trials, scaled_to)
         yield label, recorded_tuner(label, files, taken)
@@ -245,10 +246,9 @@ def _parent_trials(
     recorded: Sequence[tuple[str, TunerEntry]],
     other_tuners: Sequence[TunerEntry],
 ) -> Iterator[dict[str, Any]]:
-    """Yield which trial each tuner and repeat replays.
+    """Yield the entries of `parent.trials`: which trial each tuner and repeat replays.
 
-    Other tuners replay the first recording of the repeat: all of its recordings have the same
-    flows.
+    Other tuners replay the first recorded trial of the repeat; all of them have the same flows.
     """
     called = dict(recorded)
     for repeat, source, seed in _repeats(request, group):
@@ -262,7 +262,7 @@ def _parent_trials(
 
 
 def _repeats(request: ReplayRequest, group: TrialGroup) -> Iterator[tuple[int, int, int | None]]:
-    """Yield each repeat, the recorded repeat that it replays, and its seed if it is a new one."""
+    """Yield each repeat, the recorded repeat that it replays, and its seed if that is new."""
     for repeat in group.repeats:
         yield repeat, repeat, None
     if request.repeats is None or len(group.repeats) > 1:
@@ -274,13 +274,13 @@ def _repeats(request: ReplayRequest, group: TrialGroup) -> Iterator[tuple[int, i
 
 
 def _spec_of_flow_file(request: ReplayRequest, other_tuners: tuple[TunerEntry, ...]) -> ReplaySpec:
-    """Return the draft of a replay of a flow file. Raises InputError for a bad one.
+    """Return the spec of a replay of a flow file. Raises InputError if the file is invalid.
 
-    The trial lasts until the start of the last flow, in whole sampling periods.
+    The trial lasts until the last flow starts, rounded up to whole sampling periods.
     """
     if request.run.suffix != ".csv":
         remedy = f"make one of a capture or of flow records: closloop import flows {request.run}"
-        raise InputError.single(str(request.run), "is no CSV of flows", remedy)
+        raise InputError.single(str(request.run), "is not a CSV of flows", remedy)
     problems = []
     if RECORDED in request.tuners:
         remedy = "name a tuner that decides: --tuner secn1"
@@ -297,7 +297,7 @@ def _spec_of_flow_file(request: ReplayRequest, other_tuners: tuple[TunerEntry, .
     check_choices(request)
     flows = read_flows(str(request.run))
     if not len(flows):
-        raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
+        raise InputError.single(str(request.run), "has no flows", "give a file with flows")
     backend = backend_of(request, _DEFAULT_BACKEND)
     duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
 
